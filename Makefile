@@ -1,0 +1,65 @@
+# Torchyard: `make run` and `make test` are all that anyone needs; each sets up what it lacks.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.setup-done
+# More than most small machines have cores: many tests wait for hosts most of their time.
+TEST_PROCESSES ?= 3
+EXAMPLE := examples/digits/this-computer.yaml
+
+# Debian packages: what Qt needs, those of the lab (real SSH hosts in namespaces), and of a virtual environment.
+APT_PACKAGES := libegl1 libgl1 libxkbcommon0 libdbus-1-3 libfontconfig1 libxcb-cursor0 libxcb-icccm4 libxcb-keysyms1 \
+                libxkbcommon-x11-0 libxcb-shape0 fonts-inter fonts-noto-cjk xvfb \
+                iproute2 openssh-server openssh-client util-linux procps tcsh gcc libc6-dev python3-venv git
+NEEDS := libEGL.so.1:libegl1 libGL.so.1:libgl1 libxkbcommon.so.0:libxkbcommon0 libdbus-1.so.3:libdbus-1-3 \
+         libfontconfig.so.1:libfontconfig1 libxcb-cursor.so.0:libxcb-cursor0 \
+         ip:iproute2 tc:iproute2 /usr/sbin/sshd:openssh-server ssh-keygen:openssh-client unshare:util-linux \
+         nsenter:util-linux tcsh:tcsh gcc:gcc git:git
+
+.PHONY: help setup run screenshots test test-quick lint bench clean
+
+help:  ## Says what there is to make
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
+
+setup: $(STAMP)  ## Makes .venv and installs what is missing (costs nothing the second time)
+
+$(STAMP): pyproject.toml Makefile tools/system-packages.sh
+	@PYTHON="$(PYTHON)" tools/system-packages.sh "$(APT_PACKAGES)" $(NEEDS)
+	@command -v $(PYTHON) >/dev/null 2>&1 || { echo "Torchyard needs Python 3.11 or newer here: install it (Debian: apt-get install python3 python3-venv), or name one with 'make PYTHON=/path/to/python3 …'."; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing Torchyard and what it needs into $(VENV) (torch is large: some minutes the first time) …"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "torch==2.13.0"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[train,dev]"
+	@touch $(STAMP)
+
+run: setup  ## Opens the window with the example; without a display, launches it and follows it to its end
+	@printf 'version: 1\nhosts:\n  - {name: this-computer, local: true}\n' >$(VENV)/example-fleet.yaml
+	@$(BIN)/torchyard --fleet $(VENV)/example-fleet.yaml deploy >/dev/null
+	@if [ -n "$$DISPLAY$$WAYLAND_DISPLAY" ] || [ "$$(uname)" = Darwin ]; then \
+	    $(BIN)/torchyard-gui --fleet $(VENV)/example-fleet.yaml $(EXAMPLE); \
+	else \
+	    $(BIN)/torchyard --fleet $(VENV)/example-fleet.yaml run $(EXAMPLE); \
+	fi
+
+test: setup  ## Runs every test, those on real SSH hosts and real training included
+	@$(BIN)/python -m pytest --numprocesses=$(TEST_PROCESSES) --dist=loadfile --no-loadscope-reorder
+
+screenshots: setup  ## Renders every page of the window, light and dark, into docs/screenshots
+	@$(BIN)/python -m tools.screenshots docs/screenshots
+
+test-quick: setup  ## Runs the tests that need neither hosts nor training: half a minute
+	@$(BIN)/python -m pytest -m "not lab and not train"
+
+lint: setup  ## Style, types and import rules
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+bench: setup  ## Measures what we promise about speed, as ratios (some minutes, needs root)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[bench]"
+	@$(BIN)/python -m benchmarks
+
+clean:  ## Removes the virtual environment and every cache
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache *.egg-info

@@ -1,0 +1,28 @@
+"""`python -m torchyard_agent …`, out of an unpacked archive:
+
+daemon AGENT_DIR SHA256         the daemon, as systemd starts it after a reboot
+keeper AGENT_DIR NODE RUN_ID    a run's keeper by hand, for looking into one
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+
+def main(arguments: list[str]) -> int:
+    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    if len(arguments) == 3 and arguments[0] == "daemon":
+        from torchyard_agent.bridge import run_daemon
+
+        return run_daemon(*arguments[1:])
+    if len(arguments) == 4 and arguments[0] == "keeper":
+        from torchyard_agent.keeper.main import main as run_keeper
+
+        return run_keeper(*arguments[1:])
+    print(__doc__, file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

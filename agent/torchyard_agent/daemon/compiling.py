@@ -1,0 +1,53 @@
+"""Compiles an archive's bytecode: `python compiling.py FOLDER`, a process of its own.
+
+Until late 3.12 Python keeps half a file of bytecode where the disk is full, compileall does so too, and from then on
+every import of that module fails. Here what was written is read back before it gets its name; nothing else writes
+bytecode into an archive.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import marshal
+import os
+import py_compile
+import sys
+from contextlib import suppress
+
+HEADER_BYTES = 16
+
+
+def compile_all(folder: str) -> None:
+    """Compiles what has no bytecode yet. What cannot be written is left out: it costs a start some time."""
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            if name.endswith(".py"):
+                compile_one(os.path.join(parent, name))
+
+
+def compile_one(path: str) -> None:
+    place = importlib.util.cache_from_source(path)
+    scratch = f"{place}.{os.getpid()}"
+    if is_whole(place):
+        return
+    with suppress(OSError, py_compile.PyCompileError):
+        py_compile.compile(path, cfile=scratch, doraise=True)
+        if is_whole(scratch):
+            os.replace(scratch, place)
+    for half in (scratch, place):
+        if os.path.exists(half) and not is_whole(half):
+            os.unlink(half)
+
+
+def is_whole(path: str) -> bool:
+    """Whether a file of bytecode is there and can be read to its end."""
+    try:
+        with open(path, "rb") as file:
+            marshal.loads(file.read()[HEADER_BYTES:])
+    except (OSError, EOFError, ValueError, TypeError):
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    compile_all(sys.argv[1])

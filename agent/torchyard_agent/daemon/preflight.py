@@ -1,0 +1,150 @@
+"""What a launch wants to know of a host beside its facts: limits, shared memory, the chosen GPUs, leftovers, the clock.
+
+Only measured here; the verdicts are the desktop's. Nothing in here is slow but NVML, which is opened where GPUs were
+chosen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import time
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from torchyard_agent.daemon.journal_file import JournalReader
+from torchyard_agent.protocol import journal
+from torchyard_agent.protocol.jsonrpc import RpcError
+from torchyard_agent.rpc import Connection
+
+if TYPE_CHECKING:
+    from torchyard_agent.daemon.runs import Runs
+
+SHARED_MEMORY = "/dev/shm"
+INFINIBAND = "/sys/class/infiniband"
+KEEPER_LEAVES_WITHIN_S = 30.0
+"""A keeper is busy for a while after its run has ended: only an old one is a leftover."""
+
+Params = dict[str, Any]
+
+
+async def preflight(runs: Runs, connection: Connection, params: Params) -> Any:
+    """`received` and `answered` (seconds since 1970), `limits`, `shm`, `infiniband`, `gpus`, `leftovers`.
+
+    `gpus` of the params: UUIDs of the GPUs that the run is to have here.
+    """
+    received = time.time()
+    loop = asyncio.get_running_loop()
+    looking = loop.run_in_executor(None, partial(_look, [str(uuid) for uuid in params.get("gpus", [])]))
+    left = await find_leftovers(runs)
+    found = await looking
+    return {**found, "leftovers": left, "received": received, "answered": time.time()}
+
+
+def _look(uuids: list[str]) -> dict[str, Any]:
+    return {
+        "limits": {
+            "nofile": _limits(resource.RLIMIT_NOFILE),
+            "memlock": _limits(resource.RLIMIT_MEMLOCK),
+        },
+        "shm": _shared_memory(),
+        "infiniband": os.path.isdir(INFINIBAND) and bool(os.listdir(INFINIBAND)),
+        "gpus": _gpus(uuids) if uuids else [],
+    }
+
+
+def _limits(which: int) -> list[int | None]:
+    """[soft, hard] as the ranks inherit them; None for no limit."""
+    return [None if value == resource.RLIM_INFINITY else value for value in resource.getrlimit(which)]
+
+
+def _shared_memory() -> dict[str, int] | None:
+    """{`free`, `total`} bytes; None where there is none, or it cannot be written."""
+    try:
+        about = os.statvfs(SHARED_MEMORY)
+    except OSError:
+        return None
+    if not os.access(SHARED_MEMORY, os.W_OK):
+        return None
+    return {"free": about.f_bavail * about.f_frsize, "total": about.f_blocks * about.f_frsize}
+
+
+def _gpus(uuids: list[str]) -> list[dict[str, Any]]:
+    """Each chosen GPU: its health, the XIDs of the kernel's log (None: nobody may look), and whose processes it has."""
+    from torchyard_agent.telemetry import kernel_log  # with NVML, and ctypes, only where there are GPUs
+    from torchyard_agent.telemetry.nvml import Nvml
+    from torchyard_agent.telemetry.processes import Owners
+
+    nvml = Nvml.open()
+    if nvml is None:
+        return []
+    owners, xids, now = Owners(), kernel_log.xids(), time.monotonic()
+    try:
+        found = []
+        for gpu in nvml.gpus:
+            if gpu.uuid not in uuids:
+                continue
+            health = nvml.health(gpu)
+            running = nvml.running(gpu)
+            for process in running:
+                process["user"], process["program"] = owners.of(process["pid"], now)
+            told = None if xids is None or health["bus_id"] is None else xids.get(health["bus_id"], [])
+            about = {"uuid": gpu.uuid, "index": gpu.index, "name": gpu.name, "memory_mb": gpu.memory_mb}
+            found.append({**about, **health, "xids": told, "processes": running})
+        return found
+    finally:
+        nvml.close()
+
+
+async def find_leftovers(runs: Runs) -> list[dict[str, Any]]:
+    """What earlier runs have left: [{`run_id`, `ended` (PIDs, now gone), `left` (PIDs that are not), `keeper`}].
+
+    Processes whose run has lost its keeper are ended, now or when they were found before. `keeper`: the run is over
+    long since, and its keeper still there.
+    """
+    loop = asyncio.get_running_loop()
+    kept: list[str] = []
+    orphaned: list[str] = []
+    for run_id in runs.ids():
+        (kept if await runs.keeper(run_id) is not None else orphaned).append(run_id)
+    folders: dict[str, str] = {}
+    for run_id in orphaned:
+        with suppress(RpcError):  # housekeeping has just removed it
+            folders[run_id] = runs.folder(run_id)
+    marked = await loop.run_in_executor(None, _marked, list(folders.values())) if folders else set()
+    for run_id, folder in folders.items():
+        if folder in marked and not runs.is_rising(run_id) and await runs.keeper(run_id) is None:
+            await runs.end_leftovers(run_id, folder)
+    left = [{"run_id": run_id, **ended, "keeper": False} for run_id, ended in runs.take_ended().items()]
+    for run_id in kept:
+        with suppress(RpcError):  # its folder has just gone
+            if _is_long_over(runs.folder(run_id)):
+                left.append({"run_id": run_id, "ended": [], "left": [], "keeper": True})
+    return left
+
+
+def _marked(folders: list[str]) -> set[str]:
+    """Which of these runs' folders a process of this user names in its environment: one look over /proc for all."""
+    found: set[str] = set()
+    names = {os.fsencode(folder): folder for folder in folders}
+    for entry in os.listdir("/proc"):
+        if not entry.isdecimal():
+            continue
+        with suppress(OSError), open(f"/proc/{entry}/environ", "rb") as file:
+            for value in file.read().split(b"\0"):
+                if value.startswith(b"TORCHYARD_RUN_DIR="):
+                    place = value.partition(b"=")[2]
+                    found.update(folder for name, folder in names.items() if (place + b"/").startswith(name + b"/"))
+    return found
+
+
+def _is_long_over(folder: str) -> bool:
+    path = os.path.join(folder, "journal.jsonl")
+    try:
+        if time.time() - os.stat(path).st_mtime < KEEPER_LEAVES_WITHIN_S:
+            return False
+    except OSError:
+        return False
+    return bool(journal.fold("", JournalReader(folder).read())["ended"])

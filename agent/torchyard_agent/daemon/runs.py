@@ -1,0 +1,315 @@
+"""The runs of this host: starts and finds their keepers. Nothing that a run depends on lives here."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from typing import Any
+
+from torchyard_agent import rpc
+from torchyard_agent.daemon.journal_file import JournalReader
+from torchyard_agent.keeper import leftovers
+from torchyard_agent.protocol import journal, places
+from torchyard_agent.protocol.jsonrpc import METHOD_NOT_FOUND, RpcError
+from torchyard_agent.rpc import Connection
+from torchyard_agent.telemetry.procfs import boot_id
+
+KEEPER_DEADLINE_S = 20.0
+"""A keeper that has not answered by then is given up; starting one takes a tenth of a second on an idle host."""
+_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+class Runs:
+    """Starts keepers, finds those that run, and reads what the others left."""
+
+    def __init__(self, agent_dir: str, node: str):
+        self._agent_dir = agent_dir
+        self._node = node
+        self._keepers: dict[str, Connection] = {}
+        self._rising: dict[str, asyncio.Event] = {}
+        """Runs whose keepers are being started; set once they answer, or will not."""
+        self._preparing: set[asyncio.Event] = set()
+        """Launches under way; each is set once its keeper has answered."""
+        self._aborted: set[str] = set()
+        self._over: set[str] = set()
+        """Runs whose keepers have left for good: old runs are not asked after at every sample."""
+        self._cleared: set[str] = set()
+        self._ended: dict[str, dict[str, list[int]]] = {}
+        self._burials: set[asyncio.Task[None]] = set()
+        self._listeners: dict[str, list[asyncio.Event]] = {}
+
+    def folder(self, run_id: str) -> str:
+        """The run's folder here. Raises RpcError where there is none."""
+        folder = places.run_dir(self._agent_dir, self._node, _checked(run_id))
+        if not os.path.isdir(folder):
+            raise RpcError(f"there is no run {run_id} on {self._node}", "no_run", "`torchyard runs list` shows them.")
+        return folder
+
+    def ids(self) -> list[str]:
+        """All runs that have a folder here, oldest first (an ID begins with its time)."""
+        try:
+            with os.scandir(places.runs_dir(self._agent_dir, self._node)) as entries:
+                return sorted(entry.name for entry in entries if _RUN_ID.fullmatch(entry.name) and entry.is_dir())
+        except FileNotFoundError:
+            return []
+
+    async def prepare(self, params: dict[str, Any]) -> Any:
+        """Starts the run's keeper from the archive that the desktop brought, and hands `params` on to it."""
+        run_id = _checked(params["run_id"])
+        archive = places.archive_dir(self._agent_dir, str(params.pop("archive")))
+        folder = places.run_dir(self._agent_dir, self._node, run_id)
+        if run_id in self._aborted:  # the desktop asks on several threads: its abort may be here first
+            raise RpcError("the run was aborted before it was prepared", "aborted")
+        up = self._rising[run_id] = asyncio.Event()
+        prepared = asyncio.Event()
+        self._preparing.add(prepared)
+        self._over.discard(run_id)
+        try:
+            try:
+                keeper = await self._start_keeper(run_id, folder, archive)
+            finally:
+                del self._rising[run_id]
+                up.set()
+            return await keeper.call("prepare", params, timeout=120.0)
+        finally:
+            self._preparing.discard(prepared)
+            prepared.set()
+
+    async def let_prepare(self, within_s: float) -> None:
+        """Waits until launches that are being prepared have their answers, at most so long."""
+        under_way = [asyncio.ensure_future(prepared.wait()) for prepared in self._preparing]
+        if under_way:
+            _, late = await asyncio.wait(under_way, timeout=within_s)
+            for waiting in late:
+                waiting.cancel()
+
+    async def _start_keeper(self, run_id: str, folder: str, archive: str) -> Connection:
+        if not os.path.isdir(archive):  # a desktop that was connected for a month, and whose agent nobody else has
+            raise RpcError(f"the desktop's agent is not on {self._node} any more", "no_archive", "Connect again.")
+        os.makedirs(folder, 0o700, exist_ok=True)
+        with contextlib.suppress(OSError):  # for housekeeping, of this host and of those that share its home
+            os.utime(archive)
+            with open(places.archive_note(folder), "w") as note:
+                note.write(os.path.basename(archive))
+        with open(os.path.join(folder, "keeper.log"), "ab") as log:
+            # The second fork makes it nobody's child: it outlives this daemon, and is reaped without it.
+            launcher = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", _KEEPER, archive, self._agent_dir, self._node, run_id],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                cwd="/",
+            )
+        await asyncio.get_running_loop().run_in_executor(None, launcher.wait)
+        return await self._connect_when_up(run_id, folder)
+
+    async def forward(self, method: str, params: dict[str, Any]) -> Any:
+        """The answer of the run's keeper. Raises RpcError where it has left."""
+        run_id = _checked(params.pop("run_id"))
+        if method == "abort":
+            self._aborted.add(run_id)
+        if run_id in self._rising:  # an abort that overtook its prepare must not miss the keeper
+            await self._rising[run_id].wait()
+        keeper = await self.keeper(run_id)
+        if keeper is None:
+            raise RpcError(f"the run {run_id} is over on {self._node}", "run_over")
+        try:
+            return await keeper.call(method, params, timeout=60.0)
+        except RpcError as error:
+            if error.number != METHOD_NOT_FOUND:
+                raise
+            raise RpcError(
+                f"the run {run_id} was started by another version of the agent, whose keeper does not know {method}",
+                "keeper_does_not_know",
+                "Its keeper stays as it is for as long as the run lives.",
+            ) from None
+
+    async def keeper(self, run_id: str) -> Connection | None:
+        """A conversation with the run's keeper; None where it has left."""
+        known = self._keepers.get(run_id)
+        if known is not None and not known.closed:
+            return known
+        if run_id in self._over:
+            return None
+        address = places.keeper_socket(self._agent_dir, os.getuid(), run_id)
+        try:
+            keeper = await rpc.connect(address, lambda method, _: self._wake(run_id))
+        except (ConnectionRefusedError, FileNotFoundError):
+            if run_id not in self._rising:
+                self._over.add(run_id)
+            return None
+        self._keepers[run_id] = keeper
+
+        def forget() -> None:
+            self._keepers.pop(run_id, None)
+            self._wake(run_id)
+            burying = asyncio.get_running_loop().create_task(self._bury(run_id))
+            self._burials.add(burying)
+            burying.add_done_callback(self._burials.discard)
+
+        keeper.on_close.append(forget)
+        return keeper
+
+    def is_rising(self, run_id: str) -> bool:
+        """Whether the run's keeper is being started."""
+        return run_id in self._rising
+
+    def is_alive(self, run_id: str) -> bool:
+        """Whether the run's keeper was there when last asked for, and has not left since."""
+        return run_id in self._keepers
+
+    def listen(self, run_id: str) -> asyncio.Event:
+        """An event that is set whenever the run's journal may have grown, or its keeper has left."""
+        event = asyncio.Event()
+        self._listeners.setdefault(run_id, []).append(event)
+        return event
+
+    def unlisten(self, run_id: str, event: asyncio.Event) -> None:
+        self._listeners[run_id].remove(event)
+        if not self._listeners[run_id]:
+            del self._listeners[run_id]
+
+    async def show(self, run_id: str) -> dict[str, Any]:
+        """What is known of a run here: its record, and its journal's end folded into a view."""
+        folder = self.folder(run_id)
+        view = journal.fold(run_id, JournalReader(folder).read())
+        keeper = await self.keeper(run_id)
+        if keeper is None and not view["ended"]:
+            await self.clear_up_after(run_id)
+        if keeper is not None:
+            try:
+                status = await keeper.call("status", {}, timeout=5.0)
+                view["metrics"].update(status.get("metrics", {}))
+            except RpcError:
+                keeper = None
+        view["replicas"] = list(view["replicas"].values())
+        return {**view, "alive": keeper is not None, "died": self.death(run_id), "record": _record(folder)}
+
+    def death(self, run_id: str) -> str:
+        """How a run that has no keeper came to lose it, in words; only meant where it has no end."""
+        before = _record(self.folder(run_id)).get("boot_id")
+        if before and before != boot_id():
+            return f"{self._node} was rebooted: its replicas and the run's secrets are gone; launch it again"
+        return "its keeper died"
+
+    async def clear_up_after(self, run_id: str) -> None:
+        """Ends what a run left running whose keeper died: PDEATHSIG took its ranks, not what those had started."""
+        folder = self.folder(run_id)
+        if run_id in self._cleared or await self.keeper(run_id) is not None:
+            return
+        self._cleared.add(run_id)
+        await self.end_leftovers(run_id, folder)
+
+    async def end_leftovers(self, run_id: str, folder: str) -> None:
+        """Ends every process that names the run's folder in its environment, and notes for the next launch which."""
+        loop = asyncio.get_running_loop()
+        found = await loop.run_in_executor(None, leftovers.find, folder)
+        if found:
+            stuck = await loop.run_in_executor(None, leftovers.end, folder)
+            self._ended[run_id] = {"ended": [pid for pid in found if pid not in stuck], "left": stuck}
+
+    def take_ended(self) -> dict[str, dict[str, list[int]]]:
+        """By run, the processes that were ended since this was last asked (`ended`), and those that stay (`left`)."""
+        ended, self._ended = self._ended, {}
+        return ended
+
+    async def list(self) -> list[dict[str, Any]]:
+        """A line for each run: enough to tell them apart."""
+        lines = []
+        for run_id in self.ids():
+            try:
+                shown = await self.show(run_id)
+            except (RpcError, OSError):
+                continue  # its folder was removed just now
+            record = shown["record"]
+            lines.append(
+                {
+                    "run_id": run_id,
+                    "name": record.get("name", ""),
+                    "state": shown["state"],
+                    "reason": shown["reason"],
+                    "as_of": shown["as_of"],
+                    "alive": shown["alive"],
+                    "died": shown["died"],
+                    "record": record.get("record", {}),
+                }
+            )
+        return lines
+
+    async def remove(self, run_id: str) -> None:
+        """Removes what a run left here. Raises RpcError while it lives."""
+        folder = self.folder(run_id)
+        if await self.keeper(run_id) is not None:
+            raise RpcError(f"the run {run_id} is still there", "run_alive", "Stop it first.")
+        await asyncio.get_running_loop().run_in_executor(None, shutil.rmtree, folder)
+
+    async def _bury(self, run_id: str) -> None:
+        """A keeper has left: where its run has no end, it died, and nobody else ends what its ranks had started."""
+        with contextlib.suppress(RpcError):  # its folder is gone too
+            if not journal.fold(run_id, JournalReader(self.folder(run_id)).read())["ended"]:
+                await self.clear_up_after(run_id)
+
+    def _wake(self, run_id: str) -> None:
+        for event in self._listeners.get(run_id, []):
+            event.set()
+
+    async def _connect_when_up(self, run_id: str, folder: str) -> Connection:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + KEEPER_DEADLINE_S
+        while loop.time() < deadline:
+            keeper = await self.keeper(run_id)
+            if keeper is not None:
+                return keeper
+            await asyncio.sleep(0.01)
+        raise RpcError(
+            f"the run keeper did not start on {self._node}: {_last_line(os.path.join(folder, 'keeper.log'))}",
+            "keeper_failed",
+            f"Its whole log is {folder}/keeper.log.",
+        )
+
+
+_KEEPER = """
+import os, sys
+archive, agent_dir, node, run_id = sys.argv[1:]
+if os.fork():
+    os._exit(0)
+sys.path.insert(0, archive)
+sys.modules["ssl"] = None
+sys.dont_write_bytecode = True
+from torchyard_agent.keeper.main import main
+sys.exit(main(agent_dir, node, run_id))
+"""
+"""What a keeper's interpreter runs. Without ssl, which asyncio would import and no keeper needs: 2 MB and 10 ms.
+Bytecode is the matter of `daemon.compiling` alone.
+"""
+
+
+def _checked(run_id: object) -> str:
+    if not isinstance(run_id, str) or not _RUN_ID.fullmatch(run_id):
+        raise RpcError(f"{run_id!r} is no run ID", "params")
+    return run_id
+
+
+def _record(folder: str) -> dict[str, Any]:
+    try:
+        with open(os.path.join(folder, "run.json"), encoding="utf-8") as file:
+            record: dict[str, Any] = json.load(file)
+            return record
+    except (OSError, ValueError):
+        return {}
+
+
+def _last_line(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            lines = file.read().strip().splitlines()
+    except OSError as error:
+        return str(error)
+    return lines[-1] if lines else "it printed nothing"

@@ -1,0 +1,78 @@
+"""The daemon at work: the asyncio loop that serves every method, once somebody has asked for more than hello."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+from functools import partial
+from typing import Any
+
+from torchyard_agent import rpc
+from torchyard_agent.daemon import unit
+from torchyard_agent.daemon.methods import Methods
+from torchyard_agent.daemon.runs import Runs
+from torchyard_agent.daemon.streams import Telemetry
+from torchyard_agent.daemon.tidying import Tidying
+from torchyard_agent.protocol import places
+from torchyard_agent.telemetry.sampler import Sampler
+
+COMPILE_AFTER_S = 3.0
+"""The archive's bytecode is compiled once the desktop has its first answers."""
+
+log = logging.getLogger(__name__)
+
+
+def serve_until_retired(
+    agent_dir: str, hello: dict[str, Any], listener: socket.socket, conversations: list[tuple[socket.socket, bytes]]
+) -> None:
+    """Serves `listener` and the conversations that have begun already, until told to retire."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    asyncio.run(_serve(agent_dir, hello, listener, conversations))
+
+
+async def _serve(
+    agent_dir: str, hello: dict[str, Any], listener: socket.socket, conversations: list[tuple[socket.socket, bytes]]
+) -> None:
+    loop = asyncio.get_running_loop()
+    retired = asyncio.Event()
+    runs = Runs(agent_dir, hello["node"])
+    telemetry = Telemetry(runs, Sampler(agent_dir))
+    tidying = Tidying(agent_dir, hello["node"], hello["sha256"])
+    methods = tidying.watch(Methods(agent_dir, hello, runs, telemetry, retired.set).table())
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, retired.set)
+    loop.add_signal_handler(signal.SIGHUP, lambda: None)
+    connections: set[rpc.Connection] = set()
+    listener.setblocking(False)
+    server = await rpc.serve(listener, methods, connections)
+    for client, pending in conversations:
+        await rpc.adopt(client, pending, methods, connections)
+    log.info("daemon of %s, archive %s, pid %d", hello["node"], hello["sha256"][:12], os.getpid())
+    loop.call_later(COMPILE_AFTER_S, partial(_compile, loop, places.archive_dir(agent_dir, hello["sha256"])))
+    with contextlib.suppress(OSError):  # a home that cannot be written to: then the next contact starts it
+        if unit.install(agent_dir, hello["sha256"]):
+            log.info("systemd starts the daemon after a reboot")
+    await retired.wait()
+    server.close()
+    for connection in list(connections):
+        connection.close()
+    log.info("daemon retired")
+
+
+def _compile(loop: asyncio.AbstractEventLoop, archive: str) -> None:
+    """Compiles what nobody imported yet, in the background, so that the first keeper starts quickly."""
+    script = os.path.join(archive, "torchyard_agent", "daemon", "compiling.py")
+    compiling = [sys.executable, "-I", "-S", script, archive]
+    process = subprocess.Popen(
+        ["nice", "-n", "19", *compiling],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    loop.run_in_executor(None, process.wait)

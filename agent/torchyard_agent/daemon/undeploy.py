@@ -1,0 +1,71 @@
+"""Takes everything of ours from a host. What others put into the agent's folder is never touched."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import time
+from typing import Any
+
+from torchyard_agent.daemon import unit
+from torchyard_agent.protocol import places
+from torchyard_agent.protocol.jsonrpc import RpcError
+
+OURS = frozenset({"store", "hosts"})
+GONE_WITHIN_S = 10.0
+"""Bytecode that is being compiled just now appears in folders that are being removed."""
+
+
+def remove_everything(agent_dir: str, node: str) -> dict[str, Any]:
+    """Removes this host's folder and, where no other host shares the agent's folder, the store and the folder itself.
+
+    Returns {"removed": folder, "shared_with": [nodes]}: who still needs the store. Raises RpcError where the folder
+    holds what is not ours.
+    """
+    strange = sorted(name for name in _names(agent_dir) - OURS if not name.startswith(".nfs"))
+    if strange:
+        raise RpcError(
+            f"{agent_dir} holds what is not Torchyard's: {', '.join(strange[:5])}",
+            "not_ours",
+            "Move that elsewhere, then undeploy again.",
+        )
+    unit.remove(agent_dir)
+    _let_go_of_the_log()
+    _remove(places.host_dir(agent_dir, node))
+    hosts = os.path.dirname(places.host_dir(agent_dir, node))
+    shared_with = sorted(_names(hosts))
+    if not shared_with:
+        _remove(places.store_dir(agent_dir))
+        for folder in (hosts, agent_dir):
+            if not _names(folder):
+                with contextlib.suppress(FileNotFoundError):  # a host with the same home was faster
+                    os.rmdir(folder)
+    return {"removed": agent_dir, "shared_with": shared_with}
+
+
+def _names(folder: str) -> set[str]:
+    try:
+        return set(os.listdir(folder))
+    except FileNotFoundError:
+        return set()
+
+
+def _let_go_of_the_log() -> None:
+    """The daemon's output goes nowhere from now on: over NFS, an open file cannot be removed with its folder."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.dup2(null, 2)
+    os.close(null)
+
+
+def _remove(folder: str) -> None:
+    """Removes a folder, again where somebody else still writes into it or removes it too. Raises OSError."""
+    deadline = time.monotonic() + GONE_WITHIN_S
+    while os.path.isdir(folder):
+        try:
+            shutil.rmtree(folder)
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)

@@ -1,0 +1,122 @@
+"""A control group for the ranks of a run, where this login may make one (cgroup v2, delegated).
+
+What a process starts stays in its group, whatever it does to its session, its parent or its environment: so the group
+says whose an orphan is, and ends even what forks faster than it can be looked for. Without one, the subreaper's
+tree serves (see `remains`). https://docs.kernel.org/admin-guide/cgroup-v2.html#delegation
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Iterable
+
+PREFIX = "torchyard-"
+_REMOVE_WITHIN_S = 0.5
+"""A group whose last process has just been reaped is busy for a moment."""
+
+log = logging.getLogger(__name__)
+
+
+class Cgroup:
+    """The run's group, with one inside for each replica."""
+
+    def __init__(self, path: str):
+        self.path = path
+
+    def join(self, replica: str) -> None:
+        """For a child just forked: from here on, it and all that it starts belong to the replica's group."""
+        with contextlib.suppress(OSError), open(os.path.join(self._of(replica), "cgroup.procs"), "wb", 0) as file:
+            file.write(b"0")
+
+    def make(self, replica: str) -> None:
+        """Makes the replica's group, before its ranks are forked."""
+        with contextlib.suppress(OSError):
+            os.makedirs(self._of(replica), exist_ok=True)
+
+    def processes(self, replicas: Iterable[str]) -> list[int]:
+        """All that is left of these replicas, ranks included."""
+        found: list[int] = []
+        for replica in replicas:
+            with contextlib.suppress(OSError), open(os.path.join(self._of(replica), "cgroup.procs"), "rb") as file:
+                found += [int(pid) for pid in file.read().split() if pid != b"0"]
+        return found
+
+    def kill(self, replicas: Iterable[str]) -> None:
+        """SIGKILL to all of these replicas at once; does nothing on kernels before 5.14, which have no such file."""
+        for replica in replicas:
+            with contextlib.suppress(OSError), open(os.path.join(self._of(replica), "cgroup.kill"), "w") as file:
+                file.write("1")
+
+    def remove(self) -> None:
+        """Removes the groups, once their processes are gone."""
+        deadline = time.monotonic() + _REMOVE_WITHIN_S
+        while not remove(self.path) and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    def _of(self, replica: str) -> str:
+        return os.path.join(self.path, replica)
+
+
+def create(run_id: str, node: str) -> Cgroup | None:
+    """A group for a run below this process's own; None where this login may not make one."""
+    own = _own_group()
+    if own is None or not os.access(os.path.join(own, "cgroup.procs"), os.W_OK):
+        return None
+    path = os.path.join(own, f"{PREFIX}{run_id}-{node}")
+    try:
+        os.mkdir(path)
+    except FileExistsError:
+        pass  # left by a keeper that was killed; its processes died with it
+    except OSError as error:
+        log.info("no control group for the run: %s", error)
+        return None
+    return Cgroup(path)
+
+
+def remove(path: str) -> bool:
+    """Removes a run's groups where no process is left in them; whether they are gone."""
+    try:
+        for replica in _replicas(path):
+            os.rmdir(os.path.join(path, replica))
+        os.rmdir(path)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def end_leftovers(run_id: str, node: str) -> None:
+    """Ends and removes what a killed keeper of this run left, where that is below this process's own group too."""
+    own = _own_group()
+    path = os.path.join(own or "", f"{PREFIX}{run_id}-{node}")
+    if own is None or not os.path.isdir(path):
+        return
+    group = Cgroup(path)
+    group.kill(_replicas(path))
+    group.remove()
+
+
+def _replicas(path: str) -> list[str]:
+    return [name for name in os.listdir(path) if os.path.isdir(os.path.join(path, name))]
+
+
+def _own_group() -> str | None:
+    """The folder of this process's cgroup v2; None where there is none."""
+    try:
+        with open("/proc/self/cgroup", encoding="utf-8") as file:
+            own = next((line[3:].rstrip("\n") for line in file if line.startswith("0::")), None)
+        with open("/proc/self/mountinfo", encoding="utf-8") as file:
+            mounts = [line.split() for line in file if " - cgroup2 " in line]
+    except OSError:
+        return None
+    if own is None or not mounts:
+        return None
+    root, point = mounts[-1][3], mounts[-1][4]
+    if root != "/" and not own.startswith(root):
+        return None
+    path = os.path.join(point, (own if root == "/" else own[len(root) :]).lstrip("/")).rstrip("/")
+    return path if os.path.isdir(path) else None

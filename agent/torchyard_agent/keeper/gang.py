@@ -1,0 +1,206 @@
+"""The gang link: run keepers speak with the primary's over the data network, authenticated frame by frame.
+
+A `Line` is one end of a conversation that outlives its connections: messages are numbered, acknowledged, and sent
+again after a reconnect, so that a router's hiccup loses none. Strangers are given five seconds and a task of their
+own: a silent one blocks nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import socket
+from collections import deque
+from collections.abc import Awaitable
+from typing import Any, Callable
+
+from torchyard_agent.protocol import frames
+from torchyard_agent.protocol.frames import AuthenticationError, FrameCodec
+
+Message = dict[str, Any]
+
+STRANGERS = 128
+"""Connections that have not proved themselves yet; beyond, the oldest makes room."""
+NETWORK_ERRORS = (OSError, EOFError, AuthenticationError, asyncio.TimeoutError)
+"""What a connection may end with; asyncio.IncompleteReadError is an EOFError."""
+
+log = logging.getLogger(__name__)
+
+
+class Stream:
+    """A connection whose two ends have proved that they know the run's secret."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, codec: FrameCodec):
+        self._reader = reader
+        self._writer = writer
+        self._codec = codec
+
+    def send(self, frame: Message) -> None:
+        if not self._writer.is_closing():
+            self._writer.write(self._codec.seal(json.dumps(frame, separators=(",", ":")).encode()))
+
+    async def receive(self) -> Message:
+        """The next frame. Raises one of NETWORK_ERRORS."""
+        length, mac = self._codec.open_header(await self._reader.readexactly(frames.HEADER.size))
+        payload = self._codec.open_payload(mac, await self._reader.readexactly(length))
+        frame = json.loads(payload)
+        if not isinstance(frame, dict):
+            raise AuthenticationError("a frame that is no object")
+        return frame
+
+    def abort(self) -> None:
+        self._writer.transport.abort()
+
+
+async def admit(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: bytes) -> tuple[Stream, Message]:
+    """The listener's half of the handshake: the stream, and the first frame, in which the caller says who it is."""
+    hello = frames.hello(frames.new_nonce())
+    writer.write(hello)
+    answer = await reader.readexactly(frames.ANSWER_BYTES)
+    writer.write(frames.accept(secret, hello, answer))
+    stream = Stream(reader, writer, FrameCodec(secret, hello, answer[: frames.NONCE_BYTES], is_caller=False))
+    return stream, await stream.receive()
+
+
+async def call(address: str, port: int, secret: bytes, introduction: Message) -> tuple[Stream, Message]:
+    """A connection to the primary at an IP address: the stream, and the primary's first frame.
+
+    Raises one of NETWORK_ERRORS.
+    """
+    return await asyncio.wait_for(_call(address, port, secret, introduction), frames.HANDSHAKE_DEADLINE_S)
+
+
+async def _call(address: str, port: int, secret: bytes, introduction: Message) -> tuple[Stream, Message]:
+    reader, writer = await asyncio.open_connection(address, port)
+    try:
+        hello = await reader.readexactly(frames.HELLO_BYTES)
+        nonce = frames.new_nonce()
+        writer.write(frames.answer(secret, hello, nonce))
+        frames.verify(secret, hello, nonce, await reader.readexactly(frames.PROOF_BYTES))
+        stream = Stream(reader, writer, FrameCodec(secret, hello, nonce, is_caller=True))
+        stream.send(introduction)
+        return stream, await stream.receive()
+    except BaseException:  # also when the deadline cancels it: the connection must not be left behind
+        writer.transport.abort()
+        raise
+
+
+class Line:
+    """One end of a conversation that outlives its connections."""
+
+    def __init__(self, on_message: Callable[[Message], None]):
+        self._on_message = on_message
+        self._stream: Stream | None = None
+        self._sent = 0
+        self._unacknowledged: deque[tuple[int, Message]] = deque()
+        self.got = 0
+        """The number of the last message that was received."""
+        self.heard_at = asyncio.get_running_loop().time()
+
+    @property
+    def connected(self) -> bool:
+        return self._stream is not None
+
+    @property
+    def settled(self) -> bool:
+        """Whether the other end has acknowledged all that was said."""
+        return not self._unacknowledged
+
+    def send(self, message: Message) -> None:
+        """Says it now, or as soon as there is a connection."""
+        self._sent += 1
+        self._unacknowledged.append((self._sent, message))
+        self._say(self._sent, message)
+
+    def beat(self) -> None:
+        """A heartbeat: tells that this end lives, and what it has got."""
+        if self._stream is not None:
+            self._stream.send({"got": self.got})
+
+    def _say(self, number: int, message: Message) -> None:
+        if self._stream is not None:
+            self._stream.send({"n": number, "got": self.got, "body": message})
+
+    async def converse(self, stream: Stream, got: int) -> None:
+        """Speaks and listens until the connection ends; `got` is what the other end has received before.
+
+        A newer connection takes the place of the one before.
+        """
+        if self._stream is not None:
+            self._stream.abort()
+        self._stream = stream
+        self.heard_at = asyncio.get_running_loop().time()
+        self._forget(got)
+        for number, message in self._unacknowledged:
+            self._say(number, message)
+        try:
+            while self._stream is stream:
+                self._take(await stream.receive(), stream)
+        except NETWORK_ERRORS as error:
+            log.info("a gang connection ended: %s", error or type(error).__name__)
+        finally:
+            stream.abort()
+            if self._stream is stream:
+                self._stream = None
+
+    def _take(self, frame: Message, stream: Stream) -> None:
+        if self._stream is not stream:
+            return
+        self.heard_at = asyncio.get_running_loop().time()
+        self._forget(frame["got"])
+        if "n" not in frame or frame["n"] <= self.got:
+            return
+        self.got = frame["n"]
+        self._on_message(frame["body"])
+        self.beat()
+
+    def _forget(self, got: int) -> None:
+        while self._unacknowledged and self._unacknowledged[0][0] <= got:
+            self._unacknowledged.popleft()
+
+    def close(self) -> None:
+        if self._stream is not None:
+            self._stream.abort()
+            self._stream = None
+
+
+class Listener:
+    """The primary's door: lets in who knows the secret, whoever else knocks."""
+
+    def __init__(self, secret: bytes, on_member: Callable[[Stream, Message], Awaitable[None]]):
+        self._secret = secret
+        self._on_member = on_member
+        self._strangers: dict[asyncio.StreamWriter, None] = {}
+        self._server: asyncio.AbstractServer | None = None
+
+    async def open(self, held: socket.socket) -> None:
+        """Listens on a socket that has been bound since the run was prepared."""
+        held.setblocking(False)
+        self._server = await asyncio.start_server(self._meet, sock=held)
+
+    async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._strangers[writer] = None
+        if len(self._strangers) > STRANGERS:
+            next(iter(self._strangers)).transport.abort()
+        peer = writer.get_extra_info("peername")
+        try:
+            handshake = admit(reader, writer, self._secret)
+            stream, introduction = await asyncio.wait_for(handshake, frames.HANDSHAKE_DEADLINE_S)
+        except (*NETWORK_ERRORS, ValueError) as error:
+            log.warning("turned away %s at the gang link: %s", peer, error or "it did not speak in time")
+            writer.transport.abort()
+            return
+        finally:
+            self._strangers.pop(writer, None)
+        try:
+            await self._on_member(stream, introduction)
+        except Exception as error:  # the outer edge of this task: the loop's handler ends the run over it
+            context = {"message": "a member's message was not understood", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(context)
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for writer in list(self._strangers):
+            writer.transport.abort()

@@ -1,0 +1,154 @@
+"""What a run holds on a host before and while it runs: its folder, its copy of the code, GPUs, ports, an address."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+import threading
+from asyncio import AbstractEventLoop, Future, get_running_loop
+from typing import Any, Callable, TypeVar
+
+from torchyard_agent import gpu_lock, network, snapshots
+from torchyard_agent.protocol.jsonrpc import RpcError
+from torchyard_agent.protocol.shapes import Prepare
+from torchyard_agent.telemetry.procfs import boot_id
+
+Result = TypeVar("Result")
+FOLDERS = ("work", "outputs", "logs", "errors")
+
+
+async def in_a_thread(function: Callable[..., Result], *arguments: Any) -> Result:
+    """Runs what would block the loop in a thread that ends with it: no pool is left when the ranks are forked."""
+    loop = get_running_loop()
+    future: Future[Result] = loop.create_future()
+
+    def work() -> None:
+        try:
+            result = function(*arguments)
+        except BaseException as error:
+            loop.call_soon_threadsafe(future.set_exception, error)
+        else:
+            loop.call_soon_threadsafe(future.set_result, result)
+
+    threading.Thread(target=work, daemon=True).start()
+    return await future
+
+
+class Ground:
+    """What a run holds here. `release` gives back all of it but the folder."""
+
+    def __init__(
+        self,
+        address: str,
+        interface: str,
+        locks: gpu_lock.GpuLocks,
+        gang: network.HeldPorts,
+        others: network.HeldPorts,
+    ):
+        self.address = address
+        self.interface = interface
+        self.gang_port = gang.ports[0]
+        self.gang_socket: socket.socket = gang.take(self.gang_port)
+        self._locks = locks
+        self._gpus = locks.uuids
+        self._holder = locks.holder
+        self._others = others
+
+    @property
+    def ports(self) -> list[int]:
+        return self._others.ports
+
+    def serve(self, loop: AbstractEventLoop) -> None:
+        """From now on, whoever asks is told who holds the GPUs."""
+        self._locks.serve(loop)
+
+    def let_go_of_gpus(self) -> None:
+        """Others may have them while this host is cut off from its run."""
+        self._locks.release()
+
+    async def retake_gpus(self) -> None:
+        """Takes them again, all or none. Raises GpuHeld where somebody was quicker."""
+        self._locks = await in_a_thread(gpu_lock.take, self._gpus, self._holder)
+        self._locks.serve(get_running_loop())
+
+    def release(self) -> None:
+        self._locks.release()
+        self._others.release()
+        self.gang_socket.close()
+
+    @staticmethod
+    def remove(folder: str) -> None:
+        """Removes a run's folder, whatever is in it."""
+        for parent, folders, names in os.walk(folder, topdown=False):
+            for name in names:
+                os.unlink(os.path.join(parent, name))
+            for name in folders:
+                path = os.path.join(parent, name)
+                os.unlink(path) if os.path.islink(path) else os.rmdir(path)
+        if os.path.isdir(folder):
+            os.rmdir(folder)
+
+
+async def lay_out(agent_dir: str, folder: str, prepare: Any) -> Ground:
+    """Makes the folder, and takes the GPUs and ports, all or nothing of them.
+
+    Raises RpcError (GPUs that somebody holds, no port left, no way to the primary) or OSError.
+    """
+    ground = await in_a_thread(_lay_out, agent_dir, folder, prepare)
+    ground.serve(get_running_loop())
+    return ground
+
+
+def _lay_out(agent_dir: str, folder: str, prepare: Prepare) -> Ground:
+    holder = {"run_id": prepare["run_id"], "name": prepare["name"], "host": prepare["host"]}
+    locks = gpu_lock.take(prepare["gpus"], holder)  # first of all: whoever comes too late leaves no trace
+    held: list[network.HeldPorts] = []
+    try:
+        address, interface = _data_network(prepare)
+        gang = network.hold_ports(1, prepare["port_range"], address if network.interface_of(address) else "")
+        held.append(gang)
+        others = network.hold_ports(prepare["ports"], prepare["port_range"])
+        held.append(others)
+        try:
+            _fill(agent_dir, folder, prepare)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            hint = "Make room there, or set `agent_dir` of the host in the fleet file."
+            raise RpcError(f"the disk of {agent_dir} is full", "disk_full", hint) from error
+        return Ground(address, interface, locks, gang, others)
+    except BaseException:
+        locks.release()
+        for ports in held:
+            ports.release()
+        raise
+
+
+def _data_network(prepare: Prepare) -> tuple[str, str]:
+    """(address, interface) of this host on the data network; the fleet file's word first."""
+    address = prepare["data_address"]
+    if address is None:
+        towards = prepare["towards"]
+        address = "127.0.0.1" if towards is None else network.address_towards(towards)
+    return address, prepare["interface"] or network.interface_of(address) or ""
+
+
+def _fill(agent_dir: str, folder: str, prepare: Prepare) -> None:
+    """The run's folder: its own copy of the code, which it may change, and what is known of it."""
+    record = os.path.join(folder, "run.json")
+    if os.path.exists(record):
+        raise RpcError(f"there is a run {prepare['run_id']} on {prepare['host']} already", "run_exists")
+    for name in FOLDERS:
+        os.makedirs(os.path.join(folder, name), 0o700, exist_ok=True)
+    if prepare["snapshot"] is not None:
+        try:
+            snapshots.materialize(agent_dir, prepare["snapshot"], os.path.join(folder, "work"))
+        except snapshots.SnapshotProblem as problem:
+            raise RpcError(str(problem), "snapshot", "Start the run again.") from problem
+    public = {name: value for name, value in prepare.items() if name != "secret"}
+    public["boot_id"] = boot_id()
+    with open(f"{record}.new", "w", encoding="utf-8") as file:
+        json.dump(public, file)
+    os.rename(f"{record}.new", record)

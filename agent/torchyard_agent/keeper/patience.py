@@ -1,0 +1,25 @@
+"""How long a keeper waits for whom. Seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+PREFIX = "TORCHYARD_KEEPER_"
+
+
+class Patience(NamedTuple):
+    """The waits of architecture.md, 10; tests shorten them through the environment (`TORCHYARD_KEEPER_LEASE_S`)."""
+
+    start_within_s: float = 60.0
+    """From prepared to `start` or `join`; then everything is released."""
+    join_within_s: float = 30.0
+    """For the members to find the primary."""
+    heartbeat_s: float = 2.0
+    lease_s: float = 10.0
+    """A member not heard for this long is lost; one that has not heard the primary stops its own ranks."""
+
+    @classmethod
+    def read(cls, environ: Mapping[str, str]) -> Patience:
+        given = {name: PREFIX + name.upper() for name in cls._fields}
+        return cls(**{name: float(environ[variable]) for name, variable in given.items() if variable in environ})

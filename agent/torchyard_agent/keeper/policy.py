@@ -1,0 +1,262 @@
+"""Decides about a run: an event in, the run's new state and instructions out. No I/O and no clock.
+
+Only the primary's keeper decides, so that there is one cause, one end and one order of things.
+
+    starting ──all spawned──> running ──those of `ends_with` ended with 0──────────┐
+       │                       │   ^ restarting (see `restarts`)                   │
+       └──stop, last failure───┴──> stopping (grace, SIGTERM, grace, SIGKILL) ────>┤
+                                                                                   v
+                                               every host swept ──> succeeded │ failed │ stopped
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Callable
+
+from torchyard_agent.keeper import moves, restarts
+from torchyard_agent.keeper.moves import Event, Instruction
+from torchyard_agent.keeper.step import COLLECT_S, KILL_AFTER_S, Failure, Gang, Host, Replica, Run, Step
+from torchyard_agent.protocol.shapes import Policy, ReplicaPlan
+from torchyard_agent.protocol.states import ReplicaState, RunState
+
+__all__ = ["COLLECT_S", "KILL_AFTER_S", "Run", "begin", "transition"]
+
+TIDY_S = 2.0
+"""What ranks that ended with 0 left behind has this long to end by itself."""
+TIDY_AFTER_FAILURE_S = 0.5
+
+
+def begin(
+    hosts: Iterable[str],
+    replicas: Iterable[ReplicaPlan],
+    policy: Policy,
+    *,
+    join_within_s: float,
+    lease_s: float = 10.0,
+    meeting_point: str = "",
+) -> tuple[Run, list[Instruction]]:
+    """A run whose keepers are prepared, and what to do first; the primary is the first of `hosts`."""
+    known = tuple(
+        Replica(one["name"], one["host"], one["role"], one["index"], one["gang"], one["trainer"], one["pool"])
+        for one in replicas
+    )
+    gangs = tuple(Gang(name) for name in dict.fromkeys(one.gang for one in known))
+    step = Step(Run(policy, known, tuple(Host(name) for name in hosts), gangs, meeting_point, lease_s), 0.0)
+    step.tell_run(RunState.STARTING, "")
+    for replica in known:
+        step.tell_replica(replica)
+    step.out.append(moves.Wait(moves.JOIN, join_within_s))
+    return step.run, step.out
+
+
+def transition(run: Run, event: Event, now: float) -> tuple[Run, list[Instruction]]:
+    """What follows from `event` at `now` (seconds of any steady clock)."""
+    if run.state.is_terminal:
+        return run, []
+    step = Step(run, now)
+    _ON[type(event)](step, event)
+    restarts.settle(step)
+    _settle(step)
+    return step.run, step.out
+
+
+def _on_joined(step: Step, event: moves.Joined) -> None:
+    step.set_host(event.host, joined=True)
+    if step.run.going or step.run.outcome or not all(host.joined for host in step.run.hosts):
+        return
+    step.set(going=True)
+    for replica in step.run.replicas:
+        step.set_replica(replica.name, state=ReplicaState.STARTING)
+    step.out.append(moves.Go())
+
+
+def _on_spawned(step: Step, event: moves.Spawned) -> None:
+    if step.run.replica(event.replica).state is ReplicaState.STARTING:
+        step.set_replica(event.replica, state=ReplicaState.RUNNING)
+
+
+def _on_rank_failed(step: Step, event: moves.RankFailed) -> None:
+    replica = step.run.replica(event.replica)
+    if replica.state not in (ReplicaState.STARTING, ReplicaState.RUNNING):
+        return  # it was asked to end: with which code does not matter
+    step.set_replica(event.replica, failure=event.cause, exit_code=event.exit_code, reason=event.cause.text)
+    failure = Failure(f"{replica.name} on {replica.host}: {event.cause.text}", event.cause.consequence, event.curable)
+    if restarts.take_failure(step, step.run.gang(replica.gang), failure):
+        return
+    if replica.role == "evaluator":
+        grace_s = step.run.policy["failure_grace_s"]
+        step.out.append(moves.EndRanks(replica.host, (replica.name,), grace_s))
+    else:
+        step.fail(failure)
+
+
+def _on_ended(step: Step, event: moves.Ended) -> None:
+    replica = step.run.replica(event.replica)
+    if replica.state.is_terminal:
+        return
+    if replica.failure is not None:
+        step.set_replica(replica.name, state=ReplicaState.FAILED)
+    elif replica.state is ReplicaState.STOPPING:
+        step.set_replica(replica.name, state=ReplicaState.STOPPED, exit_code=event.exit_code)
+    else:
+        step.set_replica(replica.name, state=ReplicaState.SUCCEEDED, exit_code=event.exit_code)
+
+
+def _on_link_broken(step: Step, event: moves.LinkBroken) -> None:
+    step.set_host(event.host, connected=False)
+
+
+def _on_link_back(step: Step, event: moves.LinkBack) -> None:
+    step.set_host(event.host, connected=True)
+
+
+def _on_host_lost(step: Step, event: moves.HostLost) -> None:
+    host = step.run.host(event.host)
+    if host.gone or host.lost:
+        return
+    step.set_host(host.name, lost=True, connected=False)
+    restarts.on_host_lost(step, host.name)
+    why = f"{host.name} was lost: {event.why}"
+    for replica in step.run.replicas:
+        if replica.host == host.name and not replica.state.is_terminal:
+            step.set_replica(replica.name, state=ReplicaState.LOST, reason=why)
+            taken = restarts.take_failure(step, step.run.gang(replica.gang), Failure(why))
+            if not taken and replica.role != "evaluator":
+                step.fail(Failure(why))
+
+
+def _on_host_back(step: Step, event: moves.HostBack) -> None:
+    over = step.run.outcome is not None  # then it has nothing left to end, and is not waited for
+    step.set_host(event.host, lost=False, connected=True, gone=over)
+
+
+def _on_cleared(step: Step, event: moves.Cleared) -> None:
+    restarts.on_cleared(step, event.host, step.run.gang(event.gang), event.generation)
+
+
+def _on_host_gone(step: Step, event: moves.HostGone) -> None:
+    step.set_host(event.host, gone=True)
+
+
+def _on_stop_asked(step: Step, event: moves.StopAsked) -> None:
+    if step.run.outcome is None:
+        step.set(outcome=RunState.STOPPED, chosen=True)
+        step.tell_run(RunState.STOPPING, event.reason)
+        step.end(step.run.replicas, 0.0 if event.force else step.run.policy["stop_grace_s"])
+    elif event.force:  # it is ending already: no more patience
+        step.end(step.run.replicas, 0.0)
+        if step.run.sweeping:
+            step.out += [moves.Sweep(host.name, 0.0) for host in step.run.hosts if not host.gone and not host.lost]
+
+
+def _on_timer(step: Step, event: moves.TimerFired) -> None:
+    if event.timer == moves.JOIN:
+        late = [host.name for host in step.run.hosts if not host.joined]
+        if late and step.run.outcome is None:
+            step.set(outcome=RunState.FAILED, failures=tuple(_did_not_join(name, step.run) for name in late))
+            for name in late:
+                step.set_host(name, lost=True, connected=False)
+            step.choose()
+            step.end(step.run.replicas, KILL_AFTER_S)
+    elif event.timer == moves.CHOOSE:
+        if step.run.outcome is RunState.FAILED and not step.run.chosen:
+            step.choose()
+    elif event.timer == moves.GANG_GRACE:
+        restarts.on_grace(step, step.run.gang(event.gang), event.generation)
+    elif event.timer == moves.GRACE and step.run.outcome is RunState.FAILED:
+        step.end((one for one in step.run.replicas if one.state is not ReplicaState.STOPPING), KILL_AFTER_S)
+
+
+def _did_not_join(host: str, run: Run) -> Failure:
+    primary = run.hosts[0].name
+    return Failure(
+        f"{host} did not reach the primary {primary} at {run.meeting_point} in time: is a firewall in between? "
+        f"Set `ports` of {primary} in the fleet file to what it lets through"
+    )
+
+
+_ON: dict[type, Callable[[Step, Any], None]] = {
+    moves.Joined: _on_joined,
+    moves.Spawned: _on_spawned,
+    moves.RankFailed: _on_rank_failed,
+    moves.Ended: _on_ended,
+    moves.LinkBroken: _on_link_broken,
+    moves.LinkBack: _on_link_back,
+    moves.HostLost: _on_host_lost,
+    moves.HostBack: _on_host_back,
+    moves.Cleared: _on_cleared,
+    moves.HostGone: _on_host_gone,
+    moves.StopAsked: _on_stop_asked,
+    moves.TimerFired: _on_timer,
+}
+
+
+def _settle(step: Step) -> None:
+    """What follows from the state as it is now, whichever event led there."""
+    run = step.run
+    if run.state in (RunState.STARTING, RunState.RESTARTING) and run.going and run.outcome is None:
+        waiting = (ReplicaState.PENDING, ReplicaState.STARTING)
+        none_waits = not any(replica.state in waiting for replica in run.replicas)
+        if none_waits and (run.state is RunState.STARTING or restarts.trainers_are_up(run)):
+            step.tell_run(RunState.RUNNING, "")
+    _settle_success(step)
+    if step.run.outcome is None or not all(replica.state.is_terminal for replica in step.run.replicas):
+        return
+    if not step.run.chosen:
+        step.choose()
+    if not step.run.sweeping:
+        _sweep(step)
+    if all(host.gone or host.lost for host in step.run.hosts):
+        outcome = step.run.outcome
+        assert outcome is not None
+        step.set(state=outcome)
+        step.out.append(moves.Finish(outcome, step.run.reason))
+
+
+def _settle_success(step: Step) -> None:
+    """The run has succeeded once those that `ends_with` names have ended with 0; the rest is stopped."""
+    if step.run.chosen or not step.run.going:
+        return
+    named = _named_by_ends_with(step.run)
+    if not all(replica.state is ReplicaState.SUCCEEDED or _forgiven(replica) for replica in named):
+        return
+    if not any(replica.state is ReplicaState.SUCCEEDED for replica in named):  # nothing but evaluators, none well
+        step.fail(Failure(f"{named[0].name} on {named[0].host}: {named[0].reason}"))
+        return
+    step.set(outcome=RunState.SUCCEEDED, chosen=True)
+    rest = [replica for replica in step.run.replicas if not replica.state.is_terminal]
+    if rest:
+        step.tell_run(RunState.STOPPING, "")
+        step.end(rest, step.run.policy["stop_grace_s"])
+
+
+def _named_by_ends_with(run: Run) -> list[Replica]:
+    there = [replica for replica in run.replicas if not replica.dropped]
+    trainers = [replica for replica in there if replica.trainer]
+    if run.policy["ends_with"] == "chief":
+        chiefs = [replica for replica in there if replica.role == "chief"]
+        first = [replica for replica in there if replica.role == "worker" and replica.number == 0]
+        return chiefs or first or trainers or there
+    if run.policy["ends_with"] == "trainers" and trainers:
+        return trainers
+    return there
+
+
+def _forgiven(replica: Replica) -> bool:
+    return replica.role == "evaluator" and replica.state.is_terminal
+
+
+def _sweep(step: Step) -> None:
+    """Every host ends what is left. Those that were asked to end keep the rest of their grace."""
+    left_s = max(0.0, step.run.end_by - step.now)
+    if step.run.outcome is RunState.SUCCEEDED:
+        left_s = max(left_s, TIDY_S)
+    elif step.run.outcome is RunState.FAILED:
+        left_s = max(left_s, TIDY_AFTER_FAILURE_S)
+    step.set(sweeping=True)
+    for host in step.run.hosts:
+        if not host.joined:
+            step.set_host(host.name, gone=True)  # it was never given anything to run
+        elif not host.lost:
+            step.out.append(moves.Sweep(host.name, left_s))

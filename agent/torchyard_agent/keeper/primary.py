@@ -1,0 +1,336 @@
+"""The primary's part: gives every host its share, lets the policy decide, and has its decisions carried out."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from typing import Any, Callable
+
+from torchyard_agent.keeper import moves, notify, policy
+from torchyard_agent.keeper.causes import Cause
+from torchyard_agent.keeper.gang import Line, Listener, Message, Stream
+from torchyard_agent.keeper.moves import Event, Instruction
+from torchyard_agent.keeper.patience import Patience
+from torchyard_agent.keeper.record import Record
+from torchyard_agent.keeper.share import Share
+from torchyard_agent.protocol.contract import Contract
+from torchyard_agent.protocol.shapes import ReplicaPlan, ReplicaShare, Start
+
+FAREWELL_S = 3.0
+"""How long the members have for acknowledging the run's end."""
+ARRIVAL_S = 1.5
+"""How long a run that ended before a member had come waits for it, to tell it so: a member calls twice a second."""
+
+log = logging.getLogger(__name__)
+
+
+class Primary:
+    """Runs a whole run. What members say becomes events; what the policy instructs goes to the hosts."""
+
+    def __init__(
+        self, start: Start, share: Share, record: Record, held: socket.socket, secret: bytes, patience: Patience
+    ):
+        self._start = start
+        self._share = share
+        self._record = record
+        self._held = held
+        self._patience = patience
+        self._loop = asyncio.get_running_loop()
+        self._host = start["members"][0]["host"]
+        self._lines: dict[str, Line] = {}
+        self._epochs: dict[str, str] = {}
+        self._contract = Contract(start["cluster"], start["replicas"])
+        self._listener = Listener(secret, self._on_member)
+        self._finished: asyncio.Future[None] = self._loop.create_future()
+        self._timers: list[asyncio.TimerHandle] = []
+        self._run: policy.Run | None = None
+        self._asked_early: list[moves.StopAsked] = []
+        if len(start["members"]) > 1:
+            held.listen(len(start["members"]) + 64)  # at once: a member that is turned away comes again only later
+        share.tell = lambda message: self._hear(self._host, message)
+
+    async def run(self) -> None:
+        """Returns when nothing of the run is left anywhere and every member that can be reached knows it."""
+        start = self._start
+        self._record.start()
+        self._run, instructions = policy.begin(
+            [member["host"] for member in start["members"]],
+            start["replicas"],
+            start["policy"],
+            join_within_s=self._patience.join_within_s,
+            lease_s=self._patience.lease_s,
+            meeting_point=f"{start['members'][0]['address']}:{start['members'][0]['gang_port']}",
+        )
+        self._act(instructions)
+        if len(start["members"]) > 1:
+            await self._listener.open(self._held)
+        self._share.obey(self._share_of(self._host))
+        for asked in self._asked_early:
+            self._feed(asked)
+        watch = self._loop.create_task(self._watch_leases())
+        try:
+            await asyncio.wait({self._finished, watch}, return_when=asyncio.FIRST_COMPLETED)
+            if watch.done():
+                watch.result()
+            await self._part()
+            await self._notify_of_the_end()
+        finally:
+            watch.cancel()
+            for timer in self._timers:
+                timer.cancel()
+            self._listener.close()
+            for line in self._lines.values():
+                line.close()
+
+    async def _notify_of_the_end(self) -> None:
+        command = self._start["notify"]
+        if command and self._record.ended is not None:
+            process = notify.start(command, self._share.place, self._record.state.value, self._record.reason)
+            if process is not None:
+                await notify.finish(process)
+
+    def stop(self, reason: str, *, force: bool, told: Message | None = None) -> None:
+        """`told`: who asked for it, where somebody did."""
+        if told is not None:
+            self._record.asked(told)
+        asked = moves.StopAsked(reason, force)
+        if self._run is None:
+            self._asked_early.append(asked)
+        else:
+            self._feed(asked)
+
+    def _feed(self, event: Event) -> None:
+        assert self._run is not None
+        self._run, instructions = policy.transition(self._run, event, self._loop.time())
+        self._act(instructions)
+
+    def _act(self, instructions: list[Instruction]) -> None:
+        for instruction in instructions:
+            _DO[type(instruction)](self, instruction)
+
+    def tell_run_state(self, told: moves.TellRunState) -> None:
+        self._record.run_state(told.state, told.reason)
+        self._tell_members({"say": "run_state", "state": told.state.value, "reason": told.reason})
+
+    def tell_replica_state(self, told: moves.TellReplicaState) -> None:
+        self._record.replica_state(told.replica, told.host, told.state, told.exit_code, told.reason, told.restarts)
+        if told.host in self._lines:
+            self._lines[told.host].send(
+                {
+                    "say": "replica_state",
+                    "replica": told.replica,
+                    "host": told.host,
+                    "state": told.state.value,
+                    "exit_code": told.exit_code,
+                    "reason": told.reason,
+                    "restarts": told.restarts,
+                }
+            )
+
+    def ask_for_somebody(self, asked: moves.AskForSomebody) -> None:
+        if self._start["notify"]:
+            self._share.run_errand(self._start["notify"], self._record.state.value, asked.reason)
+
+    def tell_gang_restart(self, told: moves.TellGangRestart) -> None:
+        log.warning("gang %s starts again as generation %d: %s", told.gang, told.generation, told.cause)
+        self._record.gang_restart(told.gang, told.generation, told.cause)
+        said = {"gang": told.gang, "generation": told.generation, "cause": told.cause}
+        self._tell_members({"say": "gang_restart", **said})
+
+    def go(self, instruction: moves.Go) -> None:
+        self._tell_members({"say": "go"})
+        self._loop.call_soon(self._share.obey, {"say": "go"})  # the network has it before our own forks begin
+
+    def start_gang(self, asked: moves.StartGang) -> None:
+        """Ranks and world sizes are those of the replicas that take part now."""
+        assert self._run is not None
+        contract = Contract(self._start["cluster"], self._taking_part())
+        by_host: dict[str, list[ReplicaShare]] = {}
+        for replica in self._start["replicas"]:
+            if replica["name"] in asked.replicas:
+                by_host.setdefault(replica["host"], []).append(contract.share(replica, asked.generation))
+        for host, replicas in by_host.items():
+            self._order(host, {"say": "start", "replicas": replicas})
+
+    def clear(self, asked: moves.Clear) -> None:
+        order = {"say": "clear", "gang": asked.gang, "generation": asked.generation}
+        self._order(asked.host, {**order, "replicas": list(asked.replicas), "grace_s": asked.grace_s})
+
+    def end_ranks(self, asked: moves.EndRanks) -> None:
+        self._order(asked.host, {"say": "end", "replicas": list(asked.replicas), "grace_s": asked.grace_s})
+
+    def sweep(self, asked: moves.Sweep) -> None:
+        self._order(asked.host, {"say": "sweep", "grace_s": asked.grace_s})
+
+    def wait(self, asked: moves.Wait) -> None:
+        fired = moves.TimerFired(asked.timer, asked.gang, asked.generation)
+        self._timers.append(self._loop.call_later(asked.seconds, self._feed, fired))
+
+    def finish(self, decided: moves.Finish) -> None:
+        self._tell_members({"say": "ended", "ended": self._record.end(decided.state, decided.reason)})
+        self._finished.set_result(None)
+
+    def _order(self, host: str, message: Message) -> None:
+        if host == self._host:
+            self._loop.call_soon(self._share.obey, message)  # its answers are events of their own, after this one
+        elif host in self._lines:
+            self._lines[host].send(message)
+
+    def _tell_members(self, message: Message) -> None:
+        for line in self._lines.values():
+            line.send(message)
+
+    def _taking_part(self) -> list[ReplicaPlan]:
+        assert self._run is not None
+        dropped = {one.name for one in self._run.replicas if one.dropped}
+        return [replica for replica in self._start["replicas"] if replica["name"] not in dropped]
+
+    def _share_of(self, host: str) -> Message:
+        here = [replica for replica in self._start["replicas"] if replica["host"] == host]
+        return {
+            "say": "share",
+            "replicas": [self._contract.share(replica) for replica in here],
+            "host_wait_s": self._start["policy"]["host_wait_s"],
+            "setup": self._start["setup"],
+            "secrets": self._start["secrets"],
+        }
+
+    async def _on_member(self, stream: Stream, introduction: Message) -> None:
+        """A keeper that knows the secret: one of the members for the first time, or after a broken connection."""
+        assert self._run is not None
+        host, epoch = str(introduction.get("host")), str(introduction.get("epoch"))
+        known = any(one.name == host for one in self._run.hosts) and host != self._host
+        if not known or self._epochs.setdefault(host, epoch) != epoch:
+            log.warning("turned away a keeper that calls itself %s", host)
+            stream.abort()
+            return
+        new = host not in self._lines
+        if new:
+            line = self._lines[host] = Line(lambda message: self._hear(host, message))
+            if self._record.ended is None:
+                line.send(self._share_of(host))
+                self._catch_up(line, host)
+            else:  # stopped before this member came: it has nothing to do but to leave
+                line.send({"say": "ended", "ended": self._record.ended})
+        else:
+            line = self._lines[host]
+            if not self._run.host(host).lost:
+                self._feed(moves.LinkBack(host))
+        # A member that was given up may not have noticed: it ends its ranks first, and then says that it is back.
+        stream.send({"got": line.got, "lost": self._run.host(host).lost})
+        await line.converse(stream, int(introduction["got"]))
+        if not line.connected and not self._run.state.is_terminal:
+            self._feed(moves.LinkBroken(host))
+
+    def _catch_up(self, line: Line, host: str) -> None:
+        """What was told before this member came: the run's state, and those of its replicas."""
+        line.send({"say": "run_state", "state": self._record.state.value, "reason": self._record.reason})
+        for replica in self._record.replicas.values():
+            if replica["host"] == host:
+                told = {name: replica[name] for name in ("host", "state", "exit_code", "reason", "restarts")}
+                line.send({"say": "replica_state", "replica": replica["name"], **told})
+
+    def _hear(self, host: str, message: Message) -> None:
+        """Something happened on a host."""
+        _HEAR[message["say"]](self, host, message)
+
+    def hear_joined(self, host: str, message: Message) -> None:
+        self._feed(moves.Joined(host))
+
+    def hear_spawned(self, host: str, message: Message) -> None:
+        self._feed(moves.Spawned(message["replica"]))
+
+    def hear_failed(self, host: str, message: Message) -> None:
+        cause = Cause(message["cause"], message.get("consequence", False))
+        curable = message.get("curable", True)
+        self._feed(moves.RankFailed(message["replica"], message["exit_code"], cause, curable))
+
+    def hear_ended(self, host: str, message: Message) -> None:
+        self._feed(moves.Ended(message["replica"], message["exit_code"]))
+
+    def hear_cleared(self, host: str, message: Message) -> None:
+        self._feed(moves.Cleared(host, message["gang"], message["generation"]))
+
+    def hear_back(self, host: str, message: Message) -> None:
+        self._feed(moves.HostBack(host))
+
+    def hear_gone(self, host: str, message: Message) -> None:
+        self._feed(moves.HostGone(host))
+
+    def hear_report(self, host: str, message: Message) -> None:
+        if not self._record.state.is_terminal:
+            self._record.report(message["replica"], message["metrics"], first=message["first"])
+
+    def hear_stuck(self, host: str, message: Message) -> None:
+        waiting = f"waiting on {host} for {message['what']}, which the kernel has not let go yet"
+        log.warning(waiting)
+        before = self._record.reason
+        self.tell_run_state(moves.TellRunState(self._record.state, f"{before}; {waiting}" if before else waiting))
+
+    def hear_stop(self, host: str, message: Message) -> None:
+        self.stop(message["reason"], force=message["force"], told=message.get("asked"))
+
+    async def _watch_leases(self) -> None:
+        """Heartbeats out, and an eye on those that should come in."""
+        beat_at = 0.0
+        while True:
+            await asyncio.sleep(min(self._patience.heartbeat_s, self._patience.lease_s / 10))
+            now = self._loop.time()
+            beat = now >= beat_at
+            if beat:
+                beat_at = now + self._patience.heartbeat_s
+            for host, line in list(self._lines.items()):
+                if beat:
+                    line.beat()
+                silent_s = now - line.heard_at
+                if silent_s > self._patience.lease_s and self._is_expected(host):
+                    line.close()
+                    self._feed(moves.HostLost(host, f"its keeper was not heard for {silent_s:.0f} s"))
+
+    def _is_expected(self, host: str) -> bool:
+        assert self._run is not None
+        known = self._run.host(host)
+        return not known.lost and not known.gone
+
+    async def _part(self) -> None:
+        """Gives the members time to take note of the end."""
+        began = self._loop.time()
+        while (since_s := self._loop.time() - began) < FAREWELL_S:
+            all_know = all(line.settled for line in self._lines.values() if line.connected)
+            if all_know and (since_s > ARRIVAL_S or not self._some_are_on_their_way()):
+                return
+            await asyncio.sleep(0.02)
+
+    def _some_are_on_their_way(self) -> bool:
+        """Whether a member is still to come for the first time, and would else go on calling in vain."""
+        assert self._run is not None
+        others = [host for host in self._run.hosts if host.name != self._host]
+        return any(host.name not in self._lines and not host.lost for host in others)
+
+
+_DO: dict[type, Callable[[Primary, Any], None]] = {
+    moves.TellRunState: Primary.tell_run_state,
+    moves.TellReplicaState: Primary.tell_replica_state,
+    moves.TellGangRestart: Primary.tell_gang_restart,
+    moves.AskForSomebody: Primary.ask_for_somebody,
+    moves.Go: Primary.go,
+    moves.StartGang: Primary.start_gang,
+    moves.Clear: Primary.clear,
+    moves.EndRanks: Primary.end_ranks,
+    moves.Sweep: Primary.sweep,
+    moves.Wait: Primary.wait,
+    moves.Finish: Primary.finish,
+}
+_HEAR: dict[str, Callable[[Primary, str, Message], None]] = {
+    "joined": Primary.hear_joined,
+    "spawned": Primary.hear_spawned,
+    "failed": Primary.hear_failed,
+    "ended": Primary.hear_ended,
+    "cleared": Primary.hear_cleared,
+    "back": Primary.hear_back,
+    "gone": Primary.hear_gone,
+    "report": Primary.hear_report,
+    "stuck": Primary.hear_stuck,
+    "stop": Primary.hear_stop,
+}

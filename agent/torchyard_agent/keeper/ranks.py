@@ -1,0 +1,225 @@
+"""One rank: its environment, its command behind the setup lines, its log, its process."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shlex
+import subprocess
+from collections.abc import Mapping
+from functools import partial
+from typing import BinaryIO, NamedTuple
+
+from torchyard_agent.keeper import causes, processes
+from torchyard_agent.keeper.causes import Cause
+from torchyard_agent.keeper.cgroup import Cgroup
+from torchyard_agent.protocol import places
+from torchyard_agent.protocol.report import REPORT_VARIABLE
+from torchyard_agent.protocol.shapes import RankShare
+
+ARCHIVE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+"""The folder that the agent was unpacked to; `torchyard_roles` lies there too."""
+NOT_FOUND = 127
+NOT_EXECUTABLE = 126
+FULL = 64 * 1024
+"""Bytes free on a disk that counts as full."""
+_INHERITED = frozenset(
+    (
+        *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"),
+        *("ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TF_CONFIG", "CLUSTER_SPEC"),
+    )
+)
+"""Left over from another run, where the login is itself part of one; never meant for this one."""
+
+
+class RunPlace(NamedTuple):
+    """Where the run lies on this host, and what only the host knows."""
+
+    run_id: str
+    host: str
+    folder: str
+    report_address: str
+    """Abstract name of the socket for reports, with its leading NUL."""
+
+    @property
+    def work(self) -> str:
+        return os.path.join(self.folder, "work")
+
+    def log_file(self, replica: str, local_rank: int) -> str:
+        return os.path.join(self.folder, "logs", places.log_name(replica, local_rank))
+
+    def error_file(self, replica: str, local_rank: int) -> str:
+        return os.path.join(self.folder, "errors", f"{replica}.{local_rank}.json")
+
+    def setup_file(self, replica: str, local_rank: int) -> str:
+        """Where the shell notes which setup line failed."""
+        return os.path.join(self.folder, "errors", f"{replica}.{local_rank}.setup")
+
+
+class CannotStart(Exception):
+    """A rank's program could not be started; the message says why, the code is what a shell would give."""
+
+    def __init__(self, message: str, code: int):
+        super().__init__(message)
+        self.code = code
+
+
+class Rank(NamedTuple):
+    """A started rank."""
+
+    replica: str
+    local_rank: int
+    process: subprocess.Popen[bytes]
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+
+def environment(
+    login: Mapping[str, str], place: RunPlace, replica: str, rank: RankShare, secrets: Mapping[str, str]
+) -> dict[str, str]:
+    """The login's environment, what the host knows, what the planner fixed, the secrets; the later wins."""
+    inherited = {
+        name: value
+        for name, value in login.items()
+        if name not in _INHERITED and not name.startswith(("TORCHYARD_", "TORCHELASTIC_"))
+    }
+    result = {
+        **inherited,
+        "TORCHYARD_RUN_ID": place.run_id,
+        "TORCHYARD_REPLICA": replica,
+        "TORCHYARD_RUN_DIR": place.folder,
+        "TORCHELASTIC_ERROR_FILE": place.error_file(replica, rank["local_rank"]),
+        **rank["env"],
+        **secrets,
+        REPORT_VARIABLE: "@" + place.report_address[1:],
+    }
+    others = [path for path in result.get("PYTHONPATH", "").split(os.pathsep) if path and path != ARCHIVE]
+    result["PYTHONPATH"] = os.pathsep.join([ARCHIVE, *others])
+    return result
+
+
+def command(argv: list[str], setup: list[str], setup_file: str) -> list[str]:
+    """What to execute: the rank itself, or a shell that runs the setup lines and then becomes the rank."""
+    if not setup:
+        return argv
+    note = shlex.quote(setup_file)
+    lines = [
+        f"eval {shlex.quote(line)} || {{ code=$?; echo {number} $code >{note}; exit $code; }}"
+        for number, line in enumerate(setup)
+    ]
+    lines.append(f'command -v -- "$1" >/dev/null 2>&1 || {{ echo exec {NOT_FOUND} >{note}; exit {NOT_FOUND}; }}')
+    lines.append('exec "$@"')
+    shell = next((path for path in ("/bin/bash", "/usr/bin/bash") if os.access(path, os.X_OK)), "/bin/sh")
+    return [shell, "-c", "\n".join(lines), "torchyard-setup", *argv]
+
+
+def spawn(
+    place: RunPlace,
+    replica: str,
+    rank: RankShare,
+    setup: list[str],
+    secrets: Mapping[str, str],
+    cgroup: Cgroup | None = None,
+) -> Rank:
+    """Starts a rank in a session of its own, its output going straight to its log file.
+
+    No byte passes through the keeper: 50,000 lines a second cost it nothing, and none is lost with it.
+    Raises CannotStart.
+    """
+    try:
+        if cgroup is not None:
+            cgroup.make(replica)
+        with _open_log(place, replica, rank["local_rank"]) as log:
+            process = subprocess.Popen(
+                command(rank["argv"], setup, place.setup_file(replica, rank["local_rank"])),
+                env=environment(os.environ, place, replica, rank, secrets),
+                cwd=place.work,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=partial(_in_the_child, os.getpid(), replica, cgroup),
+            )
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        raise _cannot_start(place, rank["argv"], error) from error
+    return Rank(replica, rank["local_rank"], process)
+
+
+def _open_log(place: RunPlace, replica: str, local_rank: int) -> BinaryIO:
+    """The rank's log, and away with what an earlier generation noted of its end."""
+    for stale in (place.error_file(replica, local_rank), place.setup_file(replica, local_rank)):
+        if os.path.exists(stale):
+            os.unlink(stale)
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+    return os.fdopen(os.open(place.log_file(replica, local_rank), flags, 0o600), "ab", buffering=0)
+
+
+def _in_the_child(keeper: int, replica: str, cgroup: Cgroup | None) -> None:
+    if cgroup is not None:
+        cgroup.join(replica)
+    processes.die_with(keeper)
+    processes.start_clean()
+
+
+def _named(program: str) -> str:
+    """Says which setting a program came from, where that can be told."""
+    return f"python: {program}" if os.path.basename(program).startswith("python") else program
+
+
+def _cannot_start(place: RunPlace, argv: list[str], error: Exception) -> CannotStart:
+    program = _named(argv[0])
+    code = error.errno if isinstance(error, OSError) else None
+    if code == errno.ENOENT and not os.path.isdir(place.work):
+        return CannotStart(f"the run's working folder {place.work} is not there on {place.host}", NOT_FOUND)
+    if code == errno.ENOENT:
+        if os.path.exists(os.path.join(place.work, argv[0])):
+            return CannotStart(f"{program}: the interpreter that its first line names is not there", NOT_FOUND)
+        return CannotStart(f"{program} is not there on {place.host}", NOT_FOUND)
+    if code in (errno.EACCES, errno.EISDIR):
+        return CannotStart(f"{program} may not be executed on {place.host}", NOT_EXECUTABLE)
+    if code == errno.ENOEXEC:
+        return CannotStart(f"{program} is no program that {place.host} can run", NOT_EXECUTABLE)
+    if code == errno.E2BIG:
+        return CannotStart(f"{program}: its arguments and environment are too long", NOT_EXECUTABLE)
+    return CannotStart(f"{program} could not be started on {place.host}: {error}", NOT_EXECUTABLE)
+
+
+def cause_of(
+    place: RunPlace, replica: str, rank: RankShare, setup: list[str], code: int, *, out_of_memory: bool
+) -> Cause:
+    """Why a rank ended with `code`, in plain words."""
+    local_rank = rank["local_rank"]
+    in_setup = _setup_cause(place, replica, rank, setup)
+    if in_setup is not None:
+        return in_setup
+    cause = causes.of_exit(
+        code,
+        place.error_file(replica, local_rank),
+        place.log_file(replica, local_rank),
+        out_of_memory=out_of_memory,
+    )
+    if _is_full(place.folder):  # then the last traceback is not in the log, and this is likely why there was one
+        return Cause(f"{cause.text}; the disk of {place.host} with the run's folder is full", cause.consequence)
+    return cause
+
+
+def _is_full(folder: str) -> bool:
+    try:
+        disk = os.statvfs(folder)
+    except OSError:
+        return False
+    return disk.f_bavail * disk.f_frsize < FULL
+
+
+def _setup_cause(place: RunPlace, replica: str, rank: RankShare, setup: list[str]) -> Cause | None:
+    try:
+        with open(place.setup_file(replica, rank["local_rank"]), encoding="utf-8") as file:
+            which, _, code = file.read().strip().partition(" ")
+    except OSError:
+        return None
+    if which == "exec":
+        return Cause(f"{_named(rank['argv'][0])} is not there on {place.host} after the setup lines")
+    said = causes.last_line(causes.read_tail(place.log_file(replica, rank["local_rank"])))
+    return Cause(f"the setup line `{setup[int(which)]}` ended with {code}" + (f": {said}" if said else ""))

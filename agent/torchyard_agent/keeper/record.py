@@ -1,0 +1,115 @@
+"""What is shown of a run: its replicas' states, latest numbers and times, kept as the journal is written."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Callable
+
+from torchyard_agent.keeper import journal
+from torchyard_agent.keeper.journal import Journal
+from torchyard_agent.protocol.states import ReplicaState, RunState
+
+REPORT_EVERY_S = 5.0
+"""A replica's numbers go to the journal this often at most; live ones go by telemetry."""
+_JOURNALED = ("step", "loss", "throughput")
+
+
+class Record:
+    """Writes the journal, and remembers what `status` and `run_ended` repeat."""
+
+    def __init__(self, run_id: str, to: Journal, clock: Callable[[], float] = time.monotonic):
+        self.state = RunState.WAITING
+        self.reason = ""
+        self.replicas: dict[str, dict[str, Any]] = {}
+        self.metrics: dict[str, dict[str, Any]] = {}
+        self.first_step_at: str | None = None
+        self.ended: dict[str, Any] | None = None
+        """The fields of `run_ended`, once the run is over."""
+        self._run_id = run_id
+        self._journal = to
+        self._clock = clock
+        self._started = clock()
+        self._timings: dict[str, float] = {}
+        self._reported: dict[str, float] = {}
+
+    def start(self) -> None:
+        """`start` was received: times count from here."""
+        self._started = self._clock()
+
+    def _elapsed(self) -> float:
+        return round(self._clock() - self._started, 3)
+
+    def run_state(self, state: RunState, reason: str) -> None:
+        self.state = state
+        self.reason = reason or ("" if state is RunState.RUNNING else self.reason)
+        if state is RunState.RUNNING:
+            self._timings.setdefault("started_s", self._elapsed())
+        self._journal.write("run_state", state=state.value, **({"reason": reason} if reason else {}))
+
+    def replica_state(
+        self, replica: str, host: str, state: ReplicaState, exit_code: int | None, reason: str, restarts: int = 0
+    ) -> None:
+        known = {"name": replica, "host": host, "state": state.value, "exit_code": exit_code, "restarts": restarts}
+        self.replicas[replica] = {**known, "reason": reason}
+        event = {"replica": replica, "host": host, "state": state.value, "exit_code": exit_code, "restarts": restarts}
+        self._journal.write("replica_state", **event, **({"reason": reason} if reason else {}))
+
+    def asked(self, told: dict[str, Any]) -> None:
+        """Somebody launched the run, or wants its end (`protocol.asked`). A journal's last word stays `run_ended`."""
+        if self.ended is None:
+            self._journal.write("asked", **told)
+
+    def gang_restart(self, gang: str, generation: int, cause: str) -> None:
+        self._journal.write("gang_restart", gang=gang, generation=generation, cause=cause)
+
+    def report(self, replica: str, metrics: dict[str, Any], *, first: bool) -> None:
+        """Keeps a replica's numbers, and journals them now and then."""
+        self.metrics[replica] = metrics
+        if first and self.first_step_at is None:
+            self.first_step_at = journal.now()
+            self._timings["first_step_s"] = self._elapsed()
+        now = self._clock()
+        if not first and now - self._reported.get(replica, now - REPORT_EVERY_S) < REPORT_EVERY_S:
+            return
+        self._reported[replica] = now
+        numbers = {name: metrics.get(name) for name in _JOURNALED}
+        self._journal.write("report", replica=replica, **numbers, **({"first": True} if first else {}))
+
+    def end(self, state: RunState, reason: str) -> dict[str, Any]:
+        """Journals the run's end as its own keeper sees it, and returns the fields of `run_ended`."""
+        replicas = [
+            {name: replica[name] for name in ("name", "host", "state", "exit_code", "restarts", "reason")}
+            for replica in self.replicas.values()
+        ]
+        timings = {"started_s": None, "first_step_s": None, **self._timings, "ended_s": self._elapsed()}
+        fields = {
+            "run_id": self._run_id,
+            "state": state.value,
+            "reason": reason,
+            "replicas": replicas,
+            "metrics": self.metrics,
+            "timings": timings,
+        }
+        self.end_as(fields)
+        return fields
+
+    def end_as(self, fields: dict[str, Any]) -> None:
+        """Journals the run's end as the primary tells it."""
+        state = RunState(fields["state"])
+        self.run_state(state, fields["reason"])
+        self.ended = fields
+        self._journal.write("run_ended", **fields)
+
+    def revive(self, reason: str) -> None:
+        """The run was over as far as this host knew, and is not: its primary is back."""
+        self.ended = None
+        self.run_state(RunState.RESTARTING, reason)
+
+    def status(self) -> dict[str, Any]:
+        return {
+            "state": self.state.value,
+            "reason": self.reason,
+            "replicas": list(self.replicas.values()),
+            "metrics": self.metrics,
+            "first_step_at": self.first_step_at,
+        }

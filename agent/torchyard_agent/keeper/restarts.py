@@ -1,0 +1,173 @@
+"""How a gang ends after a failure and starts again. Pure, as all that decides.
+
+    up ──failure, loss──> failing (grace, SIGTERM, SIGKILL) ──all ended──> clearing ──nothing left──> waiting ──> up
+                                                                                        for lost hosts ┘
+
+A gang starts again only once nothing of it is left anywhere: every host that can be reached has said so, and one that
+cannot has been silent for longer than its own lease and its ranks' end take. Never two generations at once.
+"""
+
+from __future__ import annotations
+
+from torchyard_agent.keeper import moves
+from torchyard_agent.keeper.step import CLEARING, FAILING, KILL_AFTER_S, UP, WAITING, Failure, Gang, Replica, Run, Step
+from torchyard_agent.protocol.states import ReplicaState, RunState
+
+TIDY_S = 0.5
+"""What failed ranks left behind has this long to end by itself."""
+SAFETY_S = 1.0
+"""Beyond a lost host's lease and its ranks' end: clocks are read at different moments."""
+
+
+def take_failure(step: Step, gang: Gang, failure: Failure) -> bool:
+    """Whether the gang takes it upon itself; False where the run has to end over it."""
+    if step.run.outcome is not None:
+        return False
+    if gang.phase == FAILING:
+        step.set_gang(gang.name, failures=(*gang.failures, failure))
+        return True
+    if gang.phase != UP or not failure.curable or not _may_restart(step.run, gang):
+        return False
+    step.set_gang(gang.name, phase=FAILING, failures=(failure,))
+    grace_s = step.run.policy["failure_grace_s"]
+    step.out.append(moves.Wait(moves.GANG_GRACE, grace_s, gang.name, gang.generation))
+    return True
+
+
+def _may_restart(run: Run, gang: Gang) -> bool:
+    return gang.generation < run.policy["max_restarts"]
+
+
+def on_grace(step: Step, gang: Gang, generation: int) -> None:
+    """Those that did not fail had their time to end on their own."""
+    if gang.phase == FAILING and gang.generation == generation:
+        members = step.run.members(gang)
+        step.end([one for one in members if one.state is not ReplicaState.STOPPING], KILL_AFTER_S)
+
+
+def on_cleared(step: Step, host: str, gang: Gang, generation: int) -> None:
+    if gang.generation == generation:
+        step.set_gang(gang.name, clearing=tuple(name for name in gang.clearing if name != host))
+
+
+def on_host_lost(step: Step, host: str) -> None:
+    """From when on a lost host is neither waited for nor feared."""
+    safe_s = step.run.lease_s + KILL_AFTER_S + SAFETY_S
+    wait_s = max(step.run.policy["host_wait_s"], safe_s)
+    step.set_host(host, wait_until=step.now + wait_s)
+    step.out.append(moves.Wait(moves.HOST_WAIT, wait_s))
+    for gang in step.run.gangs:
+        step.set_gang(gang.name, clearing=tuple(name for name in gang.clearing if name != host))
+
+
+def settle(step: Step) -> None:
+    """Moves every gang on as far as it can go now."""
+    for name in [gang.name for gang in step.run.gangs]:
+        if step.run.outcome is not None:
+            return
+        gang = step.run.gang(name)
+        if gang.phase == FAILING and all(one.state.is_terminal for one in step.run.members(gang)):
+            gang = _clear(step, gang)
+        if gang.phase == CLEARING and not gang.clearing:
+            gang = step.set_gang(name, phase=WAITING)
+            _say_whom_it_waits_for(step, gang)
+        if gang.phase == WAITING:
+            _start_again(step, gang)
+
+
+def _clear(step: Step, gang: Gang) -> Gang:
+    """All have ended: one cause is chosen, and what they left behind is ended too."""
+    cause = step.first_cause(gang.failures)
+    members = step.run.members(gang)
+    if not cause.curable:
+        step.fail(cause)
+        return gang
+    hosts: dict[str, list[str]] = {}
+    for one in members:
+        if not step.run.host(one.host).lost:
+            hosts.setdefault(one.host, []).append(one.name)
+    gang = step.set_gang(gang.name, phase=CLEARING, cause=cause.sentence, clearing=tuple(hosts))
+    step.out.append(moves.TellGangRestart(gang.name, gang.generation + 1, cause.sentence))
+    if any(one.trainer for one in members) and not _others_train(step.run, gang):
+        step.tell_run(RunState.RESTARTING, cause.sentence)
+    for host, names in hosts.items():
+        step.out.append(moves.Clear(host, gang.name, gang.generation, tuple(names), TIDY_S))
+    return gang
+
+
+def trainers_are_up(run: Run) -> bool:
+    """Whether no trainer's gang is on its way to another start."""
+    return all(run.gang(one.gang).phase == UP for one in run.replicas if one.trainer)
+
+
+def _others_train(run: Run, gang: Gang) -> bool:
+    """Whether another gang of trainers goes on meanwhile, so that the run is still running."""
+    return any(one.trainer and one.gang != gang.name and one.state is ReplicaState.RUNNING for one in run.replicas)
+
+
+def _lost_hosts(run: Run, gang: Gang) -> list[str]:
+    members = [replica for replica in run.replicas if replica.gang == gang.name]
+    return [host.name for host in run.hosts if host.lost and any(one.host == host.name for one in members)]
+
+
+def _say_whom_it_waits_for(step: Step, gang: Gang) -> None:
+    lost = _lost_hosts(step.run, gang)
+    wait_s = max((step.run.host(name).wait_until - step.now for name in lost), default=0.0)
+    if lost and wait_s > 0 and step.run.state is RunState.RESTARTING:
+        waiting = f"waiting up to {wait_s:.0f} s for {' and '.join(lost)} to come back"
+        step.tell_run(RunState.RESTARTING, f"{gang.cause}; {waiting}")
+        step.out.append(moves.AskForSomebody(step.run.reason))
+
+
+def _start_again(step: Step, gang: Gang) -> None:
+    """Starts the next generation: on all hosts, or without those that were waited for in vain."""
+    lost = _lost_hosts(step.run, gang)
+    if any(step.run.host(name).wait_until > step.now for name in lost):
+        return
+    members = [replica for replica in step.run.replicas if replica.gang == gang.name]
+    without = [one for one in members if one.host in lost]
+    if without:
+        too_few = _too_few(step.run, members, without)
+        if too_few is not None:
+            _give_up(step, gang, members, too_few)
+            return
+    taking_part = [one for one in members if one.host not in lost]
+    if not taking_part:
+        _give_up(step, gang, members, f"{' and '.join(lost)} did not come back")
+        return
+    for one in without:
+        step.set_replica(one.name, dropped=True)
+    step.set_gang(gang.name, phase=UP, generation=gang.generation + 1, failures=(), cause="")
+    for one in taking_part:
+        step.set_replica(
+            one.name,
+            state=ReplicaState.STARTING,
+            exit_code=None,
+            reason="",
+            failure=None,
+            restarts=one.restarts + 1,
+            dropped=False,
+        )
+    step.out.append(moves.StartGang(gang.name, gang.generation + 1, tuple(one.name for one in taking_part)))
+
+
+def _too_few(run: Run, members: list[Replica], without: list[Replica]) -> str | None:
+    """Why the gang cannot go on without these; None where it can."""
+    for pool in dict.fromkeys(one.pool for one in without if one.role != "evaluator"):
+        left = sum(1 for one in members if one.pool == pool and one not in without)
+        enough = run.policy["min_replicas"].get(pool)
+        hosts = " and ".join(dict.fromkeys(one.host for one in without if one.pool == pool))
+        if enough is None:
+            return f"{hosts} did not come back, and the pool {pool} has no `min_replicas` to go on with fewer"
+        if left < enough:
+            return (
+                f"{hosts} did not come back, and the pool {pool} needs {enough} replicas (`min_replicas`): {left} left"
+            )
+    return None
+
+
+def _give_up(step: Step, gang: Gang, members: list[Replica], why: str) -> None:
+    if all(one.role == "evaluator" for one in members):
+        step.set_gang(gang.name, phase=UP)  # it stays as it is: an evaluator never ends a run
+        return
+    step.fail(Failure(f"{gang.cause}; {why}" if gang.cause else why))

@@ -1,0 +1,342 @@
+"""This host's part of a run: starts, watches and ends its ranks as the primary says, and tells what happens.
+
+What the primary says: `share` (the replicas here), `go`, `start` (a gang's next generation), `end` (replicas,
+grace_s), `clear` (what ended ranks left behind), `sweep` (grace_s). What is told: `joined`, `spawned`, `failed`,
+`ended`, `cleared`, `gone`, `stuck`, `report`. The same words whether the primary is this keeper or one at the other end
+of the gang link.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+from typing import Any, Callable
+
+from torchyard_agent.keeper import causes, notify, processes, ranks, remains
+from torchyard_agent.keeper.cgroup import Cgroup
+from torchyard_agent.keeper.gpu_remains import still_on_gpus
+from torchyard_agent.keeper.ground import in_a_thread
+from torchyard_agent.keeper.ranks import CannotStart, Rank, RunPlace
+from torchyard_agent.keeper.reports import Latest
+from torchyard_agent.protocol.shapes import RankShare, ReplicaShare
+
+Message = dict[str, Any]
+
+REPORT_EVERY_S = 1.0
+"""A replica's numbers are passed on this often at most; its first step at once."""
+LOOK_EVERY_S = 0.05
+"""While sweeping: orphans of orphans are found by looking again."""
+LOOK_AT_GPUS_EVERY_S = 0.25
+STUCK_AFTER_S = 10.0
+"""From SIGKILL: what is still there then hangs in the kernel, and people are told."""
+
+log = logging.getLogger(__name__)
+
+
+class Share:
+    """The ranks of this host. Every rank, and every orphan below them, is a child of this process."""
+
+    def __init__(self, place: RunPlace, tell: Callable[[Message], None], cgroup: Cgroup | None = None):
+        self.tell = tell
+        self.reports = Latest(set())
+        self.place = place
+        self._cgroup = cgroup
+        self._replicas: dict[str, ReplicaShare] = {}
+        self._setup: list[str] = []
+        self._secrets: dict[str, str] = {}
+        self._live: dict[int, Rank] = {}
+        self._codes: dict[str, int] = {}
+        self._asked: set[str] = set()
+        self._terminated: set[int] = set()
+        self._ended: set[int] = set()
+        """PIDs of this run that were ended or have ended here."""
+        self._oom_kills = 0
+        self._late: dict[str, asyncio.TimerHandle] = {}
+        self._reported: set[str] = set()
+        self._sessions: dict[str, set[int]] = {}
+        """By replica: the sessions that the ranks of its last generation led."""
+        self._errands: set[int] = set()
+        """Notifications under way: below this process, and no part of any replica."""
+        self._clearing: set[asyncio.Task[None]] = set()
+        self._sweeping: asyncio.Task[None] | None = None
+        self._kill_at = 0.0
+        self._changed = asyncio.Event()
+
+    def obey(self, message: Message) -> None:
+        """Does what the primary says."""
+        say = message["say"]
+        if say == "share":
+            self._take(message)
+        elif say == "go":
+            self._go()
+        elif say == "start":
+            self._start_generation(message["replicas"])
+        elif say == "clear":
+            self._clear(message)
+        elif say == "end":
+            self.end(set(message["replicas"]), message["grace_s"])
+        elif say == "sweep":
+            self.sweep(message["grace_s"])
+        else:
+            raise ValueError(f"the primary said {say!r}, which this keeper does not know")
+
+    @property
+    def names(self) -> set[str]:
+        return set(self._replicas)
+
+    def pids(self) -> dict[str, list[int]]:
+        """The ranks that live, by replica."""
+        found: dict[str, list[int]] = {}
+        for rank in self._live.values():
+            found.setdefault(rank.replica, []).append(rank.pid)
+        return found
+
+    def _take(self, message: Message) -> None:
+        self._replicas = {replica["name"]: replica for replica in message["replicas"]}
+        self._setup, self._secrets = message["setup"], message["secrets"]
+        self.reports = Latest(set(self._replicas))
+        self.tell({"say": "joined"})
+
+    def _go(self) -> None:
+        self._oom_kills = causes.oom_kills()
+        for replica in self._replicas.values():
+            self._start(replica)
+
+    def _start_generation(self, replicas: list[ReplicaShare]) -> None:
+        for replica in replicas:
+            name = replica["name"]
+            self._replicas[name] = replica
+            self._codes.pop(name, None)
+            self._asked.discard(name)
+            self._sessions.pop(name, None)
+            self._reported.discard(name)
+            self.reports.forget(name)
+        for replica in replicas:
+            self._start(replica)
+
+    def _start(self, replica: ReplicaShare) -> None:
+        name = replica["name"]
+        for rank in replica["ranks"]:
+            try:
+                started = ranks.spawn(self.place, name, rank, self._setup, self._secrets, self._cgroup)
+            except CannotStart as problem:
+                log.warning("%s: %s", name, problem)
+                self._codes[name] = problem.code
+                failed = {"say": "failed", "replica": name, "exit_code": problem.code, "cause": str(problem)}
+                self.tell({**failed, "curable": False})
+                break
+            self._live[started.pid] = started
+            self._sessions.setdefault(name, set()).add(started.pid)
+        else:
+            self.tell({"say": "spawned", "replica": name})
+        self._tell_if_ended(name)
+
+    def reap(self) -> bool:
+        """Takes the exit status of every child that has ended, adopted ones included. Called on SIGCHLD.
+
+        Returns whether there are other children still.
+        """
+        self._changed.set()
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if pid == 0:
+                return True
+            self._terminated.discard(pid)
+            self._ended.add(pid)
+            self._errands.discard(pid)
+            rank = self._live.pop(pid, None)
+            if rank is not None:
+                rank.process.returncode = os.waitstatus_to_exitcode(status)
+                self._on_rank_end(rank, rank.process.returncode)
+
+    def _on_rank_end(self, rank: Rank, code: int) -> None:
+        name = rank.replica
+        log.info("%s, local rank %d, pid %d ended with %d", name, rank.local_rank, rank.pid, code)
+        if code != 0 and name not in self._codes:
+            self._codes[name] = code
+            if name not in self._asked:
+                self._tell_failure(rank, code)
+        self._tell_if_ended(name)
+
+    def _tell_failure(self, rank: Rank, code: int) -> None:
+        out_of_memory = code == -signal.SIGKILL and causes.oom_kills() > self._oom_kills
+        share = self._rank_share(rank)
+        cause = ranks.cause_of(self.place, rank.replica, share, self._setup, code, out_of_memory=out_of_memory)
+        several = len(self._replicas[rank.replica]["ranks"]) > 1
+        self.tell(
+            {
+                "say": "failed",
+                "replica": rank.replica,
+                "exit_code": code,
+                "cause": f"local rank {rank.local_rank} {cause.text}" if several else cause.text,
+                "consequence": cause.consequence,
+            }
+        )
+
+    def _rank_share(self, rank: Rank) -> RankShare:
+        shares = self._replicas[rank.replica]["ranks"]
+        return next(share for share in shares if share["local_rank"] == rank.local_rank)
+
+    def _tell_if_ended(self, name: str) -> None:
+        if not any(rank.replica == name for rank in self._live.values()):
+            self._report_now(name)
+            self.tell({"say": "ended", "replica": name, "exit_code": self._codes.get(name, 0)})
+
+    def run_errand(self, command: str, state: str, reason: str) -> None:
+        """Starts the user's notification and leaves it to itself."""
+        process = notify.start(command, self.place, state, reason)
+        if process is not None:
+            self._errands.add(process.pid)
+            process.returncode = 0  # it is reaped here like every other child
+
+    def end(self, names: set[str], grace_s: float) -> None:
+        """SIGTERM to the process groups of the replicas' ranks, SIGKILL to their trees `grace_s` later."""
+        self._asked |= names
+        asked = [rank for rank in self._live.values() if rank.replica in names]
+        if grace_s > 0:
+            for rank in asked:
+                self._terminated |= {rank.pid, *processes.descendants(rank.pid)}
+                processes.send_group(rank.pid, signal.SIGTERM)
+                processes.send_group(rank.pid, signal.SIGCONT)
+            asyncio.get_running_loop().call_later(grace_s, self._kill, asked)
+        else:
+            self._kill(asked)
+
+    def _kill(self, asked: list[Rank]) -> None:
+        """Kills those of these ranks that are still there; by now their replicas may have new ones."""
+        for rank in asked:
+            if self._live.get(rank.pid) is not rank:
+                continue
+            for pid in (rank.pid, *processes.descendants(rank.pid)):
+                processes.send(pid, signal.SIGKILL)
+            processes.send_group(rank.pid, signal.SIGKILL)
+            if self._cgroup is not None:
+                self._cgroup.kill([rank.replica])
+
+    def _clear(self, message: Message) -> None:
+        """Ends what the ended ranks of a gang's generation left behind, and tells `cleared` when nothing is."""
+        task = asyncio.get_running_loop().create_task(self._clear_gang(message))
+        self._clearing.add(task)
+        task.add_done_callback(self._on_cleared)
+
+    def _on_cleared(self, task: asyncio.Task[None]) -> None:
+        self._clearing.discard(task)
+        if not task.cancelled():
+            task.result()  # what went wrong must not stay in there
+
+    async def _clear_gang(self, message: Message) -> None:
+        names = set(message["replicas"])
+        sessions = {session for name in names for session in self._sessions.get(name, ())}
+        kill_at = asyncio.get_running_loop().time() + message["grace_s"]
+        looks_empty = 0
+        told_stuck = False
+        while looks_empty < 2:  # one look may miss a process that is just changing its parent
+            self.reap()
+            others = [rank.pid for rank in self._live.values() if rank.replica not in names]
+            others += self._errands
+            found = remains.of_replicas(names, sessions, others)
+            if self._cgroup is not None:
+                found += [pid for pid in self._cgroup.processes(names) if pid not in found]
+            left = [pid for pid in found if processes.may_signal(pid)]
+            if self._cgroup is not None and asyncio.get_running_loop().time() >= kill_at:
+                self._cgroup.kill(names)
+            looks_empty = 0 if left else looks_empty + 1
+            told_stuck = self._press(left, kill_at, told_stuck)
+            if left:
+                await self._look_again()
+        self.tell({"say": "cleared", "gang": message["gang"], "generation": message["generation"]})
+
+    def sweep(self, grace_s: float) -> None:
+        """Ends whatever is left below this process, and tells `gone` when nothing is."""
+        kill_at = asyncio.get_running_loop().time() + grace_s
+        if self._sweeping is None:
+            self._kill_at = kill_at
+            self._sweeping = asyncio.get_running_loop().create_task(self._sweep())
+            self._sweeping.add_done_callback(lambda task: task.result())  # what went wrong must not stay in there
+        else:
+            self._kill_at = min(self._kill_at, kill_at)
+            self._changed.set()
+
+    async def swept(self) -> None:
+        """Returns when a sweep is over, and makes ready for another. Raises what went wrong in it."""
+        if self._sweeping is not None:
+            await self._sweeping
+            self._sweeping = None
+
+    async def _sweep(self) -> None:
+        told_stuck = False
+        while self.reap():  # that no child is left is the kernel's word; /proc may miss one that is just changing
+            everything = processes.descendants(os.getpid())
+            left = [pid for pid in everything if processes.may_signal(pid)]
+            if everything and not left:
+                log.warning("left alone, since they are another user's: %s", ", ".join(map(_described, everything)))
+                break
+            if self._cgroup is not None and asyncio.get_running_loop().time() >= self._kill_at:
+                self._cgroup.kill(self._replicas)
+            told_stuck = self._press(left, self._kill_at, told_stuck)
+            await self._look_again()
+        if self._cgroup is not None:
+            self._cgroup.remove()
+        await self._until_gpus_are_free(told_stuck)
+        self.tell({"say": "gone"})
+
+    async def _until_gpus_are_free(self, told_stuck: bool) -> None:
+        """The driver lets go of a dead process a little later, and seldom not at all: then people are told."""
+        loop = asyncio.get_running_loop()
+        uuids = {uuid for replica in self._replicas.values() for uuid in replica["gpus"]}
+        if not uuids:
+            return
+        stuck_at = loop.time() + STUCK_AFTER_S
+        while left := await in_a_thread(still_on_gpus, uuids, self._ended):
+            if loop.time() > stuck_at and not told_stuck:
+                told_stuck = True
+                self.tell({"say": "stuck", "what": ", ".join(left[:5])})
+            await asyncio.sleep(LOOK_AT_GPUS_EVERY_S)
+
+    def _press(self, left: list[int], kill_at: float, told_stuck: bool) -> bool:
+        """SIGTERM once to each of these, SIGKILL from `kill_at` on. Returns whether people know of what stays."""
+        late = asyncio.get_running_loop().time() - kill_at
+        for pid in left:
+            if late >= 0:
+                processes.send(pid, signal.SIGKILL)
+            elif pid not in self._terminated:
+                self._terminated.add(pid)
+                processes.send(pid, signal.SIGTERM)
+                processes.send(pid, signal.SIGCONT)
+        if left and late > STUCK_AFTER_S and not told_stuck:
+            self.tell({"say": "stuck", "what": ", ".join(map(_described, left[:5]))})
+            return True
+        return told_stuck
+
+    async def _look_again(self) -> None:
+        self._changed.clear()
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._changed.wait(), LOOK_EVERY_S)
+
+    def on_datagram(self, datagram: bytes) -> None:
+        """Takes a report. The first step is passed on at once, the rest once a second."""
+        name = self.reports.take(datagram)
+        if name is None:
+            return
+        if name not in self._reported and (self.reports.of(name).get("step") or 0) >= 1:
+            self._reported.add(name)
+            self.tell({"say": "report", "replica": name, "metrics": self.reports.of(name), "first": True})
+        elif name not in self._late:
+            loop = asyncio.get_running_loop()
+            self._late[name] = loop.call_later(REPORT_EVERY_S, self._report_now, name)
+
+    def _report_now(self, name: str) -> None:
+        waiting = self._late.pop(name, None)
+        if waiting is not None:
+            waiting.cancel()
+            self.tell({"say": "report", "replica": name, "metrics": self.reports.of(name), "first": False})
+
+
+def _described(pid: int) -> str:
+    return f"PID {pid} ({processes.command_of(pid)})"

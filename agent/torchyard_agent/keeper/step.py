@@ -1,0 +1,188 @@
+"""What the decisions about a run depend on, and one decision in the making. Values only: no I/O and no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from torchyard_agent.keeper import moves
+from torchyard_agent.keeper.causes import Cause
+from torchyard_agent.keeper.moves import Instruction
+from torchyard_agent.protocol.shapes import Policy
+from torchyard_agent.protocol.states import ReplicaState, RunState
+
+COLLECT_S = 1.0
+"""Failures that arrive within this time of the first compete for being the cause."""
+KILL_AFTER_S = 1.5
+"""From SIGTERM to SIGKILL for those that another's failure takes along: all are gone within 5 s of it."""
+
+UP = "up"
+"""A gang that runs, or is about to, or has ended well."""
+FAILING = "failing"
+"""One of it has failed; the others get their grace, and are ended."""
+CLEARING = "clearing"
+"""All of its ranks have ended; its hosts end what those left behind."""
+WAITING = "waiting"
+"""For lost hosts to come back."""
+
+
+class Replica(NamedTuple):
+    name: str
+    host: str
+    role: str
+    number: int
+    """Its index within its role."""
+    gang: str
+    trainer: bool
+    pool: str = ""
+    state: ReplicaState = ReplicaState.PENDING
+    exit_code: int | None = None
+    reason: str = ""
+    failure: Cause | None = None
+    """Set once a rank failed while nobody had asked the replica to end."""
+    restarts: int = 0
+    dropped: bool = False
+    """Its gang goes on without it: its host was lost and did not come back."""
+
+
+class Host(NamedTuple):
+    name: str
+    joined: bool = False
+    connected: bool = True
+    lost: bool = False
+    wait_until: float = 0.0
+    """Where it is lost: when its gangs stop waiting for it."""
+    gone: bool = False
+    """Swept: nothing of the run is left there."""
+
+
+class Failure(NamedTuple):
+    sentence: str
+    """ "worker-1 on gpu-b: exited with 1: ValueError: bad", or "gpu-b was lost: …"."""
+    consequence: bool = False
+    curable: bool = True
+    """Whether starting again can help; not where the program is not even there."""
+
+
+class Gang(NamedTuple):
+    """The unit of restart."""
+
+    name: str
+    phase: str = UP
+    generation: int = 0
+    """How often it has been restarted."""
+    failures: tuple[Failure, ...] = ()
+    """Of this generation, in order of arrival."""
+    cause: str = ""
+    """Why it is being restarted."""
+    clearing: tuple[str, ...] = ()
+    """Hosts that have not said yet that nothing of this generation is left there."""
+
+
+class Run(NamedTuple):
+    """All that the decisions depend on."""
+
+    policy: Policy
+    replicas: tuple[Replica, ...]
+    hosts: tuple[Host, ...]
+    gangs: tuple[Gang, ...]
+    meeting_point: str = ""
+    """Where members find the primary, `address:port`; for sentences."""
+    lease_s: float = 10.0
+    state: RunState = RunState.STARTING
+    reason: str = ""
+    going: bool = False
+    outcome: RunState | None = None
+    """The terminal state that is coming, once that is decided."""
+    chosen: bool = False
+    """Whether the reason stands."""
+    failures: tuple[Failure, ...] = ()
+    end_by: float = 0.0
+    """When the grace of those asked to end is over."""
+    sweeping: bool = False
+
+    def replica(self, name: str) -> Replica:
+        return next(replica for replica in self.replicas if replica.name == name)
+
+    def host(self, name: str) -> Host:
+        return next(host for host in self.hosts if host.name == name)
+
+    def gang(self, name: str) -> Gang:
+        return next(gang for gang in self.gangs if gang.name == name)
+
+    def members(self, gang: Gang) -> list[Replica]:
+        """The gang's replicas that take part."""
+        return [replica for replica in self.replicas if replica.gang == gang.name and not replica.dropped]
+
+
+class Step:
+    """One transition in the making."""
+
+    def __init__(self, run: Run, now: float):
+        self.run = run
+        self.now = now
+        self.out: list[Instruction] = []
+
+    def set(self, **changes: Any) -> None:
+        self.run = self.run._replace(**changes)
+
+    def set_host(self, name: str, **changes: Any) -> None:
+        self.set(hosts=tuple(host._replace(**changes) if host.name == name else host for host in self.run.hosts))
+
+    def set_gang(self, name: str, **changes: Any) -> Gang:
+        self.set(gangs=tuple(gang._replace(**changes) if gang.name == name else gang for gang in self.run.gangs))
+        return self.run.gang(name)
+
+    def set_replica(self, name: str, **changes: Any) -> None:
+        """Changes a replica, and tells of it where its state changed."""
+        before = self.run.replica(name)
+        after = before._replace(**changes)
+        self.set(replicas=tuple(after if one is before else one for one in self.run.replicas))
+        if after.state is not before.state:
+            self.tell_replica(after)
+
+    def tell_replica(self, replica: Replica) -> None:
+        self.out.append(
+            moves.TellReplicaState(
+                replica.name, replica.host, replica.state, replica.exit_code, replica.reason, replica.restarts
+            )
+        )
+
+    def tell_run(self, state: RunState, reason: str) -> None:
+        self.set(state=state, reason=reason)
+        self.out.append(moves.TellRunState(state, reason))
+
+    def end(self, replicas: Iterable[Replica], grace_s: float) -> None:
+        """Asks replicas to end. Those that never started are stopped at once."""
+        by_host: dict[str, list[str]] = {}
+        for replica in replicas:
+            if replica.state is ReplicaState.PENDING:
+                self.set_replica(replica.name, state=ReplicaState.STOPPED)
+            elif not replica.state.is_terminal:
+                self.set_replica(replica.name, state=ReplicaState.STOPPING)
+                by_host.setdefault(replica.host, []).append(replica.name)
+        self.set(end_by=self.now + grace_s)
+        for host, names in by_host.items():
+            self.out.append(moves.EndRanks(host, tuple(names), grace_s))
+
+    def fail(self, failure: Failure) -> None:
+        """Takes a failure that ends the run, unless its end is decided and its cause chosen."""
+        if self.run.outcome is None:
+            self.set(outcome=RunState.FAILED, failures=(failure,))
+            self.out.append(moves.Wait(moves.CHOOSE, COLLECT_S))
+            self.out.append(moves.Wait(moves.GRACE, self.run.policy["failure_grace_s"]))
+        elif self.run.outcome is RunState.FAILED and not self.run.chosen:
+            self.set(failures=(*self.run.failures, failure))
+
+    def choose(self) -> None:
+        """Settles on one cause of the run's end."""
+        self.set(chosen=True)
+        self.tell_run(RunState.STOPPING, self.first_cause(self.run.failures).sentence)
+
+    def first_cause(self, failures: Iterable[Failure]) -> Failure:
+        """The first to arrive, connection errors of peers last."""
+        first = min(failures, key=lambda failure: failure.consequence)
+        silent = [host.name for host in self.run.hosts if not host.connected and not host.gone and not host.lost]
+        if first.consequence and silent:
+            return Failure(f"{silent[0]} was lost: the connection to its keeper broke")
+        return first

@@ -1,0 +1,14 @@
+"""Who is at the other end of a Unix socket, as the kernel knows it."""
+
+from __future__ import annotations
+
+import socket
+import struct
+
+_UCRED = struct.Struct("3i")
+
+
+def peer_uid(connection: socket.socket) -> int:
+    """UID of the process at the other end (SO_PEERCRED): an abstract name has no file permissions to rely on."""
+    _, uid, _ = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+    return int(uid)

@@ -1,0 +1,99 @@
+"""Authenticated frames on the data network: the gang link, and later the join store and the servers.
+
+Both ends know the run's 256-bit secret. Each proves it over the other's nonce before anything else is said,
+and every frame carries a MAC over a key of this connection, its direction and its number, so that a frame can be
+neither forged, nor replayed, nor sent back. A pure codec: sockets and their deadlines are the caller's.
+
+    listener                                      caller
+       | -- hello: MAGIC, nonce_l (32) ------------> |
+       | <- answer: nonce_c (32), proof_c (32) ----- |
+       | -- proof_l (32) --------------------------> |
+       | == frames: length (4), MAC (32), payload == |
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import struct
+
+MAGIC = b"torchyard-link-1"
+NONCE_BYTES = 32
+PROOF_BYTES = 32
+HELLO_BYTES = len(MAGIC) + NONCE_BYTES
+ANSWER_BYTES = NONCE_BYTES + PROOF_BYTES
+HEADER = struct.Struct(">I32s")
+MAX_PAYLOAD = 16 * 1024 * 1024
+HANDSHAKE_DEADLINE_S = 5.0
+
+
+class AuthenticationError(Exception):
+    """The peer does not know the run's secret, or a frame was tampered with."""
+
+
+def _mac(key: bytes, *parts: bytes) -> bytes:
+    return hmac.new(key, b"".join(parts), hashlib.sha256).digest()
+
+
+def new_nonce() -> bytes:
+    return os.urandom(NONCE_BYTES)
+
+
+def hello(nonce: bytes) -> bytes:
+    """What a listener says first."""
+    return MAGIC + nonce
+
+
+def answer(secret: bytes, hello: bytes, nonce: bytes) -> bytes:
+    """What a caller replies to `hello`."""
+    if len(hello) != HELLO_BYTES or not hello.startswith(MAGIC):
+        raise AuthenticationError("the other side does not speak Torchyard's link protocol")
+    return nonce + _mac(secret, b"caller", hello, nonce)
+
+
+def accept(secret: bytes, hello: bytes, answer: bytes) -> bytes:
+    """The listener's proof, once the caller's has been verified."""
+    nonce, proof = answer[:NONCE_BYTES], answer[NONCE_BYTES:]
+    if not hmac.compare_digest(proof, _mac(secret, b"caller", hello, nonce)):
+        raise AuthenticationError("the caller does not know the run's secret")
+    return _mac(secret, b"listener", hello, nonce)
+
+
+def verify(secret: bytes, hello: bytes, nonce: bytes, proof: bytes) -> None:
+    """The caller's check of the listener's proof."""
+    if not hmac.compare_digest(proof, _mac(secret, b"listener", hello, nonce)):
+        raise AuthenticationError("the listener does not know the run's secret")
+
+
+class FrameCodec:
+    """Seals and opens the frames of one connection, once both sides have proved themselves."""
+
+    def __init__(self, secret: bytes, hello: bytes, caller_nonce: bytes, *, is_caller: bool):
+        key = _mac(secret, b"session", hello, caller_nonce)
+        self._seal_key = _mac(key, b"caller" if is_caller else b"listener")
+        self._open_key = _mac(key, b"listener" if is_caller else b"caller")
+        self._sealed = 0
+        self._opened = 0
+
+    def seal(self, payload: bytes) -> bytes:
+        """One frame, header and all."""
+        if len(payload) > MAX_PAYLOAD:
+            raise ValueError(f"a frame of {len(payload)} bytes is over the limit of {MAX_PAYLOAD}")
+        mac = _mac(self._seal_key, self._sealed.to_bytes(8, "big"), payload)
+        self._sealed += 1
+        return HEADER.pack(len(payload), mac) + payload
+
+    def open_header(self, header: bytes) -> tuple[int, bytes]:
+        """(payload length, its MAC). The length is checked before a byte of the payload is received."""
+        length, mac = HEADER.unpack(header)
+        if length > MAX_PAYLOAD:
+            raise AuthenticationError(f"a frame of {length} bytes is over the limit of {MAX_PAYLOAD}")
+        return length, mac
+
+    def open_payload(self, mac: bytes, payload: bytes) -> bytes:
+        """The payload, after its MAC was verified."""
+        if not hmac.compare_digest(mac, _mac(self._open_key, self._opened.to_bytes(8, "big"), payload)):
+            raise AuthenticationError("a frame's MAC does not match: forged, replayed or damaged")
+        self._opened += 1
+        return payload

@@ -1,0 +1,68 @@
+"""A run's journal read back: the events of one host's file, folded into what is known of the run.
+
+The same fold serves the daemon (a run whose keeper has left), and the desktop (a run that it follows).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+Event = dict[str, Any]
+
+
+def new_view(run_id: str) -> Event:
+    """What is known of a run before its first event."""
+    return {
+        "run_id": run_id,
+        "state": "draft",
+        "reason": "",
+        "replicas": {},
+        "metrics": {},
+        "timings": {},
+        "restarts": [],
+        "asked": [],
+        "as_of": "",
+        "ended": False,
+        "seen": None,
+    }
+
+
+def apply(view: Event, event: Event) -> None:
+    """Takes one event into `view`, in the journal's order. An event of an unknown kind only moves `as_of`."""
+    view["as_of"] = event["time"]
+    view["seen"] = [event["epoch"], event["seq"]]
+    kind = event["event"]
+    if kind == "run_state":
+        view["state"] = event["state"]
+        # What had made a run restart is over once it runs.
+        view["reason"] = event.get("reason") or ("" if event["state"] == "running" else view["reason"])
+    elif kind == "replica_state":
+        replica = view["replicas"].setdefault(event["replica"], {"name": event["replica"], "restarts": 0})
+        replica["host"] = event["host"]
+        replica["state"] = event["state"]
+        replica["exit_code"] = event.get("exit_code")
+        replica["reason"] = event.get("reason", "")
+        replica["restarts"] = event.get("restarts", 0)
+    elif kind == "gang_restart":
+        view["restarts"].append({name: event[name] for name in ("time", "gang", "generation", "cause")})
+    elif kind == "asked":
+        kept = ("time", "by", "from", "what", "uid", "force")
+        view["asked"].append({name: event[name] for name in kept if name in event})
+    elif kind == "report":
+        metrics = view["metrics"].setdefault(event["replica"], {})
+        metrics.update({name: event[name] for name in ("step", "loss", "throughput") if event.get(name) is not None})
+    elif kind == "run_ended":
+        view["state"], view["reason"], view["ended"] = event["state"], event["reason"], True
+        view["timings"] = event.get("timings", {})
+        view["metrics"].update(event.get("metrics", {}))
+        for ended in event.get("replicas", []):
+            view["replicas"].setdefault(ended["name"], {"name": ended["name"]}).update(ended)
+
+
+def fold(run_id: str, events: Iterable[Event]) -> Event:
+    """What is known of a run after `events`."""
+    view = new_view(run_id)
+    for event in events:
+        apply(view, event)
+    return view

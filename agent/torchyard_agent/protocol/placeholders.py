@@ -1,0 +1,28 @@
+"""The `{…}` in `args` and `command` that stand for something of the run. All other braces stay as they are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+NAMES = (
+    "job_name",
+    "task_index",
+    "ps_hosts",
+    "worker_hosts",
+    "rank",
+    "world_size",
+    "nnodes",
+    "node_rank",
+    "nproc",
+    "master_addr",
+    "master_port",
+    "trial",
+    "run_dir",
+)
+_PLACEHOLDER = re.compile(r"\{(" + "|".join(NAMES) + r")\}")
+
+
+def fill(words: Iterable[str], values: Mapping[str, str]) -> list[str]:
+    """Replaces each name by its value, once: what a value says is not looked at again."""
+    return [_PLACEHOLDER.sub(lambda match: values[match[1]], word) for word in words]

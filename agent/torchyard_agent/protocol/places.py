@@ -1,0 +1,87 @@
+"""Where things lie on a host: folders below the agent's, and names of abstract Unix sockets.
+
+Homes are often shared between hosts (NFS), so only the content-addressed store is common to them; all else
+lies below a folder named after the host. Abstract sockets leave nothing stale behind, and binding one is the
+lock against a second owner. Hosts that share a machine have network namespaces of their own, hence sockets too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+
+DEFAULT_AGENT_DIR = "~/.torchyard"
+
+
+def agent_dir(configured: str | None = None) -> str:
+    """The agent's folder on this host, absolute."""
+    return os.path.realpath(os.path.expanduser(configured or DEFAULT_AGENT_DIR))
+
+
+def store_dir(agent_dir: str) -> str:
+    """Archives and snapshots by content hash, shared by all hosts that share the home."""
+    return os.path.join(agent_dir, "store")
+
+
+def archive_dir(agent_dir: str, sha256: str) -> str:
+    """Where the agent's archive with this hash is unpacked."""
+    return os.path.join(store_dir(agent_dir), sha256)
+
+
+def snapshot_dir(agent_dir: str, root: str) -> str:
+    """Where the working folder with this root hash is kept."""
+    return os.path.join(store_dir(agent_dir), "snapshots", root)
+
+
+def host_dir(agent_dir: str, node: str) -> str:
+    """What belongs to this host alone."""
+    return os.path.join(agent_dir, "hosts", node)
+
+
+def runs_dir(agent_dir: str, node: str) -> str:
+    return os.path.join(host_dir(agent_dir, node), "runs")
+
+
+def run_dir(agent_dir: str, node: str, run_id: str) -> str:
+    """A run on one host: `work/` (its copy of the code), `outputs/`, `logs/`, `errors/`, `journal.jsonl`."""
+    return os.path.join(runs_dir(agent_dir, node), run_id)
+
+
+def archive_note(run_dir: str) -> str:
+    """File that holds the SHA-256 of the archive that the run's keeper runs out of."""
+    return os.path.join(run_dir, "archive")
+
+
+def housekeeping_state(agent_dir: str, node: str) -> str:
+    """File whose time says when housekeeping was last done; it holds the sizes of ended runs, by ID."""
+    return os.path.join(host_dir(agent_dir, node), "housekeeping.json")
+
+
+def log_name(replica: str, local_rank: int) -> str:
+    """The log's file name: one file per rank, so that ranks never garble each other's lines."""
+    return f"{replica}.log" if local_rank == 0 else f"{replica}.{local_rank}.log"
+
+
+def scope(agent_dir: str) -> str:
+    """One user may keep several agent folders (tests do); each has sockets of its own."""
+    return hashlib.sha256(os.fsencode(agent_dir)).hexdigest()[:12]
+
+
+def daemon_socket(agent_dir: str, uid: int) -> str:
+    """Abstract address of the daemon."""
+    return f"\0torchyard/{uid}/{scope(agent_dir)}/daemon"
+
+
+def keeper_socket(agent_dir: str, uid: int, run_id: str) -> str:
+    """Abstract address of a run's keeper on this host."""
+    return f"\0torchyard/{uid}/{scope(agent_dir)}/run/{run_id}"
+
+
+def report_socket(agent_dir: str, uid: int, run_id: str) -> str:
+    """Abstract datagram address at which a keeper takes what its replicas report."""
+    return f"\0torchyard/{uid}/{scope(agent_dir)}/report/{run_id}"
+
+
+def gpu_socket(uuid: str) -> str:
+    """Abstract address whose bind is the lock on a GPU, for all users of the host."""
+    return f"\0torchyard/gpu/{uuid}"

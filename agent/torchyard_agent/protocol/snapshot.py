@@ -1,0 +1,17 @@
+"""How a working folder is described: the same on the desktop that sends it and on the host that keeps it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+Entry = dict[str, Any]
+"""{"path", "mode", "size", "sha256"} of a file, {"path", "link"} of a symbolic link, or
+{"path", "folder": true} of an empty folder. Paths use `/`."""
+
+
+def root_of(manifest: list[Entry]) -> str:
+    """The hash that names a snapshot: SHA-256 of its manifest's canonical JSON (sorted by path, sorted keys)."""
+    ordered = sorted(manifest, key=lambda entry: str(entry["path"]))
+    return hashlib.sha256(json.dumps(ordered, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

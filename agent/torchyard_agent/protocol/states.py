@@ -1,0 +1,41 @@
+"""States of a run and of a replica, and which may follow which.
+
+*Unknown* is not a state but the age of one: views hold (state, as_of).
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class RunState(str, Enum):
+    DRAFT = "draft"
+    CHECKING = "checking"
+    SENDING = "sending"
+    WAITING = "waiting"
+    STARTING = "starting"
+    RUNNING = "running"
+    RESTARTING = "restarting"
+    STOPPING = "stopping"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+    @property
+    def is_terminal(self) -> bool:
+        return self in (RunState.SUCCEEDED, RunState.FAILED, RunState.STOPPED)
+
+
+class ReplicaState(str, Enum):
+    PENDING = "pending"
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    STOPPED = "stopped"
+    LOST = "lost"
+
+    @property
+    def is_terminal(self) -> bool:
+        return self in (ReplicaState.SUCCEEDED, ReplicaState.FAILED, ReplicaState.STOPPED, ReplicaState.LOST)

@@ -1,0 +1,297 @@
+"""The NVIDIA GPUs of this host and what they are doing. A GPU that fails becomes a sentence, never an exception."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from typing import Any
+
+from torchyard_agent.telemetry import nvml_library as library
+from torchyard_agent.telemetry.nvml_library import NvmlLibrary, NvmlUnavailable
+
+__all__ = ["Gpu", "Nvml", "NvmlUnavailable"]
+
+_ECC_EVERY = 10
+"""Samples between two questions for ECC errors: they are rare, and the question is slow."""
+_MAX_EVENTS = 16
+"""XID events taken in a sample; the next one takes the rest."""
+
+
+class Gpu:
+    """One GPU: what does not change, and what the driver told about it last."""
+
+    __slots__ = ("ecc_errors", "handle", "index", "memory_mb", "name", "problem", "unsupported", "uuid", "xid")
+
+    def __init__(self, index: int):
+        self.index = index
+        self.handle: Any = None
+        self.uuid: str | None = None
+        self.name = "GPU"
+        self.memory_mb: int | None = None
+        self.problem: str | None = None
+        self.ecc_errors: int | None = None
+        self.xid: dict[str, Any] | None = None
+        self.unsupported: set[str] = set()
+        """What this GPU or driver does not tell; not asked for again."""
+
+
+class _GpuFailed(Exception):
+    """The GPU itself does not answer any more; holds NVML's error code."""
+
+
+class Nvml:
+    """NVML, open. Close it when nobody watches: an open one keeps the driver from being replaced."""
+
+    def __init__(self) -> None:
+        """Raises NvmlUnavailable, which says why."""
+        self._library = NvmlLibrary()
+        self._samples = 0
+        self._capacity = 64
+        self._events: Any = None
+        self._closed = False
+        self._processes = ctypes.create_string_buffer(self._capacity * library.PROCESS_PROTECTED.size)
+        count = ctypes.c_uint()
+        code = self._library.count(ctypes.byref(count)) if self._library.count else library.FUNCTION_NOT_FOUND
+        if code != library.SUCCESS:
+            self.close()
+            raise NvmlUnavailable(f"NVML does not count the GPUs: {self._library.error_text(code)}")
+        self.gpus = [self._meet(index) for index in range(count.value)]
+        self._listen_for_xids()
+
+    @classmethod
+    def open(cls) -> Nvml | None:
+        """NVML, or None on a host without it."""
+        try:
+            return cls()
+        except NvmlUnavailable:
+            return None
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if self._events is not None and self._library.event_set_free:
+            self._library.event_set_free(self._events)
+        if self._library.shutdown:
+            self._library.shutdown()
+
+    def driver_version(self) -> str | None:
+        text = ctypes.create_string_buffer(library.NAME_BYTES)
+        function = self._library.driver_version
+        if function is None or function(text, library.NAME_BYTES) != library.SUCCESS:
+            return None
+        return text.value.decode(errors="replace")
+
+    def cuda_version(self) -> str | None:
+        """The newest CUDA that the driver can run: `12.4`."""
+        version = ctypes.c_int()
+        function = self._library.cuda_version
+        if function is None or function(ctypes.byref(version)) != library.SUCCESS or version.value <= 0:
+            return None
+        return f"{version.value // 1000}.{version.value % 1000 // 10}"
+
+    def health(self, gpu: Gpu) -> dict[str, Any]:
+        """What a GPU has suffered: {`bus_id`, `ecc_errors`, `repair_pending`, `repair_failed`, `problem`}.
+
+        `bus_id` as the kernel's log writes it (`0000:3b:00`). `repair_pending`: memory is mapped anew at the GPU's next
+        reset; `repair_failed`: there is no spare memory left. What it does not tell is None.
+        """
+        found: dict[str, Any] = dict.fromkeys(("bus_id", "ecc_errors", "repair_pending", "repair_failed"))
+        found["problem"] = gpu.problem
+        if gpu.handle is None:
+            return found
+        nvml, pci = self._library, library.PciInfo()
+        corrected, uncorrected, pending, failed = (ctypes.c_uint() for _ in range(4))
+        try:
+            if self._ask(gpu, "pci", nvml.pci, ctypes.byref(pci)):
+                found["bus_id"] = f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}"
+            found["ecc_errors"] = self._ecc(gpu)
+            rows = [ctypes.byref(value) for value in (corrected, uncorrected, pending, failed)]
+            if self._ask(gpu, "remapped rows", nvml.remapped_rows, *rows):
+                found["repair_pending"], found["repair_failed"] = bool(pending.value), bool(failed.value)
+            elif self._ask(gpu, "retired pages", nvml.retired_pending, ctypes.byref(pending)):
+                found["repair_pending"] = bool(pending.value)  # GPUs before Ampere retire whole pages
+        except _GpuFailed as failed_gpu:
+            found["problem"] = self._sentence(gpu, failed_gpu.args[0])
+        return found
+
+    def running(self, gpu: Gpu) -> list[dict[str, Any]]:
+        """Processes on the GPU: [{`pid`, `memory_mb`}]; none where it does not answer."""
+        try:
+            return self._running(gpu) if gpu.handle is not None else []
+        except _GpuFailed:
+            return []
+
+    def sample(self) -> list[dict[str, Any]]:
+        """Each GPU now; names and units in `Sampler.sample`. A value that the GPU does not tell is None."""
+        self._take_xids()
+        entries = [self._sample(gpu) for gpu in self.gpus]
+        self._samples += 1
+        return entries
+
+    def _meet(self, index: int) -> Gpu:
+        gpu = Gpu(index)
+        handle = ctypes.c_void_p()
+        code = self._library.handle(index, ctypes.byref(handle))
+        if code != library.SUCCESS:
+            gpu.problem = self._sentence(gpu, code)
+            return gpu
+        gpu.handle = handle
+        try:
+            gpu.uuid = self._text(gpu, "uuid", self._library.uuid)
+            gpu.name = self._text(gpu, "name", self._library.name) or gpu.name
+            gpu.memory_mb = self._memory(gpu)[0]
+        except _GpuFailed as failed:
+            gpu.problem = self._sentence(gpu, failed.args[0])
+        return gpu
+
+    def _sample(self, gpu: Gpu) -> dict[str, Any]:
+        entry: dict[str, Any] = {
+            "index": gpu.index,
+            "uuid": gpu.uuid,
+            "name": gpu.name,
+            "memory_mb": gpu.memory_mb,
+            "memory_used_mb": None,
+            "utilisation": None,
+            "power_w": None,
+            "temperature_c": None,
+            "sm_clock_mhz": None,
+            "memory_clock_mhz": None,
+            "throttling": [],
+            "ecc_errors": gpu.ecc_errors,
+            "xid": gpu.xid,
+            "processes": [],
+            "problem": gpu.problem,
+        }
+        if gpu.handle is None:
+            return entry
+        nvml = self._library
+        try:
+            entry["memory_mb"], entry["memory_used_mb"] = self._memory(gpu)
+            utilization = library.Utilization()
+            if self._ask(gpu, "utilisation", nvml.utilization, ctypes.byref(utilization)):
+                entry["utilisation"] = int(utilization.gpu)
+            power = self._number(gpu, "power", nvml.power)
+            entry["power_w"] = None if power is None else round(power / 1000, 1)
+            entry["temperature_c"] = self._number(gpu, "temperature", nvml.temperature, library.TEMPERATURE_GPU)
+            entry["sm_clock_mhz"] = self._number(gpu, "sm clock", nvml.clock, library.CLOCK_SM)
+            entry["memory_clock_mhz"] = self._number(gpu, "memory clock", nvml.clock, library.CLOCK_MEMORY)
+            entry["throttling"] = self._throttling(gpu)
+            if self._samples % _ECC_EVERY == 0:
+                gpu.ecc_errors = self._ecc(gpu)
+            entry["ecc_errors"] = gpu.ecc_errors
+            entry["processes"] = self._running(gpu)
+            gpu.problem = entry["problem"] = None
+        except _GpuFailed as failed:
+            gpu.problem = entry["problem"] = self._sentence(gpu, failed.args[0])
+        return entry
+
+    def _ask(self, gpu: Gpu, what: str, function: Any, *arguments: Any) -> bool:
+        """True where NVML answered into `arguments`. Raises _GpuFailed where the GPU is gone."""
+        if function is None or what in gpu.unsupported:
+            return False
+        code = function(gpu.handle, *arguments)
+        if code == library.SUCCESS:
+            return True
+        if code in (library.NOT_SUPPORTED, library.FUNCTION_NOT_FOUND):
+            gpu.unsupported.add(what)
+        elif code in _FATAL:
+            raise _GpuFailed(code)
+        return False
+
+    def _number(self, gpu: Gpu, what: str, function: Any, *selectors: int) -> int | None:
+        value = ctypes.c_uint()
+        return int(value.value) if self._ask(gpu, what, function, *selectors, ctypes.byref(value)) else None
+
+    def _text(self, gpu: Gpu, what: str, function: Any) -> str | None:
+        text = ctypes.create_string_buffer(library.NAME_BYTES)
+        if not self._ask(gpu, what, function, text, library.NAME_BYTES):
+            return None
+        return text.value.decode(errors="replace")
+
+    def _memory(self, gpu: Gpu) -> tuple[int | None, int | None]:
+        """(all, used) in MiB."""
+        newer = library.MemoryV2(version=library.MEMORY_V2_VERSION)
+        if self._ask(gpu, "memory v2", self._library.memory_v2, ctypes.byref(newer)):
+            return int(newer.total) >> 20, int(newer.used) >> 20
+        memory = library.Memory()
+        if self._ask(gpu, "memory", self._library.memory, ctypes.byref(memory)):
+            return int(memory.total) >> 20, int(memory.used) >> 20
+        return gpu.memory_mb, None
+
+    def _throttling(self, gpu: Gpu) -> list[str]:
+        reasons = ctypes.c_ulonglong()
+        if not self._ask(gpu, "throttling", self._library.throttling, ctypes.byref(reasons)):
+            return []
+        return [word for bit, word in library.THROTTLING.items() if reasons.value & bit]
+
+    def _ecc(self, gpu: Gpu) -> int | None:
+        errors = ctypes.c_ulonglong()
+        selectors = (library.ECC_UNCORRECTED, library.ECC_VOLATILE)
+        return int(errors.value) if self._ask(gpu, "ecc", self._library.ecc, *selectors, ctypes.byref(errors)) else None
+
+    def _running(self, gpu: Gpu) -> list[dict[str, Any]]:
+        """PIDs on the GPU and their memory there. One that computes and draws is on both lists: it counts once."""
+        found: dict[int, int | None] = {}
+        for what, function in (("compute", self._library.compute), ("graphics", self._library.graphics)):
+            for pid, used in self._process_list(gpu, what, function):
+                known = found.get(pid)
+                found[pid] = used if known is None else max(known, used or 0)
+        return [{"pid": pid, "memory_mb": used} for pid, used in found.items()]
+
+    def _process_list(self, gpu: Gpu, what: str, function: Any) -> list[tuple[int, int | None]]:
+        layout = self._library.process
+        count = ctypes.c_uint(self._capacity)
+        for _ in range(3):  # more may have come each time
+            if function is None or what in gpu.unsupported:
+                return []
+            code = function(gpu.handle, ctypes.byref(count), self._processes)
+            if code == library.INSUFFICIENT_SIZE:
+                self._capacity = 2 * max(count.value, self._capacity)
+                self._processes = ctypes.create_string_buffer(self._capacity * library.PROCESS_PROTECTED.size)
+                count.value = self._capacity
+                continue
+            if code in _FATAL:
+                raise _GpuFailed(code)
+            if code == library.NOT_SUPPORTED:
+                gpu.unsupported.add(what)
+            if code != library.SUCCESS:
+                return []
+            rows = layout.iter_unpack(memoryview(self._processes)[: count.value * layout.size])
+            return [(row[0], None if row[1] == library.NOT_AVAILABLE else row[1] >> 20) for row in rows]
+        return []
+
+    def _sentence(self, gpu: Gpu, code: int) -> str:
+        who = f"GPU {gpu.index} ({gpu.name})"
+        if code == library.GPU_IS_LOST:
+            return f"{who} has fallen off the bus and does not answer. Reset it or reboot the host."
+        return f"{who} does not answer: {self._library.error_text(code)}."
+
+    def _listen_for_xids(self) -> None:
+        """Asks the driver to tell of its XID errors. They are a comfort: without them all else works."""
+        nvml = self._library
+        if not (nvml.event_set_create and nvml.event_register and nvml.event_wait):
+            return
+        events = ctypes.c_void_p()
+        if nvml.event_set_create(ctypes.byref(events)) != library.SUCCESS:
+            return
+        self._events = events
+        for gpu in self.gpus:
+            if gpu.handle is not None:
+                nvml.event_register(gpu.handle, ctypes.c_ulonglong(library.EVENT_XID), events)
+
+    def _take_xids(self) -> None:
+        if self._events is None:
+            return
+        event = library.EventData()
+        for _ in range(_MAX_EVENTS):
+            if self._library.event_wait(self._events, ctypes.byref(event), 0) != library.SUCCESS:
+                return
+            if event.type & library.EVENT_XID:
+                for gpu in self.gpus:
+                    if gpu.handle is not None and gpu.handle.value == event.device:
+                        gpu.xid = {"code": int(event.data), "time": round(time.time(), 3)}
+
+
+_FATAL = frozenset({1, 9, library.GPU_IS_LOST, 16, 18})
+"""Codes after which nothing else is worth asking: not initialised, no driver, lost, reset required, driver replaced."""

@@ -1,0 +1,178 @@
+"""NVIDIA's management library by ctypes: which functions there are, and how their structures lie in memory.
+
+The dynamic loader finds it, so LD_LIBRARY_PATH works. Each function is looked for under its newest name first:
+drivers from R418 on are in use, and each knows the names up to its own time.
+Source: https://docs.nvidia.com/deploy/nvml-api/ and nvml.h of CUDA 11 to 13.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from typing import Any
+
+SONAME = "libnvidia-ml.so.1"
+
+SUCCESS = 0
+NOT_SUPPORTED = 3
+INSUFFICIENT_SIZE = 7
+FUNCTION_NOT_FOUND = 13
+GPU_IS_LOST = 15
+NOT_AVAILABLE = 2**64 - 1
+"""NVML_VALUE_NOT_AVAILABLE, in a field of 64 bits."""
+
+TEMPERATURE_GPU = 0
+CLOCK_SM = 1
+CLOCK_MEMORY = 2
+ECC_UNCORRECTED = 1
+ECC_VOLATILE = 0
+"""Since the driver was loaded."""
+EVENT_XID = 0x8
+
+THROTTLING = {
+    0x04: "sw_power_cap",
+    0x08: "hw_slowdown",
+    0x10: "sync_boost",
+    0x20: "sw_thermal_slowdown",
+    0x40: "hw_thermal_slowdown",
+    0x80: "hw_power_brake",
+}
+"""Reasons for which clocks are lower than asked for. Idleness and clocks that somebody set are none."""
+
+NAME_BYTES = 96
+
+
+class Memory(ctypes.Structure):
+    """nvmlMemory_t: `used` includes what the driver keeps for itself."""
+
+    _fields_ = [("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong)]
+
+
+class MemoryV2(ctypes.Structure):
+    """nvmlMemory_v2_t: `used` as nvidia-smi shows it."""
+
+    _fields_ = [
+        ("version", ctypes.c_uint),
+        ("total", ctypes.c_ulonglong),
+        ("reserved", ctypes.c_ulonglong),
+        ("free", ctypes.c_ulonglong),
+        ("used", ctypes.c_ulonglong),
+    ]
+
+
+class PciInfo(ctypes.Structure):
+    """nvmlPciInfo_t."""
+
+    _fields_ = [
+        ("legacy_bus_id", ctypes.c_char * 16),
+        ("domain", ctypes.c_uint),
+        ("bus", ctypes.c_uint),
+        ("device", ctypes.c_uint),
+        ("device_id", ctypes.c_uint),
+        ("subsystem_id", ctypes.c_uint),
+        ("bus_id", ctypes.c_char * 32),
+    ]
+
+
+MEMORY_V2_VERSION = ctypes.sizeof(MemoryV2) | 2 << 24
+
+
+class Utilization(ctypes.Structure):
+    """nvmlUtilization_t, in percent."""
+
+    _fields_ = [("gpu", ctypes.c_uint), ("memory", ctypes.c_uint)]
+
+
+class EventData(ctypes.Structure):
+    """nvmlEventData_t."""
+
+    _fields_ = [
+        ("device", ctypes.c_void_p),
+        ("type", ctypes.c_ulonglong),
+        ("data", ctypes.c_ulonglong),
+        ("gpu_instance", ctypes.c_uint),
+        ("compute_instance", ctypes.c_uint),
+    ]
+
+
+PROCESS_V1 = struct.Struct("@IQ")
+"""nvmlProcessInfo_v1_t: PID, bytes of GPU memory."""
+PROCESS_V2 = struct.Struct("@IQII")
+"""nvmlProcessInfo_v2_t: and GPU and compute instance (MIG)."""
+PROCESS_PROTECTED = struct.Struct("@IQIIQ")
+"""And protected bytes: what the _v3 functions of some 530 and 535 drivers write, and no others before or since."""
+
+
+class NvmlUnavailable(Exception):
+    """NVML cannot be used on this host; says why."""
+
+
+class NvmlLibrary:
+    """The loaded library. A function that it does not export is None."""
+
+    def __init__(self) -> None:
+        """Loads and initialises NVML. Raises NvmlUnavailable."""
+        try:
+            self._library = ctypes.CDLL(SONAME)
+        except OSError as error:
+            raise NvmlUnavailable(f"{SONAME} cannot be loaded: {error}") from error
+        self._error_string = self.find("nvmlErrorString")
+        if self._error_string is not None:
+            self._error_string.restype = ctypes.c_char_p
+        init = self.find("nvmlInit_v2", "nvmlInit")
+        code = FUNCTION_NOT_FOUND if init is None else int(init())
+        if code != SUCCESS:
+            raise NvmlUnavailable(f"NVML does not start: {self.error_text(code)}")
+        self.shutdown = self.find("nvmlShutdown")
+        self.count = self.find("nvmlDeviceGetCount_v2", "nvmlDeviceGetCount")
+        self.handle = self.find("nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetHandleByIndex")
+        self.uuid = self.find("nvmlDeviceGetUUID")
+        self.name = self.find("nvmlDeviceGetName")
+        self.memory_v2 = self.find("nvmlDeviceGetMemoryInfo_v2")
+        self.memory = self.find("nvmlDeviceGetMemoryInfo")
+        self.utilization = self.find("nvmlDeviceGetUtilizationRates")
+        self.power = self.find("nvmlDeviceGetPowerUsage")
+        self.temperature = self.find("nvmlDeviceGetTemperature")
+        self.clock = self.find("nvmlDeviceGetClockInfo")
+        self.throttling = self.find(
+            "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"
+        )
+        self.ecc = self.find("nvmlDeviceGetTotalEccErrors")
+        self.pci = self.find("nvmlDeviceGetPciInfo_v3")
+        self.remapped_rows = self.find("nvmlDeviceGetRemappedRows")
+        self.retired_pending = self.find("nvmlDeviceGetRetiredPagesPendingStatus")
+        self.driver_version = self.find("nvmlSystemGetDriverVersion")
+        self.cuda_version = self.find("nvmlSystemGetCudaDriverVersion_v2", "nvmlSystemGetCudaDriverVersion")
+        self.compute, self.process = self._process_function("Compute")
+        self.graphics, _ = self._process_function("Graphics")
+        self.event_set_create = self.find("nvmlEventSetCreate")
+        self.event_register = self.find("nvmlDeviceRegisterEvents")
+        self.event_wait = self.find("nvmlEventSetWait_v2", "nvmlEventSetWait")
+        self.event_set_free = self.find("nvmlEventSetFree")
+
+    def find(self, *names: str) -> Any:
+        """The first of these functions that the library exports, or None."""
+        for name in names:
+            try:
+                return self._library[name]
+            except AttributeError:
+                continue
+        return None
+
+    def error_text(self, code: int) -> str:
+        """NVML's own words for an error code."""
+        if self._error_string is None:
+            return f"error {code}"
+        return f"{(self._error_string(code) or b'').decode(errors='replace')} (NVML error {code})"
+
+    def _process_function(self, kind: str) -> tuple[Any, struct.Struct]:
+        """The function that lists processes of a kind, and how it writes each."""
+        name = f"nvmlDeviceGet{kind}RunningProcesses"
+        newest = self.find(f"{name}_v3")
+        if newest is not None:
+            # These two functions came together with the field that _v3 had for a while, and with its removal.
+            protected = self.find("nvmlDeviceGetConfComputeMemSizeInfo") is not None
+            removed = self.find("nvmlDeviceGetRunningProcessDetailList") is not None
+            return newest, PROCESS_PROTECTED if protected and not removed else PROCESS_V2
+        second = self.find(f"{name}_v2")
+        return (second, PROCESS_V2) if second is not None else (self.find(name), PROCESS_V1)

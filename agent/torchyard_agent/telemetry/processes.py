@@ -1,0 +1,246 @@
+"""CPU and memory of the replicas' process trees, and whose a process is.
+
+Reads only the trees of the processes it is given: their descendants come from /proc/PID/task/TID/children.
+A kernel without that file (CONFIG_PROC_CHILDREN) costs a look over /proc, now and then.
+Source: proc(5).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from torchyard_agent.telemetry.procfs import read, read_all
+
+UNKNOWN = "unknown"
+WALK_S = 3.0
+"""How often a tree is walked by the children of main threads, which is where most are started."""
+WALK_THREADS_S = 20.0
+"""How often by those of all threads: a training process has dozens."""
+MAX_OPEN_FILES = 256
+"""Stat files kept open, of the 1024 files that a process may usually have."""
+_OWNER_S = 10.0
+_TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+class _Process:
+    """A process of a replica, by its open stat file: half the price of opening it each time.
+
+    The open file stays that process's, also when the PID is given to another: then it only fails to be read.
+    """
+
+    __slots__ = ("file", "pid", "ticks")
+    open_files = 0
+
+    def __init__(self, pid: int):
+        self.pid = pid
+        self.ticks: int | None = None
+        self.file = -1
+        if _Process.open_files < MAX_OPEN_FILES:
+            with contextlib.suppress(OSError):
+                self.file = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+                _Process.open_files += 1
+
+    def usage(self) -> tuple[int, int] | None:
+        """(CPU ticks, resident pages); None once it has ended."""
+        try:
+            line = os.pread(self.file, 1024, 0) if self.file >= 0 else read(f"/proc/{self.pid}/stat", 1024)
+        except OSError:
+            return None
+        fields = _stat_fields(line)
+        return None if fields[0] in (b"Z", b"X") else (int(fields[11]) + int(fields[12]), int(fields[21]))
+
+    def close(self) -> None:
+        if self.file >= 0:
+            os.close(self.file)
+            self.file = -1
+            _Process.open_files -= 1
+
+
+class _Tree:
+    """What is remembered of one replica between samples."""
+
+    __slots__ = ("processes", "roots", "time", "walk_at", "walk_threads_at")
+
+    def __init__(self) -> None:
+        self.roots: list[int] = []
+        self.processes: dict[int, _Process] = {}
+        self.time: float | None = None
+        self.walk_at = self.walk_threads_at = 0.0
+
+    def keep(self, pids: Iterable[int]) -> None:
+        """These are its processes now."""
+        wanted = dict.fromkeys(pids)
+        for pid in self.processes.keys() - wanted.keys():
+            self.processes.pop(pid).close()
+        for pid in wanted:
+            if pid not in self.processes:
+                self.processes[pid] = _Process(pid)
+
+
+class ProcessTrees:
+    """CPU and memory of process trees, by name."""
+
+    def __init__(self, children_files: bool | None = None):
+        self._children_files = _has_children_files() if children_files is None else children_files
+        self._trees: dict[str, _Tree] = {}
+
+    def sample(self, replicas: Mapping[str, Sequence[int]], now: float) -> dict[str, dict[str, Any]]:
+        """Each replica at monotonic time `now`: {"cpu", "memory_mb", "processes"}; see `Sampler.sample`."""
+        for name in self._trees.keys() - replicas.keys():
+            self._trees.pop(name).keep(())
+        self._walk_due(replicas, now)
+        return {name: self._measure(self._trees[name], now) for name in replicas}
+
+    def replica_of(self) -> dict[int, str]:
+        """Which replica each known PID belongs to."""
+        return {pid: name for name, tree in self._trees.items() for pid in tree.processes}
+
+    def _walk_due(self, replicas: Mapping[str, Sequence[int]], now: float) -> None:
+        parents: dict[int, list[int]] | None = None
+        for number, (name, roots) in enumerate(replicas.items()):
+            tree = self._trees.setdefault(name, _Tree())
+            fresh = tree.roots != list(roots)
+            if not fresh and now < tree.walk_at:
+                continue
+            threads = fresh or now >= tree.walk_threads_at
+            tree.roots = list(roots)
+            # Spread over the samples, so that none of them pays for all.
+            tree.walk_at = now + WALK_S + 0.1 * (number % 10)
+            if threads:
+                tree.walk_threads_at = now + WALK_THREADS_S + (number % 10)
+            if self._children_files:
+                found = descendants(roots, threads)
+                # Children of other threads were found by an earlier, full walk.
+                tree.keep(found if threads else [*found, *tree.processes])
+            else:
+                tree.walk_at = now + 5 * WALK_S
+                parents = _children_of_all() if parents is None else parents
+                tree.keep(descendants_by_parent(roots, parents))
+
+    def _measure(self, tree: _Tree, now: float) -> dict[str, Any]:
+        spent = pages = 0
+        for process in list(tree.processes.values()):
+            found = process.usage()
+            if found is None:
+                del tree.processes[process.pid]
+                process.close()
+                continue
+            used, resident = found
+            spent += used - (used if process.ticks is None else process.ticks)
+            process.ticks = used
+            pages += resident
+        before, tree.time = tree.time, now
+        return {
+            "cpu": None if before is None or now <= before else round(100.0 * spent * _TICK_S / (now - before), 1),
+            "memory_mb": pages * _PAGE >> 20,
+            "processes": len(tree.processes),
+        }
+
+
+def descendants(roots: Iterable[int], all_threads: bool = True) -> list[int]:
+    """The roots and every process below them; of those that end meanwhile, some."""
+    found = list(dict.fromkeys(roots))
+    seen = set(found)
+    for pid in found:  # grows while it is walked
+        for child in _children(pid, all_threads):
+            if child not in seen:
+                seen.add(child)
+                found.append(child)
+    return found
+
+
+def descendants_by_parent(roots: Iterable[int], children: Mapping[int, Sequence[int]]) -> list[int]:
+    """The same from a table of who is whose child."""
+    found = list(dict.fromkeys(roots))
+    for pid in found:
+        found.extend(child for child in children.get(pid, ()) if child not in found)
+    return found
+
+
+class Owners:
+    """Users and names of processes. Remembers them for a while: a directory service may be asked for each."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[float, str, str]] = {}
+        self._users: dict[int, str] = {}
+
+    def of(self, pid: int, now: float) -> tuple[str, str]:
+        """(user, program) of a PID at monotonic time `now`; "unknown" for what is hidden or in a container."""
+        known = self._known.get(pid)
+        if known is None or now - known[0] >= _OWNER_S:
+            if len(self._known) > 1000:
+                self._known.clear()
+            known = self._known[pid] = (now, *self._look(pid))
+        return known[1], known[2]
+
+    def _look(self, pid: int) -> tuple[str, str]:
+        try:
+            status = read(f"/proc/{pid}/status", 1024)
+        except OSError:
+            return UNKNOWN, UNKNOWN
+        user = program = UNKNOWN
+        for line in status.split(b"\n"):
+            if line.startswith(b"Name:"):
+                program = line[5:].strip().decode(errors="replace")
+            elif line.startswith(b"Uid:"):
+                user = self.user(int(line.split()[1]))
+                break
+        return user, program
+
+    def user(self, uid: int) -> str:
+        """The login of a UID, or the number where the host knows no name for it."""
+        if uid not in self._users:
+            self._users[uid] = user_name(uid)
+        return self._users[uid]
+
+
+def user_name(uid: int) -> str:
+    """The login of a UID, or the number where the host knows no name for it."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except (KeyError, OSError):
+        return str(uid)
+
+
+def owner(pid: int) -> str:
+    """The user whose process this is, or "unknown"."""
+    return Owners().of(pid, 0.0)[0]
+
+
+def _stat_fields(line: bytes) -> list[bytes]:
+    """The fields of /proc/PID/stat from the third on; the second, a name in brackets, may hold anything."""
+    return line[line.rindex(b")") + 2 :].split(None, 22)
+
+
+def _children(pid: int, all_threads: bool) -> list[int]:
+    try:
+        threads = os.listdir(f"/proc/{pid}/task") if all_threads else [str(pid)]
+    except OSError:
+        return []
+    children: list[int] = []
+    for thread in threads:
+        try:
+            children.extend(map(int, read_all(f"/proc/{pid}/task/{thread}/children").split()))
+        except OSError:
+            continue  # the thread or the process has just ended
+    return children
+
+
+def _children_of_all() -> dict[int, list[int]]:
+    children: dict[int, list[int]] = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with contextlib.suppress(OSError):  # it has just ended
+                fields = _stat_fields(read(f"/proc/{entry}/stat", 1024))
+                children.setdefault(int(fields[1]), []).append(int(entry))
+    return children
+
+
+def _has_children_files() -> bool:
+    pid = os.getpid()
+    return os.path.exists(f"/proc/{pid}/task/{pid}/children")

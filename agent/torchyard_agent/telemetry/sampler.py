@@ -1,0 +1,85 @@
+"""One sample of the host, its GPUs and the replicas on it, ready for JSON."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from torchyard_agent.telemetry.host import HostMeter
+from torchyard_agent.telemetry.processes import Owners, ProcessTrees
+
+if TYPE_CHECKING:
+    from torchyard_agent.telemetry.nvml import Nvml
+
+_REOPEN_S = 300.0
+"""How long after opening NVML, or failing to, it is opened anew: a driver may have come, a lost GPU been reset."""
+
+
+class Sampler:
+    """Measures this host. Cheap enough for once a second; rates are averages since the sample before."""
+
+    def __init__(self, agent_dir: str):
+        self._agent_dir = agent_dir
+        self._host = HostMeter(agent_dir, time.monotonic())
+        self._trees = ProcessTrees()
+        self._owners = Owners()
+        self._nvml: Nvml | None = None
+        self._opened_at = float("-inf")
+
+    def sample(self, replicas: Mapping[str, Sequence[int]]) -> dict[str, Any]:
+        """What goes on now. `replicas`: the PIDs of each replica's ranks, by the name that the answer shall have.
+
+        - `time`: seconds since 1970.
+        - `host`: `interval_s` (seconds that the rates below are averages over), `cpus` (this login may use),
+          `cpu` (percent of all CPUs), `load` (1 min), `memory_mb`, `memory_used_mb` (MiB), `network` {interface:
+          {`received_bytes_s`, `sent_bytes_s`}}, `disk_read_bytes_s`, `disk_written_bytes_s` (the device below the
+          agent's folder, null where it has none), `disk_free_gb`, `disk_total_gb` (GiB).
+        - `gpus`: each with `index`, `uuid`, `name`, `memory_mb`, `memory_used_mb` (MiB), `utilisation` (percent),
+          `power_w`, `temperature_c`, `sm_clock_mhz`, `memory_clock_mhz`, `throttling` (words, see `nvml_library`),
+          `ecc_errors` (uncorrected ones since the driver was loaded), `xid` (the last: {`code`, `time`}, or null),
+          `processes` [{`pid`, `user`, `program`, `memory_mb`, `replica` (null for what is none of ours)}],
+          `problem` (a sentence, or null). What a GPU does not tell is null.
+        - `replicas`: {name: {`cpu` (percent of one CPU; null in its first sample), `memory_mb` (MiB resident, pages
+          shared by several processes counted in each), `processes`}}.
+        """
+        now = time.monotonic()
+        replicas_now = self._trees.sample(replicas, now)
+        return {
+            "time": round(time.time(), 3),
+            "host": self._host.sample(now),
+            "gpus": self._gpus(now),
+            "replicas": replicas_now,
+        }
+
+    def rest(self) -> None:
+        """Lets go of NVML while nobody watches, so that an administrator can replace the driver."""
+        if self._nvml is not None:
+            self._nvml.close()
+        self._nvml = None
+        self._opened_at = float("-inf")
+
+    def _gpus(self, now: float) -> list[dict[str, Any]]:
+        self._open_nvml(now)
+        if self._nvml is None:
+            return []
+        gpus = self._nvml.sample()
+        replica_of = self._trees.replica_of()
+        for gpu in gpus:
+            for process in gpu["processes"]:
+                process["user"], process["program"] = self._owners.of(process["pid"], now)
+                process["replica"] = replica_of.get(process["pid"])
+        return gpus
+
+    def _open_nvml(self, now: float) -> None:
+        """Opens NVML the first time, and later again where it was missing or a GPU has a problem."""
+        if now - self._opened_at < _REOPEN_S:
+            return
+        if self._nvml is not None:
+            if not any(gpu.problem for gpu in self._nvml.gpus):
+                return
+            self._nvml.close()
+        from torchyard_agent.telemetry.nvml import Nvml  # ctypes is imported when it is needed
+
+        self._nvml = Nvml.open()
+        self._opened_at = now

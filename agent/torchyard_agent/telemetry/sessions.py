@@ -1,0 +1,48 @@
+"""Whether this host ends what a login has started as soon as the login is over (systemd-logind).
+
+`KillUserProcesses=yes` ends the agent and every run with the SSH session that started them, unless the user lingers.
+https://www.freedesktop.org/software/systemd/man/latest/logind.conf.html
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import pwd
+
+from torchyard_agent.telemetry.procfs import read_or
+
+_FOLDERS = ("usr/lib/systemd", "run/systemd", "etc/systemd")
+"""In the order in which later ones win."""
+
+
+def ends_with_login(root: str = "/", user: str | None = None) -> bool:
+    """Whether processes of `user` (default: this process's) are killed at logout here."""
+    user = user or pwd.getpwuid(os.getuid()).pw_name
+    if not os.path.isdir(os.path.join(root, "run/systemd/system")):
+        return False  # systemd is installed perhaps, but did not start this host
+    if os.path.exists(os.path.join(root, "var/lib/systemd/linger", user)):
+        return False
+    settings = _logind(root)
+    if settings.get("KillUserProcesses", "no").lower() not in ("yes", "true", "on", "1"):
+        return False
+    only = settings.get("KillOnlyUsers", "").split()
+    spared = settings.get("KillExcludeUsers", "root").split()
+    return user not in spared and (not only or user in only)
+
+
+def _logind(root: str) -> dict[str, str]:
+    """logind's settings: the main file, then what lies in the drop-in folders, sorted by name."""
+    main = [path for folder in _FOLDERS if os.path.exists(path := os.path.join(root, folder, "logind.conf"))][-1:]
+    drop_ins = {
+        os.path.basename(path): path
+        for folder in _FOLDERS
+        for path in glob.glob(os.path.join(root, folder, "logind.conf.d", "*.conf"))
+    }
+    settings: dict[str, str] = {}
+    for path in (*main, *(drop_ins[name] for name in sorted(drop_ins))):
+        for line in read_or(path).decode("utf-8", "replace").splitlines():
+            name, is_setting, value = line.strip().partition("=")
+            if is_setting and not name.startswith(("#", ";")):
+                settings[name.strip()] = value.strip()
+    return settings

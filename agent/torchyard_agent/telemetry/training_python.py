@@ -1,0 +1,185 @@
+"""The interpreter that training runs under: which one, how old, and with which torch. Never imports torch."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import threading
+from typing import Any, NamedTuple
+
+PROBE_S = 20.0
+"""Seconds an interpreter may take to say what it has: on a busy network file system, some."""
+OLDEST = (3, 9)
+"""What torch, and `torchyard_roles`, need."""
+_MARK = "torchyard-probe:"
+
+# Runs under whatever interpreter it is given, so also under Python 2. Metadata of a distribution is read, its code
+# is not run; a torch that was built in place has none, so its version is looked for in its version.py.
+_PROBE = """
+import json, os, sys
+found = {"version": ".".join(map(str, sys.version_info[:3])), "paths": [p for p in sys.path if os.path.isdir(p)]}
+try:
+    from importlib import metadata, util
+except ImportError:
+    metadata = None
+for name in ("torch", "numpy"):
+    found[name] = None
+    try:
+        found[name] = metadata.version(name)
+    except Exception:
+        try:
+            for folder in util.find_spec(name).submodule_search_locations:
+                for line in open(os.path.join(folder, "version.py")):
+                    if line.startswith("__version__"):
+                        found[name] = line.split("=", 1)[1].strip().strip("'").strip('"')
+        except Exception:
+            pass
+found["torch_cuda"] = None
+try:
+    for folder in util.find_spec("torch").submodule_search_locations:
+        for line in open(os.path.join(folder, "version.py")):
+            if line.split("=")[0].split(":")[0].strip() == "cuda":
+                found["torch_cuda"] = line.split("=", 1)[1].strip().strip("'").strip('"')
+    if found["torch_cuda"] in ("None", ""):
+        found["torch_cuda"] = None
+except Exception:
+    pass
+print("")
+print("%s" + json.dumps(found))
+""".replace("%s", _MARK)
+
+
+class TrainingPython(NamedTuple):
+    """What is known of an interpreter. Versions are None where it is not there, does not run, or lacks them."""
+
+    path: str
+    version: str | None = None
+    torch: str | None = None
+    numpy: str | None = None
+    problem: dict[str, str] | None = None
+    torch_cuda: str | None = None
+    """The CUDA that torch was built for; None for a build without."""
+
+
+class _Known(NamedTuple):
+    found: TrainingPython
+    changed: dict[str, float]
+    """When the interpreter and each folder that it imports from had changed last."""
+
+
+_known: dict[str, _Known] = {}
+_asking = threading.Lock()
+
+
+def look(configured: str | None) -> TrainingPython:
+    """The training interpreter of this host: the configured one, else the login's `python3`, else its `python`.
+
+    Asks the interpreter itself, once until it or the folders it imports from change. May take PROBE_S seconds.
+    """
+    path = resolve(configured)
+    if path is None:
+        asked = configured or "python3"
+        where = f"there is no {asked} on this host" if configured else "neither python3 nor python is on the PATH"
+        return TrainingPython(asked, problem=_problem("python_missing", where, _SET_PYTHON))
+    with _asking:
+        known = _known.get(path)
+        if known is not None and known.changed == _changes(known.changed):
+            return known.found
+        found, folders = _ask(path)
+        if found.version is not None:
+            _known[path] = _Known(found, _changes([path, *folders]))
+        return found
+
+
+def resolve(configured: str | None) -> str | None:
+    """The path of an interpreter that can be run, or None."""
+    if configured:
+        wanted = os.path.expandvars(os.path.expanduser(configured))
+        return _runnable(wanted) if os.sep in wanted else _on_path(wanted)
+    return _on_path("python3") or _on_path("python")
+
+
+_SET_PYTHON = "Set `python` of this host in the fleet file to the interpreter that has torch."
+
+
+def _on_path(name: str) -> str | None:
+    folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    found = (_runnable(os.path.join(folder, name)) for folder in folders if folder)
+    return next(filter(None, found), None)
+
+
+def _runnable(path: str) -> str | None:
+    return path if os.path.isfile(path) and os.access(path, os.X_OK) else None
+
+
+def _changes(paths: Any) -> dict[str, float]:
+    changed = {}
+    for path in paths:
+        with contextlib.suppress(OSError):
+            changed[path] = os.stat(path).st_mtime
+    return changed
+
+
+def _ask(path: str) -> tuple[TrainingPython, list[str]]:
+    """(what the interpreter says of itself, the folders it imports from)."""
+    try:
+        code, output, errors = _run([path, "-c", _PROBE])
+    except TimeoutError:
+        return _broken(path, f"{path} did not answer within {PROBE_S:.0f} s"), []
+    except OSError as error:
+        return _broken(path, f"{path} cannot be run: {error.strerror or error}"), []
+    lines = [line for line in output.splitlines() if line.startswith(_MARK)]
+    try:
+        said: dict[str, Any] = json.loads(lines[-1][len(_MARK) :])
+    except (IndexError, ValueError):
+        last = (errors.strip() or output.strip() or "it said nothing").splitlines()[-1]
+        return _broken(path, f"{path} does not work as a Python (exit status {code}): {last[:200]}"), []
+    found = TrainingPython(path, said["version"], said["torch"], said["numpy"], torch_cuda=said.get("torch_cuda"))
+    return found._replace(problem=_problem_of(found)), said["paths"]
+
+
+def _problem_of(python: TrainingPython) -> dict[str, str] | None:
+    version = tuple(map(int, (python.version or "0.0").split(".")[:2]))
+    if version < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        message = f"{python.path} is Python {python.version}, too old for torch and Torchyard, which need {oldest}"
+        return _problem("python_too_old", message, _SET_PYTHON)
+    if python.torch is None:
+        hint = f"{_SET_PYTHON} Or install it: `{python.path} -m pip install torch`."
+        return _problem("no_torch", f"torch is not installed for {python.path}", hint)
+    return None
+
+
+def _broken(path: str, message: str) -> TrainingPython:
+    return TrainingPython(path, problem=_problem("python_broken", message, _SET_PYTHON))
+
+
+def _problem(code: str, message: str, hint: str) -> dict[str, str]:
+    return {"code": code, "message": message, "hint": hint}
+
+
+def _run(argv: list[str]) -> tuple[int, str, str]:
+    """(exit status, stdout, stderr). Raises TimeoutError once everything that it started is gone, OSError."""
+    import subprocess  # only here: a sampling process needs none
+
+    process = subprocess.Popen(
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd="/",
+        start_new_session=True,
+        text=True,
+        errors="replace",
+    )
+    with process:
+        try:
+            output, errors = process.communicate(timeout=PROBE_S)
+        except subprocess.TimeoutExpired:
+            # The group, because a wrapper script's children would keep the pipes open.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            raise TimeoutError from None
+    return process.returncode, output, errors

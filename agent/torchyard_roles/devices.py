@@ -1,0 +1,52 @@
+"""Where a rank computes, and how what it needs gets there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from torchyard_roles.environment import Environment
+from torchyard_roles.errors import EnvironmentProblem
+
+
+def choose(environment: Environment) -> torch.device:
+    """`cuda:LOCAL_RANK` where every rank of this host can have a GPU, else the CPU.
+
+    GPUs that the plan gave but torch cannot see are an error: a rank that trains on the CPU while its peers wait
+    on GPUs would hang them all.
+    """
+    seen = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if seen >= environment.local_world_size:
+        torch.cuda.set_device(environment.local_rank)  # so that a script's own "cuda" means this one
+        return torch.device("cuda", environment.local_rank)
+    if environment.is_torchyard and environment.visible_gpus:
+        raise EnvironmentProblem(
+            f"{environment.replica} was given the GPUs {environment.visible_gpus} for "
+            f"{environment.local_world_size} ranks, but torch {torch.__version__} sees {seen}.",
+            "Check nvidia-smi on this host, and that its torch is a build for CUDA.",
+        )
+    return torch.device("cpu")
+
+
+def move(batch: Any, device: torch.device) -> Any:
+    """The same batch with all its tensors on `device`, however it is nested."""
+    if isinstance(batch, torch.Tensor):
+        return batch.to(device, non_blocking=True)
+    if isinstance(batch, Mapping):
+        return {key: move(value, device) for key, value in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(move(value, device) for value in batch))
+    if isinstance(batch, (list, tuple)):
+        return type(batch)(move(value, device) for value in batch)
+    return batch
+
+
+def move_optimizer(optimizer: torch.optim.Optimizer, device: torch.device) -> None:
+    """Take along the state of an optimizer that has already stepped or was restored."""
+    for state in optimizer.state.values():
+        for name, value in state.items():
+            # A scalar `step` stays where the optimizer keeps it: on the CPU.
+            if isinstance(value, torch.Tensor) and value.dim() > 0:
+                state[name] = value.to(device)

@@ -1,0 +1,24 @@
+"""How trainers share a model: one file each, and the choice among them.
+
+A strategy is added by a file with a class of `strategy.Strategy` and a line in `choose`.
+"""
+
+from __future__ import annotations
+
+from torchyard_roles.environment import Environment
+from torchyard_roles.errors import NotInThisVersion
+from torchyard_roles.strategies.all_reduce import AllReduce
+from torchyard_roles.strategies.alone import Alone
+from torchyard_roles.strategies.strategy import Strategy
+
+
+def choose(environment: Environment) -> Strategy:
+    """What this process takes part in. Raises NotInThisVersion for a kind that there is no file for."""
+    if environment.strategy == "none" or not environment.trains or environment.world_size == 1:
+        return Alone()
+    if environment.strategy == "all_reduce":
+        return AllReduce(environment)
+    raise NotInThisVersion(
+        f"The strategy {environment.strategy!r} is not in this version of torchyard_roles.",
+        "Set strategy.kind to all_reduce or none in the topology.",
+    )

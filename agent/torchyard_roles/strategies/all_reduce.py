@@ -1,0 +1,85 @@
+"""Synchronous training: every worker averages its gradients with all others in each step (DDP's ring).
+
+Equal to one process that trains on the whole batch, as long as the workers' batches are of equal size.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from torchyard_roles.environment import Environment
+from torchyard_roles.errors import EnvironmentProblem
+from torchyard_roles.sharding import Share
+from torchyard_roles.strategies import gloo
+from torchyard_roles.strategies.strategy import Strategy
+
+
+class AllReduce(Strategy):
+    """The trainers as one torch world: NCCL for GPUs, gloo for CPUs."""
+
+    def __init__(self, environment: Environment) -> None:
+        if environment.rank is None:
+            raise ValueError("only trainers reduce")
+        self._rank = environment.rank
+        self._world_size = environment.world_size
+        self._master = environment.master
+        self._owns_group = False
+
+    def start(self, device: torch.device) -> None:
+        if not dist.is_available():
+            raise EnvironmentProblem(
+                f"torch {torch.__version__} on this host was built without torch.distributed.",
+                "Install one of the builds from pytorch.org.",
+            )
+        if dist.is_initialized():
+            return  # the script has made its world itself, and will end it
+        if not self._master:
+            raise EnvironmentProblem(
+                f"There are {self._world_size} workers, but MASTER_ADDR and MASTER_PORT do not say where.",
+                "In a topology set program.launcher to torch; elsewhere start the script with torchrun.",
+            )
+        # With GPUs there is gloo beside NCCL, for small things that live on the CPU.
+        backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, rank=self._rank, world_size=self._world_size)
+        self._owns_group = True
+
+    def share(self) -> Share:
+        return Share(self._rank, self._world_size)
+
+    def distribute(
+        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, device: torch.device
+    ) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+        return SharedModel(model, device_ids=[device.index] if device.type == "cuda" else None), optimizer
+
+    def leave(self) -> None:
+        if self._owns_group and dist.is_initialized():
+            dist.destroy_process_group()
+            gloo.settle()
+        self._owns_group = False
+
+
+class SharedModel(DistributedDataParallel):  # type: ignore[misc]  # torch is not followed by mypy, see pyproject.toml
+    """DistributedDataParallel that a script cannot tell from its own model.
+
+    It has the model's own attributes and methods, and saves under the model's own names (without `module.`), so
+    that what a cluster has saved loads into one process, and the other way round.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            # `module` itself is missing only while DDP's constructor runs.
+            if name == "module":
+                raise
+            return getattr(self.module, name)
+
+    def state_dict(self, *arguments: Any, **options: Any) -> Any:
+        return self.module.state_dict(*arguments, **options)
+
+    def load_state_dict(self, *arguments: Any, **options: Any) -> Any:
+        return self.module.load_state_dict(*arguments, **options)

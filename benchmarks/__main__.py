@@ -1,0 +1,35 @@
+"""`make bench`: every benchmark, or those that are named; exits with 1 where a promise was missed."""
+
+from __future__ import annotations
+
+import sys
+
+from benchmarks import canvas, deploy, first_paint, first_step, idle_daemon, log_flood, resend, restart, runs_page
+
+BENCHMARKS = {
+    "deploy": deploy.main,
+    "first_step": first_step.main,
+    "resend": resend.main,
+    "restart": restart.main,
+    "log_flood": log_flood.main,
+    "idle_daemon": idle_daemon.main,
+    "first_paint": first_paint.main,
+    "canvas": canvas.main,
+    "runs_page": runs_page.main,
+}
+
+
+def main(names: list[str]) -> int:
+    unknown = [name for name in names if name not in BENCHMARKS]
+    if unknown:
+        print(f"there is no benchmark {unknown[0]}; there are: {', '.join(BENCHMARKS)}", file=sys.stderr)
+        return 2
+    promises = [promise for name in names or BENCHMARKS for promise in BENCHMARKS[name]()]
+    print()
+    for promise in promises:
+        print(promise)
+    return 0 if all(promise.is_kept for promise in promises) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

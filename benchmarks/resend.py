@@ -1,0 +1,157 @@
+"""An unchanged folder of 10,000 files sent again: to one host and to four, beyond the SSH handshake.
+
+Each round makes the snapshot anew (every file is looked at) and offers it over links that are open already. Beside it:
+the same without the hashes that this computer keeps, and rsync over the system's ssh, whose handshake counts. Promised:
+at most 1 s a host.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from threading import Event
+
+from tests.lab import Lab, LabHost
+
+from benchmarks.harness import Promise, alternate, record, show, timed
+from torchyard_core.errors import HostError
+from torchyard_core.fleet.fleet import Fleet
+from torchyard_core.fleet.inventory import Host
+from torchyard_core.launch.agents import AgentLink
+from torchyard_core.launch.hashes import RACY_NS
+from torchyard_core.launch.sending import send_everywhere
+from torchyard_core.launch.snapshot import take_snapshot
+from torchyard_core.launch.telling import Telling
+
+FILES, IN_A_FOLDER = 10_000, 100
+HOSTS = 4
+ROUNDS = 8
+RSYNC_ROUNDS = 3
+
+
+def make_folder(folder: Path) -> None:
+    """10,000 files of 1 to 8 kB, as a repository has them; old enough for their hashes to be kept."""
+    for number in range(FILES):
+        file = folder / f"package{number // IN_A_FOLDER:03}" / f"module{number:05}.py"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"# module {number}\n" * (60 + number % 400))
+    (folder / ".gitignore").write_text("*.log\n/data/\nbuild/\n")
+    time.sleep(RACY_NS / 1e9 + 0.5)
+
+
+def links_to(fleet: Fleet) -> dict[str, AgentLink]:
+    found = fleet.links()
+    refused = [answer for answer in found.values() if isinstance(answer, HostError)]
+    assert not refused, refused
+    return {name: link for name, link in found.items() if not isinstance(link, HostError)}
+
+
+def send(folder: Path, links: dict[str, AgentLink], fleet: Fleet, caches: Path | None) -> int:
+    """Bytes that were sent."""
+    sent = [0]
+    telling = Telling(lambda event: None, on_progress=lambda step, done, total: sent.append(total))
+    snapshot = take_snapshot(folder, (), Event(), caches)
+    assert len(snapshot.manifest) == FILES + 1
+    send_everywhere(snapshot, links, fleet, telling)
+    return max(sent)
+
+
+def again(folder: Path, links: dict[str, AgentLink], fleet: Fleet, caches: Path | None) -> Callable[[], float]:
+    def measure() -> float:
+        sent: list[int] = []
+        seconds = timed(lambda: sent.append(send(folder, links, fleet, caches)))
+        assert sent == [0], "something was sent again"
+        return seconds
+
+    return measure
+
+
+def rsync(lab: Lab, host: LabHost, folder: Path) -> float:
+    known_hosts = lab.directory / "known_hosts"
+    known_hosts.write_text(lab.known_hosts)
+    ssh = f"ssh -F none -i {lab.identity_file} -o UserKnownHostsFile={known_hosts}"
+    command = ["rsync", "-a", "--delete", "-e", ssh, f"{folder}/", f"{host.user}@{host.address}:rsynced/"]
+    return timed(lambda: subprocess.run(command, check=True, stdin=subprocess.DEVNULL))
+
+
+def prepared(links: Sequence[AgentLink], root: str) -> float:
+    """Seconds until a run would have its own copy on every host: what a launch waits for after the sending."""
+    begin = time.perf_counter()
+    run_id = f"bench-{time.monotonic_ns()}"
+    share = {
+        "run_id": run_id,
+        "name": "bench",
+        "secret": os.urandom(32).hex(),
+        "snapshot": root,
+        "gpus": [],
+        "ports": 1,
+        "port_range": None,
+        "interface": None,
+        "towards": None,
+        "record": {},
+    }
+    asked = [
+        link.submit(
+            "run.prepare", {**share, "host": link.host, "archive": link.archive, "data_address": link.ssh_address}
+        )
+        for link in links
+    ]
+    for future in asked:
+        future.result(60)
+    seconds = time.perf_counter() - begin
+    for future in [link.submit("run.abort", {"run_id": run_id}) for link in links]:
+        future.result(60)
+    return seconds
+
+
+def main() -> list[Promise]:
+    """Measures all arms in one run, against the same hosts."""
+    with tempfile.TemporaryDirectory() as place, Lab(HOSTS, directory=Path(place) / "lab") as lab:
+        folder, caches, known_hosts = Path(place) / "work", Path(place) / "caches", Path(place) / "known_hosts"
+        make_folder(folder)
+        known_hosts.write_text(lab.known_hosts)
+        hosts = [
+            Host(name=host.name, address=host.address, user=host.user, identity_file=str(lab.identity_file))
+            for host in lab.hosts
+        ]
+        with Fleet(hosts, known_hosts, Path(place) / "facts.json") as fleet:
+            links = links_to(fleet)
+            first = timed(lambda: send(folder, links, fleet, caches))
+            one = {hosts[0].name: links[hosts[0].name]}
+            found = alternate(
+                {
+                    "to 1 host": again(folder, one, fleet, caches),
+                    f"to {HOSTS} hosts": again(folder, links, fleet, caches),
+                    "to 1 host, hashes not kept": again(folder, one, fleet, None),
+                },
+                ROUNDS,
+            )
+            root = take_snapshot(folder, (), None, caches).root
+            found["then a run's own copy on 1 host"] = [prepared(list(one.values()), root) for _ in range(2)]
+            copying = ["sh", "-c", "cp -r .torchyard/store/files copied; rm -rf copied"]
+            found["cp -r of as many files there, and rm"] = [
+                timed(lambda: lab.hosts[0].exec(copying, check=True)) for _ in range(2)
+            ]
+        found[f"the first time, to {HOSTS} hosts"] = [first]
+        if shutil.which("rsync"):
+            rsync(lab, lab.hosts[0], folder)
+            found["rsync to 1 host, its handshake included"] = [
+                rsync(lab, lab.hosts[0], folder) for _ in range(RSYNC_ROUNDS)
+            ]
+    promises = [
+        Promise(f"an unchanged folder of 10,000 files sent again {arm}", statistics.median(found[arm]), 1.0, "s")
+        for arm in ("to 1 host", f"to {HOSTS} hosts")
+    ]
+    show("An unchanged folder of 10,000 files, sent again over open links", found)
+    record("resend", found, promises)
+    return promises
+
+
+if __name__ == "__main__":
+    main()

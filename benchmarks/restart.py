@@ -1,0 +1,133 @@
+"""A trainer fails on three warm hosts: until all others are gone, and until the next generation's first step.
+
+Promised: all others gone within 5 s, and a gang restart at most 1.3 times a warm first start. Each round is one run of
+a real DDP script that gives all figures. A first start counts from the moment at which the primary's keeper has the run
+(no desktop in it), a restart from the death of the trainer; both until every rank has made its first step. Beside it
+the hardest case for those that remain: ranks that sit in no collective and ignore SIGTERM.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+
+from tests.end_to_end.running import wait_until
+from tests.faults.runs import LaunchedRun, Team, outside_pids
+from tests.lab import Desktop, Lab
+
+from benchmarks.harness import Promise, ratio, record, show
+
+ROUNDS = 6
+FIRST, RESTART = "first start", "restart"
+GONE, GONE_DEAF = "all others gone (DDP)", "all others gone (deaf to SIGTERM)"
+
+TRAINING = """
+import os, pathlib, time
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+home = pathlib.Path.home()
+dist.init_process_group("gloo")
+model = DistributedDataParallel(nn.Linear(64, 10))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+def step():
+    model(torch.randn(32, 64)).sum().backward()
+    optimizer.step()
+
+step()
+# All hosts of the lab share this machine's clock.
+mark = home / ("first-step-" + os.environ["TORCHELASTIC_RESTART_COUNT"])
+mark.with_suffix(".new").write_text(str(time.time()))
+mark.with_suffix(".new").rename(mark)
+while True:
+    step()
+    time.sleep(0.01)
+"""
+DEAF = """
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("up", os.environ["TORCHELASTIC_RESTART_COUNT"], flush=True)
+time.sleep(600)
+"""
+
+
+def until_gone(team: Team) -> tuple[float, float]:
+    """Kills a trainer; when that was (seconds since 1970), and how long the others were still there."""
+    victim = outside_pids(team.lab["gpu-c"], "script.py")[0]
+    others = [pid for name in ("gpu-a", "gpu-b") for pid in outside_pids(team.lab[name], "script.py")]
+    failed = time.time()
+    os.kill(victim, signal.SIGKILL)
+    while any(Path(f"/proc/{pid}").exists() for pid in others):
+        time.sleep(0.005)
+    return failed, time.time() - failed
+
+
+def last_first_step(team: Team, generation: int) -> float:
+    """When the last rank of a generation had made its first step."""
+    marks = [host.home / f"first-step-{generation}" for host in team.lab.hosts]
+    wait_until(lambda: all(mark.exists() for mark in marks), within_s=90)
+    when = max(float(mark.read_text()) for mark in marks)
+    for mark in marks:
+        mark.unlink()
+    return when
+
+
+def started(run: LaunchedRun) -> float:
+    """When the primary's keeper had the run."""
+    first = next(state for state in run.of("run_state") if state["state"] == "starting")
+    return datetime.fromisoformat(first["time"]).timestamp()
+
+
+def train(team: Team, topology: Path, found: dict[str, list[float]]) -> None:
+    run = team.launch(topology)
+    found[FIRST].append(last_first_step(team, 0) - started(run))
+    failed, gone_s = until_gone(team)
+    found[GONE].append(gone_s)
+    found[RESTART].append(last_first_step(team, 1) - failed)
+    run.stop()
+
+
+def resist(team: Team, topology: Path, found: dict[str, list[float]]) -> None:
+    run = team.launch(topology)
+    run.wait_for_output("up 0")
+    found[GONE_DEAF].append(until_gone(team)[1])
+    run.stop()
+
+
+def main() -> list[Promise]:
+    """Measures all of it on the same hosts, whose agents run already."""
+    found: dict[str, list[float]] = {name: [] for name in (FIRST, RESTART, GONE, GONE_DEAF)}
+    with tempfile.TemporaryDirectory() as folder, Lab(3, directory=Path(folder) / "lab") as lab:
+        desktop = Desktop(Path(folder) / "desktop", lab)
+        team = Team(lab, desktop, Path(folder))
+        training, deaf = (team.topology(script, "max_restarts: 1") for script in (TRAINING, DEAF))
+        both: tuple[Callable[[dict[str, list[float]]], None], ...] = (
+            lambda into: train(team, training, into),
+            lambda into: resist(team, deaf, into),
+        )
+        for play in both:
+            play({name: [] for name in found})  # does not count: the hosts' caches are cold
+        for _ in range(ROUNDS):
+            for play in both:
+                play(found)
+        team.close()
+        desktop.close()
+    promises = [
+        Promise("failure of a trainer to all others gone, slowest", max(found[GONE] + found[GONE_DEAF]), 5.0, "s"),
+        Promise("gang restart over a warm first start", ratio(found, RESTART, FIRST), 1.3),
+    ]
+    show("A trainer fails, 3 warm hosts", found)
+    record("restart", found, promises)
+    return promises
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""What the Runs page costs while a run of 200 replicas on 32 hosts is followed: each of its views, fed at 1 Hz.
+
+Promised: the live page takes at most 10% of a core, whichever view is shown; plots have 16 curves of an hour. Measured
+from a host's sample on its link to the last pixel, everything that the page does in between included.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
+
+import numpy as np
+from PySide6.QtCore import QEventLoop, QTimer
+from PySide6.QtWidgets import QApplication
+from tests.core.examples import host
+from tests.gui.runs.acting import BEGAN, Acting, close, runs_model
+
+from benchmarks.harness import Promise, record, show
+from torchyard_core.home import Home
+from torchyard_core.telemetry.rings import CAPACITY, FIELDS
+from torchyard_gui.runs.page import RunsPage
+from torchyard_gui.theme.theme import theme
+
+SIZE = (1280, 800)
+HOSTS, REPLICAS = 32, 200
+VIEWS = ("canvas", "table", "plots")
+LIVE_S = 10
+"""Seconds that are measured at a time, with samples of all hosts once in each."""
+ROUNDS = 3
+LIMIT = 10.0
+
+
+def run_of_many() -> Acting:
+    hosts = tuple(host(f"n{number:02}", 8) for number in range(HOSTS))
+    return Acting(
+        hosts,
+        "{name: chief, role: chief, replicas: 1, gpus: 1}",
+        f"{{name: workers, role: worker, replicas: {REPLICAS - 1}, gpus: 1, placement: spread}}",
+    )
+
+
+def spin(seconds: float) -> None:
+    """Lets the window live on; costs nothing while nothing happens."""
+    loop = QEventLoop()
+    QTimer.singleShot(round(seconds * 1000), loop.quit)
+    loop.exec()
+
+
+def until(condition: Callable[[], bool], within_s: float = 30.0) -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, "the page did not come to follow the run"
+        spin(0.05)
+
+
+def fill(page: RunsPage) -> None:
+    """An hour that has passed: as many points as are kept."""
+    assert page.feed is not None
+    chance = np.random.default_rng(1)
+    for track in page.feed.picture.tracks.values():
+        values = chance.uniform(50, 100, (CAPACITY, len(FIELDS)))
+        for second, row in enumerate(values):
+            track.ring.append(BEGAN - CAPACITY + second, dict(zip(FIELDS, map(float, row), strict=True)))
+
+
+def share(page: RunsPage, run: Acting, view: str, first: int) -> float:
+    """Percent of a core that the page takes with this view."""
+    page.bar.views.set_value(view)
+    # Made beforehand: what a host does for its sample is not the page's.
+    samples = [
+        [(name, run.sample(name, float(first + second), loss=1.0)) for name in run.plan.hosts]
+        for second in range(LIVE_S)
+    ]
+    spin(1.0)
+    begin, cpu = time.perf_counter(), time.process_time()
+    for second, told in enumerate(samples, 1):
+        for name, sample in told:
+            run.links[name].say("telemetry", sample)
+        spin(max(0.0, begin + second - time.perf_counter()))
+    return (time.process_time() - cpu) / (time.perf_counter() - begin) * 100
+
+
+def main() -> list[Promise]:
+    application = QApplication.instance() or QApplication([])
+    theme().install(application)  # type: ignore[arg-type]
+    found: dict[str, list[float]] = {view: [] for view in VIEWS}
+    with tempfile.TemporaryDirectory(prefix="torchyard-bench-") as folder:
+        home, run = Home(Path(folder) / "home"), run_of_many()
+        run.note(home)
+        run.start()
+        page = RunsPage(runs_model(home, run))
+        page.resize(*SIZE)
+        page.show()
+        until(lambda: page.feed is not None and page.feed.was_heard)
+        until(lambda: all(link.hears("telemetry") for link in run.links.values()))
+        fill(page)
+        assert page.feed is not None
+        page.run_view.plots.set_names(list(page.feed.picture.tracks)[:16])
+        at = 10
+        for _ in range(ROUNDS):
+            for view in VIEWS:
+                found[view].append(share(page, run, view, at))
+                at += LIVE_S
+        page.close_feeds()
+        close(page.model)
+        page.close()
+    show("The live Runs page at 1 Hz", found, "% of a core")
+    promises = [
+        Promise(f"live Runs page at 1 Hz, {view}, CPU", statistics.median(values), LIMIT, "% of a core")
+        for view, values in found.items()
+    ]
+    record("runs_page", {f"{view}, % of a core": values for view, values in found.items()}, promises)
+    return promises
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""What every command is given: where the user's files lie, and how to answer and to ask."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from torchyard_core.cli.output import remark
+from torchyard_core.cli.questions import terminal_questions
+from torchyard_core.errors import UsageError
+from torchyard_core.fleet.facts import load_facts, planner_hosts
+from torchyard_core.fleet.inventory import Host, Inventory, read_fleet
+from torchyard_core.home import Home
+from torchyard_core.topology.hosts import HostFacts
+
+if TYPE_CHECKING:
+    from torchyard_core.fleet.fleet import Fleet
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The options before the command."""
+
+    home: Home
+    fleet_file: Path
+    yes: bool
+
+    @property
+    def facts_file(self) -> Path:
+        """What was discovered about the hosts, beside the fleet file and never in it."""
+        return self.fleet_file.with_name("facts.json")
+
+    def inventory(self) -> Inventory:
+        """The fleet file, without errors. Raises FileProblem, or TorchyardError with all that is wrong in it."""
+        return read_fleet(self.fleet_file).usable()
+
+    def known(self, inventory: Inventory) -> tuple[HostFacts, ...]:
+        """The fleet's hosts by what was found out before, without asking any."""
+        return planner_hosts(inventory.hosts, load_facts(self.facts_file))
+
+    def fleet(self, hosts: Iterable[Host]) -> Fleet:
+        """These hosts, ready to be reached."""
+        from torchyard_core.fleet.fleet import Fleet  # paramiko takes a quarter of a second: only where it is needed
+
+        return Fleet(hosts, self.home.known_hosts, self.facts_file, terminal_questions(), remark)
+
+    def confirm(self, question: str) -> bool:
+        """The user's answer, yes where `-y` was given. Raises UsageError where there is nobody to ask."""
+        if self.yes:
+            return True
+        if not sys.stdin.isatty():
+            raise UsageError(
+                f"{question} There is no terminal to answer on.", code="no_terminal", hint="Add -y to answer with yes."
+            )
+        return typer.confirm(question, err=True)
+
+
+Yes = Annotated[bool, typer.Option("-y", "--yes", help="Answer every question with yes.")]
+
+
+def settings(context: typer.Context, *, yes: bool = False) -> Settings:
+    """The settings that the main command left in `context`; `yes` is the command's own `-y`."""
+    found = context.find_object(Settings)
+    assert found is not None
+    return replace(found, yes=found.yes or yes)

@@ -1,0 +1,62 @@
+"""`torchyard gui`: starts the window, a program of its own, and leaves the terminal to it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from torchyard_core.cli.context import settings
+from torchyard_core.cli.output import Json, print_json
+from torchyard_core.errors import UsageError
+
+PROGRAM = "torchyard-gui"
+FILE = typer.Argument(metavar="FILE", help="A topology file to open.", show_default=False)
+
+
+def gui(context: typer.Context, file: Annotated[Path | None, FILE] = None, as_json: Json = False) -> None:
+    """Open the window, on a topology file or on an empty canvas, and stay until it is closed.
+
+    Exit code 1: the window's program failed. 2: it is not installed, or there is no screen here.
+
+    Example: torchyard gui train.yaml
+    """
+    chosen = settings(context)
+    program = find_program()
+    if not has_display():
+        raise UsageError(
+            "there is no screen here to open the window on.",
+            code="no_display",
+            hint="Log in with `ssh -X`, or use the commands: `torchyard --help` lists them.",
+        )
+    command = [program, "--home", str(chosen.home.path), "--fleet", str(chosen.fleet_file)]
+    # After --, a file's name may begin with a dash.
+    code = subprocess.run([*command, *(["--", str(file)] if file else [])]).returncode
+    if as_json:
+        print_json({"program": program, "exit_code": code})
+    if code:
+        raise typer.Exit(1)
+
+
+def find_program() -> str:
+    """Where the window's program is: beside this Python, else on PATH. Raises UsageError."""
+    found = shutil.which(PROGRAM, path=str(Path(sys.executable).parent)) or shutil.which(PROGRAM)
+    if found is None:
+        raise UsageError(
+            f"the window is not installed: there is no {PROGRAM} beside {sys.executable} or on your PATH.",
+            code="no_gui",
+            hint="Install Torchyard again: `pip install torchyard`, or `make setup` in its source.",
+        )
+    return found
+
+
+def has_display() -> bool:
+    """Whether a window can be shown: on Linux and other X11 systems somebody has to say where."""
+    if sys.platform in ("win32", "darwin"):
+        return True
+    return any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "QT_QPA_PLATFORM"))

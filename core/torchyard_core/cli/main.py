@@ -1,0 +1,92 @@
+"""The `torchyard` command: options that all commands share, and one group a noun."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from torchyard_core.cli import deploy, gui, hosts, plan, run, runs, status, validate
+from torchyard_core.cli.context import Settings
+from torchyard_core.cli.output import print_error
+from torchyard_core.errors import TorchyardError, UsageError
+from torchyard_core.home import Home
+
+app = typer.Typer(
+    name="torchyard",
+    help="Draw a training cluster, launch it on your own GPU hosts over plain SSH, and follow it to its end.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(hosts.app, name="hosts")
+app.command("deploy")(deploy.deploy)
+app.command("undeploy")(deploy.undeploy)
+app.command("validate")(validate.validate)
+app.command("plan")(plan.plan)
+app.command("run")(run.run)
+app.add_typer(runs.app, name="runs")
+app.command("status")(status.status)
+app.command("gui")(gui.gui)
+
+# click's own exceptions; newer typers bring a copy of click with them, so they are found from what typer exports.
+WrongUsage: type[Any] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+INTERRUPTED = 130
+"""Exit status of a command that Ctrl-C ended, as shells have it."""
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from torchyard_agent import __version__
+
+        typer.echo(f"torchyard {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def settle(
+    context: typer.Context,
+    home: Annotated[
+        Path | None, typer.Option(help="Folder of your own files (default: $TORCHYARD_HOME, else the platform's).")
+    ] = None,
+    fleet: Annotated[Path | None, typer.Option(help="The fleet file (default: fleet.yaml in the home).")] = None,
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Answer every question with yes.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Options before the command."""
+    at = Home(home.expanduser()) if home else Home.default()
+    context.obj = Settings(at, fleet.expanduser() if fleet else at.fleet_file, yes)
+
+
+def main() -> None:
+    """Runs the command; whatever goes wrong is a sentence and an exit code, never a traceback."""
+    as_json = "--json" in sys.argv
+    try:
+        code = app(standalone_mode=False, prog_name="torchyard")
+        if code == INTERRUPTED:
+            raise KeyboardInterrupt  # newer typers make this exit code of it; older ones an Abort
+        sys.exit(code)
+    except TorchyardError as error:
+        print_error(error, as_json=as_json)
+        sys.exit(error.exit_code)
+    except WrongUsage as error:
+        if as_json:
+            print_error(UsageError(error.format_message(), code="usage"), as_json=True)
+        else:
+            error.show()
+        sys.exit(error.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        print_error(TorchyardError("interrupted.", code="interrupted"), as_json=as_json)
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:
+        sys.stderr.close()  # whoever read our output has left; Python would complain about it at exit
+        sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""How commands answer: tables and sentences for people, JSON for programs, progress on a terminal only."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+
+from torchyard_core.errors import TorchyardError
+
+_on_screen: list[Any] = []
+"""Progress bars that are drawing now."""
+
+Json = Annotated[bool, typer.Option("--json", help="Answer in JSON, for programs.")]
+
+
+def say(text: str = "") -> None:
+    """A line for people, on stdout."""
+    typer.echo(text)
+
+
+def remark(text: str) -> None:
+    """A line beside the answer, on stderr."""
+    typer.echo(text, err=True)
+
+
+def print_json(value: Any) -> None:
+    """The answer as JSON on stdout."""
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def print_json_line(value: Any) -> None:
+    """One event of a stream: a line, flushed at once."""
+    sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
+    sys.stdout.flush()
+
+
+def error_as_json(error: TorchyardError) -> dict[str, str]:
+    return error.to_json()
+
+
+def print_error(error: TorchyardError, *, as_json: bool) -> None:
+    """The sentence on stderr; with --json the error on stdout as well."""
+    if as_json:
+        print_json_line({"error": error_as_json(error)})  # one line: it may end a stream of events
+    typer.echo(f"torchyard: {error.sentence()}", err=True)
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Columns as wide as their widest cell; the last one is never cut or wrapped, so that lines can be searched."""
+    cells = [list(headings), *[list(row) for row in rows]]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(headings))]
+    bold = sys.stdout.isatty()
+    for number, row in enumerate(cells):
+        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        typer.echo(typer.style(line, bold=True) if bold and number == 0 else line)
+
+
+def since(time: str) -> str:
+    """How long ago a time (RFC 3339) was, for people: `5 min ago`; empty for an empty one."""
+    try:
+        then = datetime.fromisoformat(time)
+    except ValueError:
+        return time
+    return f"{ago((datetime.now(UTC) - then).total_seconds())} ago"
+
+
+def ago(seconds: float) -> str:
+    """An age for people: `12 s`, `5 min`, `3 h`, `2 d`."""
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"
+
+
+@contextmanager
+def progress_bars() -> Iterator[Any]:
+    """A rich progress display on stderr where that is a terminal, else None (callers then print plain lines)."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        _on_screen.append(progress)
+        try:
+            yield progress
+        finally:
+            _on_screen.remove(progress)
+
+
+@contextmanager
+def quiet_screen() -> Iterator[None]:
+    """Keeps progress bars from drawing over what is asked meanwhile."""
+    paused = list(_on_screen)
+    for progress in paused:
+        progress.stop()
+    try:
+        yield
+    finally:
+        for progress in paused:
+            if progress in _on_screen:
+                progress.start()

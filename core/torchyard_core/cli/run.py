@@ -1,0 +1,198 @@
+"""`torchyard run`: check, send, start, and follow to the end."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from torchyard_core.cli.context import Settings, settings
+from torchyard_core.cli.interrupts import Interrupts, counting_interrupts, raising_interrupts
+from torchyard_core.cli.output import Json, remark, say
+from torchyard_core.cli.run_views import JsonView, PlainView, RunView
+from torchyard_core.errors import RunFailed, TorchyardError, UsageError
+
+if TYPE_CHECKING:
+    from torchyard_core.fleet.fleet import Fleet
+    from torchyard_core.launch.question import Question
+    from torchyard_core.launch.start import Started
+
+Event = dict[str, Any]
+
+
+MAX_NAME = 100
+"""Characters, as in a topology file."""
+
+
+def run(
+    context: typer.Context,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The topology file.", show_default=False)],
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Return once the run has started.")] = False,
+    name: Annotated[str | None, typer.Option(help="The run's name (default: the topology's).")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Change a value for this run: pools.workers.replicas=2.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Answer every question with yes.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Launch a topology and follow it to its end.
+
+    Checks the hosts, sends the working folder, starts every replica, and shows what they report. Ctrl-C while it is
+    being launched takes everything back; while it runs, it asks whether to stop the run or leave it running.
+
+    Exit code 0: the run succeeded. 1: it failed or was stopped, or could not start. 3: a host could not be reached.
+
+    Example: torchyard run examples/digits/three-hosts.yaml --set pools.workers.replicas=4
+    """
+    from torchyard_core.launch.history import History, ending
+    from torchyard_core.launch.secrets import secret_values
+    from torchyard_core.launch.start import Launch
+    from torchyard_core.launch.sync import Cancelled
+    from torchyard_core.topology.file import read_topology
+    from torchyard_core.topology.problems import has_errors
+
+    chosen = settings(context, yes=yes)
+    with counting_interrupts() as interrupts:
+        source = read_topology(file).with_settings(set_ or [])
+        inventory = chosen.inventory()
+        with chosen.fleet(inventory.hosts) as fleet:
+            problems = source.check(fleet.known())
+            if source.topology is None or has_errors(problems):
+                lines = [problem.printed(str(file)) for problem in problems]
+                raise RunFailed("\n".join(lines), code="topology_problems", hint="Correct the file, then run it again.")
+            view: RunView = JsonView() if as_json else PlainView()
+            launch = Launch(
+                source,
+                source.topology,
+                checked_name(name) if name is not None else source.topology.name,
+                fleet,
+                secret_values(source.topology.program.secrets),
+                view.show,
+                ask=lambda question: answer(question, chosen, view, as_json=as_json),
+                caches=chosen.home.caches,
+            )
+            with view:
+                for problem in problems:
+                    remark(problem.printed(str(file)))
+                try:
+                    with interrupts.calling(launch.cancel):
+                        started = launch.run()
+                except Cancelled:
+                    raise RunFailed(
+                        "the launch was taken back; nothing of it is left on the hosts.", code="interrupted"
+                    ) from None
+                history = History(chosen.home.history)
+                remember(history, launch, started, file)
+                if detach:
+                    if not as_json:
+                        say(started.run_id)
+                        remark(f"Follow it with `torchyard runs logs -f {started.run_id}`.")
+                    return
+                ended = follow(started, fleet, view, interrupts, as_json=as_json)
+            if ended is not None:
+                history.update(started.run_id, **ending(ended))
+                if ended["state"] != "succeeded":
+                    raise typer.Exit(1)
+
+
+def answer(question: Question, chosen: Settings, view: RunView, *, as_json: bool) -> bool | None:
+    """The user's answer to what a launch asks; None where there is nobody to ask. Ctrl-C ends the launch."""
+    if chosen.yes:
+        return True
+    if as_json or not sys.stdin.isatty():
+        return None
+    with view.paused(), raising_interrupts():
+        remark(f"{question.message[:1].upper()}{question.message[1:]}")
+        return typer.confirm(question.question, err=True)
+
+
+def checked_name(name: str) -> str:
+    """The name given on the command line. Raises UsageError where it would wreck every list that it stands in."""
+    if 0 < len(name) <= MAX_NAME and name.isprintable():
+        return name
+    shown = ascii(name if len(name) <= 20 else name[:20] + "…")
+    raise UsageError(
+        f"--name must have 1 to {MAX_NAME} printable characters, not {shown}.", code="bad_name", hint="Choose another."
+    )
+
+
+def remember(history: Any, launch: Any, started: Started, file: Path) -> None:
+    """Writes the run into this desktop's history; a full disk here does not stop a run there."""
+    try:
+        history.save(launch.record(started, str(file)))
+    except OSError as error:
+        remark(f"the run could not be noted in this computer's history: {error.strerror}: {error.filename}")
+
+
+def follow(started: Started, fleet: Fleet, view: RunView, interrupts: Interrupts, *, as_json: bool) -> Event | None:
+    """Shows the run until it is over; its last event, or None where the user left it running."""
+    from torchyard_core.cli.chief_log import ChiefLog
+
+    chief = started.plan.worlds[0].master if started.plan.worlds else started.plan.replicas[0].name
+    with ChiefLog(started.run_id, chief, started.primary, fleet.link, lambda line: view.print_log(chief, line)):
+        ended = follow_events(started, fleet, view, interrupts, as_json=as_json)
+    if ended is not None:
+        view.show(ended)
+    return ended
+
+
+def follow_events(
+    started: Started, fleet: Fleet, view: RunView, interrupts: Interrupts, *, as_json: bool
+) -> Event | None:
+    """Shows each event until the last one, which is returned; None where the user left the run running."""
+    from torchyard_core.launch.follow import Follower
+
+    others = [link for host, link in started.links.items() if host != started.primary.host]
+    follower = Follower(started.run_id, started.primary, fleet.link, others)
+    stopping = False
+    for event in follower.events():
+        if event is not None and event["event"] == "run_ended":
+            return with_desktop_timings(event, started.timings)
+        if event is not None:
+            view.show(event)
+        if interrupts.take():
+            nobody_to_ask = stopping or as_json or not sys.stdin.isatty()
+            choice = "stop" if nobody_to_ask else ask_what_to_do(view, started.run_id)
+            if choice == "detach":
+                remark(f"The run goes on. Follow it with `torchyard runs logs -f {started.run_id}`.")
+                return None
+            if choice == "stop":
+                request_stop(started, fleet, force=stopping)
+                stopping = True
+                interrupts.take()
+    raise RunFailed(f"the journal of run {started.run_id} ended without an end of the run.", code="journal")
+
+
+def request_stop(started: Started, fleet: Fleet, *, force: bool) -> None:
+    """Asks the primary to stop the run; what cannot be asked is said, and the following goes on."""
+    from torchyard_core.launch.runs import stop_request
+
+    try:
+        link = fleet.link(started.primary.host)
+        link.call("run.stop", stop_request(started.run_id, force=force, how="with Ctrl-C"))
+        remark("Stopping. Ctrl-C again kills what is left at once." if not force else "Killing what is left.")
+    except TorchyardError as error:
+        remark(f"The stop could not be asked for: {error.sentence()}")
+
+
+def ask_what_to_do(view: RunView, run_id: str) -> str:
+    """`stop`, `detach` or `go on`, from the terminal."""
+    with view.paused():
+        remark(f"\nRun {run_id} is running.")
+        try:
+            answer = input("[s]top it, [d]etach and leave it running, or [g]o on following? ").strip().lower()
+        except EOFError:
+            answer = "g"
+    return {"s": "stop", "d": "detach"}.get(answer[:1], "go on")
+
+
+def with_desktop_timings(ended: Event, own: dict[str, float]) -> Event:
+    """The run's last event with all times counted from the moment the command began."""
+    timings: dict[str, float | None] = dict(own)
+    submitted = own["submitted_s"]
+    del timings["submitted_s"]
+    for name, seconds in ended.get("timings", {}).items():
+        timings[name] = None if seconds is None else round(submitted + seconds, 3)
+    return {name: value for name, value in ended.items() if name not in ("epoch", "seq")} | {"timings": timings}

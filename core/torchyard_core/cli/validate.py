@@ -1,0 +1,45 @@
+"""`torchyard validate`: what is wrong with a topology file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from torchyard_core.cli.context import settings
+from torchyard_core.cli.output import Json, print_json, say
+
+FILE = typer.Argument(metavar="FILE", help="The topology file.", show_default=False)
+SET = typer.Option("--set", metavar="PATH=VALUE", help="Change a value: pools.workers.replicas=2. Repeatable.")
+
+
+def validate(
+    context: typer.Context,
+    file: Annotated[Path, FILE],
+    set_: Annotated[list[str] | None, SET] = None,
+    as_json: Json = False,
+) -> None:
+    """Print what is wrong with a topology file, a line each: `file:line: severity code message`.
+
+    Hosts are checked against the fleet file, where there is one. Exit code 0: nothing, or warnings. 1: errors.
+    2: it cannot be read, or is no YAML.
+
+    Example: torchyard validate examples/digits/three-hosts.yaml
+    """
+    from torchyard_core.topology.file import read_topology
+    from torchyard_core.topology.problems import has_errors
+
+    chosen = settings(context)
+    source = read_topology(file).with_settings(set_ or [])
+    inventory = chosen.inventory()
+    problems = source.check(chosen.known(inventory) if inventory.document is not None else None)
+    if as_json:
+        print_json({"file": str(file), "problems": [problem.to_json() for problem in problems]})
+    else:
+        for problem in problems:
+            say(problem.printed(str(file)))
+        if not problems:
+            say(f"{file}: no problems.")
+    if has_errors(problems):
+        raise typer.Exit(1)

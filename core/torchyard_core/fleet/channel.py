@@ -1,0 +1,99 @@
+"""A two-way stream of bytes to a program on a host, whatever carries it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import subprocess
+import threading
+import time
+from collections.abc import Sequence
+from typing import Protocol
+
+
+class Channel(Protocol):
+    """The one channel that a connection to a host has for all of its life."""
+
+    def send(self, data: bytes) -> None:
+        """Sends all of `data`. Raises OSError when the other side is gone."""
+
+    def receive(self, timeout_s: float | None) -> bytes:
+        """The next bytes; empty at the end. Raises TimeoutError when none come in time."""
+
+    def errors(self) -> str:
+        """What the other side has written to its standard error, as far as it is worth showing."""
+
+    def close(self) -> None:
+        """Ends the connection. Safe to call twice, and from any thread."""
+
+
+class ProcessChannel:
+    """A program of this computer: the shell for a local host, the system's `ssh` for `transport: openssh`."""
+
+    def __init__(self, argv: Sequence[str]):
+        self._process = subprocess.Popen(
+            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        self._input = self._process.stdin
+        self._output = self._process.stdout
+        self._errors = self._process.stderr
+        # A pipe of our own wakes the reader on close: closing a descriptor does not end a poll on it.
+        self._wake_reader, self._wake_writer = os.pipe()
+        self._reading = threading.RLock()
+        self._close_once = threading.Lock()
+        self._closed = False
+        self._noise = b""
+
+    def send(self, data: bytes) -> None:
+        self._input.write(data)
+        self._input.flush()
+
+    def receive(self, timeout_s: float | None) -> bytes:
+        with self._reading:
+            return b"" if self._closed else self._receive(timeout_s)
+
+    def _receive(self, timeout_s: float | None) -> bytes:
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        output, errors = self._output.fileno(), self._errors.fileno()
+        poll = select.poll()
+        for descriptor in (output, errors, self._wake_reader):
+            poll.register(descriptor, select.POLLIN)
+        while not self._closed:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000
+            ready = {descriptor for descriptor, _ in poll.poll(left)}
+            if errors in ready:
+                noise = os.read(errors, 65536)
+                self._noise = (self._noise + noise)[-8192:]
+                if not noise:
+                    poll.unregister(errors)
+            if output in ready:
+                return os.read(output, 1 << 18)
+            if not ready:
+                raise TimeoutError
+        return b""
+
+    def errors(self) -> str:
+        return self._noise.decode(errors="replace").strip()
+
+    def close(self) -> None:
+        with self._close_once:
+            if self._closed:
+                return
+            self._closed = True
+        os.write(self._wake_writer, b"x")
+        with contextlib.suppress(OSError):
+            self._input.close()
+        try:
+            self._process.wait(2)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        with self._reading:  # the reader has left: nobody polls what is closed now
+            self._output.close()
+            self._errors.close()
+            os.close(self._wake_writer)
+            os.close(self._wake_reader)

@@ -1,0 +1,105 @@
+"""What is found of one host when it is checked: by `hosts check`, and on the window's Fleet page."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from torchyard_core.errors import AgentRefused, HostError, TorchyardError
+
+if TYPE_CHECKING:
+    from torchyard_core.fleet.fleet import Fleet, Progress
+
+READY = "ready"
+DEGRADED = "degraded"
+
+
+@dataclass(frozen=True)
+class HostCheck:
+    """One host as it was found. What could not be found out is None."""
+
+    name: str
+    state: str
+    """`ready`, `degraded` (it answers, and something is wrong with it), or the state of the HostError in the way."""
+    agent: dict[str, Any] | None = None
+    """version, sha256, pid."""
+    python: str | None = None
+    """The programs' interpreter, as `3.11.9 at /usr/bin/python3`."""
+    torch: str | None = None
+    cpus: int | None = None
+    memory_gb: float | None = None
+    gpus: list[dict[str, Any]] = field(default_factory=list)
+    """index, uuid, name, memory_mb."""
+    problems: list[dict[str, str]] = field(default_factory=list)
+    """code, message, hint."""
+    error: TorchyardError | None = None
+    """What kept us from it."""
+
+    @property
+    def exit_code(self) -> int:
+        return {READY: 0, DEGRADED: 1}.get(self.state, 3)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "state": self.state,
+            "agent": self.agent,
+            "python": self.python,
+            "torch": self.torch,
+            "cpus": self.cpus,
+            "memory_gb": self.memory_gb,
+            "gpus": self.gpus,
+            "problems": self.problems,
+        }
+
+
+def check_host(
+    fleet: Fleet,
+    name: str,
+    *,
+    install: bool = True,
+    replace_same_version: bool = False,
+    progress: Progress = lambda host, done, total: None,
+    looking: Callable[[], None] = lambda: None,
+) -> HostCheck:
+    """Logs in on a host and looks at what it has; what is in the way is part of the answer.
+
+    `install` and `replace_same_version` are those of `Fleet.link`. `looking` is called once the agent answers.
+    """
+    try:
+        link = fleet.link(name, install=install, replace_same_version=replace_same_version, progress=progress)
+        looking()
+        return check_of(name, link.hello, fleet.look(name, None))
+    except HostError as error:
+        return failed_check(name, error.state, error)
+    except AgentRefused as refusal:
+        return failed_check(name, DEGRADED, refusal)
+
+
+def check_of(name: str, hello: dict[str, Any], facts: dict[str, Any]) -> HostCheck:
+    """A host that answers, from its agent's `hello` and `host.facts`."""
+    python = facts.get("python") or {}
+    problems = list(facts.get("problems", []))
+    return HostCheck(
+        name,
+        DEGRADED if problems else READY,
+        agent={key: hello[key] for key in ("version", "sha256", "pid")},
+        python=f"{python['version']} at {python['path']}" if python.get("version") else None,
+        torch=facts.get("torch"),
+        cpus=facts.get("cpus"),
+        memory_gb=facts.get("memory_gb"),
+        gpus=[{key: gpu[key] for key in ("index", "uuid", "name", "memory_mb")} for gpu in facts.get("gpus", [])],
+        problems=problems,
+    )
+
+
+def failed_check(name: str, state: str, error: TorchyardError) -> HostCheck:
+    """A host that something kept us from."""
+    return HostCheck(name, state, problems=[error.to_json()], error=error)
+
+
+def gpus_in_words(names: Sequence[str]) -> str:
+    """`8 × NVIDIA H100`, or `none`."""
+    return ", ".join(f"{count} × {name}" for name, count in Counter(names).items()) or "none"

@@ -1,0 +1,72 @@
+"""The key that a host shows before anybody trusts it: which one, and what is on record for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torchyard_core.errors import UsageError
+from torchyard_core.fleet.inventory import Host, Inventory
+
+if TYPE_CHECKING:
+    from torchyard_core.fleet.ssh import SshDialer
+
+
+@dataclass(frozen=True)
+class ShownKey:
+    """A host's key as it is shown now, beside the one that we know."""
+
+    host: Host
+    kind: str
+    """As `ssh-ed25519`."""
+    fingerprint: str
+    line: str
+    """For a known-hosts file."""
+    on_record: str | None
+    """The fingerprint on record for this kind of key; None where there is none."""
+
+    @property
+    def is_trusted(self) -> bool:
+        return self.on_record == self.fingerprint
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether another key of this kind is on record."""
+        return self.on_record not in (None, self.fingerprint)
+
+
+def show_key(inventory: Inventory, name: str, dialer: SshDialer) -> ShownKey:
+    """Asks a host of the fleet, or a bastion on the way to one, for its key.
+
+    Raises UsageError where there is none to trust, HostError where the host does not answer.
+    """
+    host = _to_trust(inventory, name, dialer)
+    fingerprint, line = dialer.host_key(host)
+    kind = line.split()[1]
+    return ShownKey(host, kind, fingerprint, line, dialer.known_keys(host).get(kind))
+
+
+def record_key(key: ShownKey, dialer: SshDialer) -> None:
+    """Trusts the key from now on. Raises UsageError where our file of known hosts cannot be written."""
+    try:
+        dialer.trust(key.host, key.line)
+    except OSError as error:
+        path = error.filename or dialer.known_hosts
+        raise UsageError(f"the key cannot be recorded: {error.strerror}: {path}.", code="unwritable") from error
+
+
+def _to_trust(inventory: Inventory, name: str, dialer: SshDialer) -> Host:
+    """The host of the fleet, or the bastion on the way to one, that has this name."""
+    if all(host.name != name for host in inventory.hosts):
+        for bastion in _bastions(inventory.hosts, dialer):
+            if bastion.name == name:
+                return bastion
+    host = inventory.host(name)
+    if host.local:
+        raise UsageError(f"{name} is this computer, reached without SSH: there is no key to trust.", code="local_host")
+    return host
+
+
+def _bastions(hosts: Iterable[Host], dialer: SshDialer) -> Iterable[Host]:
+    return (jump for host in hosts if not host.local for jump in dialer.bastions(host))

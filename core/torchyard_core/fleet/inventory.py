@@ -1,0 +1,220 @@
+"""The fleet file: which hosts there are and how to reach them. Read with line-numbered problems; `hosts add` and
+`remove` change only their own lines of it, so a user's comments stay."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from torchyard_core.errors import TorchyardError, UsageError
+from torchyard_core.fleet.fleet_text import NEW_FILE, with_entry, without_entry
+from torchyard_core.topology.atomic_file import write_atomically
+from torchyard_core.topology.hosts import PortRange
+from torchyard_core.topology.model import Amount, FrozenModel, Text
+from torchyard_core.topology.problems import Problem, did_you_mean, has_errors
+from torchyard_core.topology.yaml_document import Document, parse, read_text
+from torchyard_core.topology.yaml_validate import validate
+
+THIS_COMPUTER = "this-computer"
+PRIVATE_MODE = 0o600
+_NAME = re.compile(r"\w[\w.-]*")
+
+
+def _host_name(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"must be a word of letters, digits, `.`, `_` and `-`, not '{name}'")
+    return name
+
+
+def _argument(word: str) -> str:
+    # It reaches ssh's command line, where a leading dash would be an option.
+    if not word or word.startswith("-") or not word.isprintable() or " " in word:
+        raise ValueError(f"must be one word that does not begin with `-`, not '{word}'")
+    return word
+
+
+def _ports(text: str) -> str:
+    parse_ports(text)
+    return text
+
+
+def parse_ports(text: str) -> PortRange:
+    """`29400-29499` as (29400, 29499); a single port is a range of one. Raises ValueError."""
+    match = re.fullmatch(r"\s*([0-9]{1,5})\s*(?:-\s*([0-9]{1,5})\s*)?", text)
+    first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+    if not 1024 <= first <= last <= 65535:
+        raise ValueError(f"must be a range like 29400-29499, between 1024 and 65535, not '{text}'")
+    return first, last
+
+
+class Transport(StrEnum):
+    """How a host is reached."""
+
+    PARAMIKO = "paramiko"
+    OPENSSH = "openssh"
+
+
+Word = Annotated[str, AfterValidator(_argument)]
+
+
+class Host(FrozenModel):
+    """A host as the fleet file has it. What is left out comes from `~/.ssh/config`, or from the host itself."""
+
+    name: Annotated[str, AfterValidator(_host_name)]
+    """What topologies call it."""
+    local: bool = False
+    """This computer: no SSH."""
+    address: Word | None = None
+    """An address, or a Host of ~/.ssh/config; without it, the name."""
+    port: int | None = Field(default=None, ge=1, le=65535)
+    """Of its SSH server; without it 22, or what ~/.ssh/config says."""
+    user: Word | None = None
+    """The login."""
+    identity_file: str | None = None
+    """The private key's file."""
+    proxy_jump: Word | None = None
+    """Hosts to go through, comma-separated."""
+    data_address: Word | None = None
+    """Its address for training traffic; without it, the one that it uses itself towards the primary."""
+    interface: Word | None = None
+    """For NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME; without it, found from the address."""
+    transport: Transport = Transport.PARAMIKO
+    """`openssh` uses the system's ssh: Kerberos, FIDO, anything that its configuration can do."""
+    python: str | None = None
+    """The interpreter for programs."""
+    agent_python: str | None = None
+    """The interpreter for the agent."""
+    agent_dir: str | None = None
+    """The agent's folder; without it ~/.torchyard."""
+    ports: Annotated[Text, AfterValidator(_ports)] | None = None
+    """What the firewall lets through between hosts, as 29400-29499; without it, any free port."""
+    bandwidth_gbps: Amount | None = Field(default=None, gt=0)
+    """Of its link, for the advisor."""
+    labels: dict[str, Text] = Field(default_factory=dict)
+    """For pools to choose by."""
+
+    @property
+    def port_range(self) -> PortRange | None:
+        return parse_ports(self.ports) if self.ports is not None else None
+
+    @property
+    def place(self) -> str:
+        """Where it is logged in on, as the fleet file has it: `lee@10.0.0.11:2222`."""
+        address = self.address or self.name
+        if self.port:
+            address = f"[{address}]:{self.port}" if ":" in address else f"{address}:{self.port}"
+        return f"{self.user}@{address}" if self.user else address
+
+
+class FleetModel(FrozenModel):
+    """The fleet file."""
+
+    version: Literal[1]
+    hosts: tuple[Host, ...] = ()
+
+
+DEFAULT_HOSTS = (Host(name=THIS_COMPUTER, local=True),)
+"""The fleet of who has no fleet file."""
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """The fleet file as it was read."""
+
+    path: Path
+    hosts: tuple[Host, ...]
+    problems: tuple[Problem, ...]
+    document: Document | None
+    """None where there is no file yet."""
+
+    def usable(self) -> Inventory:
+        """Itself, where nothing in the file is wrong. Raises TorchyardError with all that is."""
+        if not has_errors(self.problems):
+            return self
+        lines = "\n".join(problem.printed(str(self.path)) for problem in self.problems)
+        raise TorchyardError(lines, code="fleet_problems", hint="Correct the fleet file.")
+
+    def host(self, name: str) -> Host:
+        """The host of that name. Raises UsageError with the nearest one."""
+        for host in self.hosts:
+            if host.name == name:
+                return host
+        names = [host.name for host in self.hosts]
+        message = f"the fleet has no host `{name}`{did_you_mean(name, names)}"
+        raise UsageError(message, code="unknown_host", hint=f"Its hosts: {', '.join(names) or 'none'}.")
+
+    def named(self, names: Sequence[str]) -> tuple[Host, ...]:
+        """The hosts of these names; all of them where none is given. Raises UsageError."""
+        return tuple(self.host(name) for name in dict.fromkeys(names)) if names else self.hosts
+
+
+def read_fleet(path: Path) -> Inventory:
+    """Reads the fleet file; where there is none, the fleet is this computer. Raises FileProblem."""
+    if not path.exists() and not path.is_symlink():
+        return Inventory(path, DEFAULT_HOSTS, (), None)
+    return _inventory(path, read_text(path))
+
+
+def _inventory(path: Path, text: str) -> Inventory:
+    document = parse(text, str(path))
+    fleet, found = validate(FleetModel, document.data, document.composed.written, document.line)
+    problems = [*document.problems, *found]
+    if fleet is not None:
+        problems += _check(fleet, document)
+    return Inventory(path, fleet.hosts if fleet is not None else (), tuple(problems), document)
+
+
+def _check(fleet: FleetModel, document: Document) -> Iterator[Problem]:
+    seen: set[str] = set()
+    for position, host in enumerate(fleet.hosts):
+        if host.name in seen:
+            line = document.line(("hosts", position, "name"))
+            message = f"host `{host.name}` is there twice"
+            yield Problem("error", "duplicate-host", message, line, f"hosts.{host.name}")
+        seen.add(host.name)
+        if host.local and (pointless := host.model_fields_set & {"address", "port", "user", "proxy_jump"}):
+            key = min(pointless)
+            line = document.line(("hosts", position, key))
+            message = f"`{key}` does nothing for a local host, which is reached without SSH"
+            yield Problem("warning", "local-host", message, line, f"hosts.{host.name}.{key}")
+
+
+def add_host(path: Path, host: Host) -> Inventory:
+    """Writes one more host into the file. Raises UsageError where the name is taken, FileProblem, TorchyardError."""
+    inventory = read_fleet(path).usable()
+    if any(other.name == host.name for other in inventory.hosts):
+        raise UsageError(
+            f"the fleet has a host `{host.name}` already.",
+            code="host_exists",
+            hint=f"Choose another name, or `torchyard hosts remove {host.name}` first.",
+        )
+    entry = host.model_dump(mode="json", exclude_unset=True)
+    return _write(inventory, with_entry(_text(inventory), entry), (*inventory.hosts, host))
+
+
+def remove_host(path: Path, name: str) -> Inventory:
+    """Takes a host out of the file. Raises UsageError where there is none of that name, FileProblem, TorchyardError."""
+    inventory = read_fleet(path).usable()
+    host = inventory.host(name)
+    position = inventory.hosts.index(host)
+    left = tuple(other for other in inventory.hosts if other is not host)
+    return _write(inventory, without_entry(_text(inventory), position), left)
+
+
+def _text(inventory: Inventory) -> str:
+    return inventory.document.text if inventory.document is not None else NEW_FILE
+
+
+def _write(before: Inventory, text: str, hosts: tuple[Host, ...]) -> Inventory:
+    """Writes text that must stand for `hosts`."""
+    after = _inventory(before.path, text)
+    if after.hosts != hosts:
+        raise AssertionError(f"{before.path}: the changed text does not stand for the changed hosts")
+    write_atomically(before.path, text, PRIVATE_MODE)
+    return after

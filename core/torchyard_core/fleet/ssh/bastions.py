@@ -1,0 +1,91 @@
+"""Bastions: one login on each, shared by all hosts behind it, for as long as one of them needs it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TYPE_CHECKING
+
+from torchyard_core.errors import HostError
+from torchyard_core.fleet.ssh.route import Route
+
+if TYPE_CHECKING:
+    from torchyard_core.fleet.ssh.connection import SshConnection
+
+Connect = Callable[[Route], "SshConnection"]
+
+
+class Bastion:
+    """A login that several use. The last who releases it closes it."""
+
+    def __init__(self, bastions: Bastions):
+        self.login: Future[SshConnection] = Future()
+        self.users = 0
+        self._bastions = bastions
+
+    @property
+    def usable(self) -> bool:
+        """Whether it is being logged in on, or was and is still there."""
+        return not self.login.done() or (self.login.exception() is None and self.login.result().is_active)
+
+    @property
+    def connection(self) -> SshConnection:
+        return self.login.result()
+
+    def release(self) -> None:
+        """One user less."""
+        self._bastions.release(self)
+
+
+class Bastions:
+    """The bastions that are in use."""
+
+    def __init__(self, connect: Connect):
+        self._connect = connect
+        self._lock = threading.Lock()
+        self._shared: dict[Route, Bastion] = {}
+
+    def lease(self, route: Route) -> Bastion:
+        """A login on the bastion, by whoever comes first; others wait for it. Release it. Raises a HostError.
+
+        One whose connection has died is replaced: by the first host that comes back.
+        """
+        with self._lock:
+            bastion = self._shared.get(route)
+            first = bastion is None or not bastion.usable
+            if bastion is None or first:
+                bastion = self._shared[route] = Bastion(self)
+            bastion.users += 1
+        if first:
+            try:
+                bastion.login.set_result(self._connect(route))
+            except BaseException as error:
+                bastion.login.set_exception(error)
+        try:
+            bastion.login.result()
+        except HostError as error:
+            self.release(bastion)
+            raise _again(error) from error
+        except BaseException:
+            self.release(bastion)
+            raise
+        return bastion
+
+    def release(self, bastion: Bastion) -> None:
+        with self._lock:
+            bastion.users -= 1
+            if bastion.users:
+                return
+            for route in [route for route, shared in self._shared.items() if shared is bastion]:
+                del self._shared[route]
+        if bastion.login.done() and bastion.login.exception() is None:
+            bastion.login.result().close()
+
+
+def _again(error: HostError) -> HostError:
+    """The same error, for one more thread to raise."""
+    again = type(error).__new__(type(error), *error.args)
+    again.__dict__.update(error.__dict__)
+    again.args = error.args
+    return again

@@ -1,0 +1,116 @@
+"""A login on a host, and the one channel that it has."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+
+import paramiko
+
+from torchyard_core.errors import Unreachable
+from torchyard_core.fleet.ssh.route import Route
+
+WINDOW_BYTES = 4 * 1024 * 1024
+"""Receive window: logs and files come home at the link's speed."""
+CHANNEL_TIMEOUT_S = 60.0
+
+
+class Tunnel:
+    """A channel through a bastion, as a socket. It closes without complaint where the bastion has gone first."""
+
+    def __init__(self, channel: paramiko.Channel):
+        self._channel = channel
+        self.recv = channel.recv
+        self.send = channel.send
+        self.settimeout = channel.settimeout
+
+    @property
+    def _closed(self) -> bool:  # paramiko looks at it, as at that of a socket
+        return bool(self._channel.closed)
+
+    def close(self) -> None:
+        """Safe to call twice, and from any thread."""
+        with contextlib.suppress(paramiko.SSHException, OSError, EOFError):
+            self._channel.close()
+
+
+class SshConnection:
+    """A login on a host. Give it up, and its share of the bastions before it, with `close`."""
+
+    def __init__(self, route: Route, transport: paramiko.Transport, release: Callable[[], None]):
+        """`release` lets go of what the login leads through."""
+        self.route = route
+        self._transport = transport
+        self._release = release
+        self._lock = threading.Lock()
+        self._closed = False
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the other side is there, as far as is known."""
+        return self._transport.is_active()
+
+    @property
+    def transport(self) -> paramiko.Transport:
+        """The transport. Raises Unreachable once the connection is gone."""
+        if not self._transport.is_active():
+            raise Unreachable(self.route.name, f"{self.route.name} ({self.route.place}) closed the connection.")
+        return self._transport
+
+    def execute(self, command: str) -> SshChannel:
+        """Runs `command` in the connection's one channel: paramiko remembers every channel that it opened."""
+        transport = self.transport
+        try:
+            channel = transport.open_session(window_size=WINDOW_BYTES, timeout=CHANNEL_TIMEOUT_S)
+            channel.exec_command(command)
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            self.close()
+            raise Unreachable(
+                self.route.name,
+                f"{self.route.name} ({self.route.place}) took the login but no command: {error or 'it closed'}.",
+                hint="Does its sshd allow sessions for this user (ForceCommand, MaxSessions)?",
+            ) from error
+        return SshChannel(channel, self)
+
+    def close(self) -> None:
+        """Ends the login. Safe to call twice, and from any thread."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._transport.close()
+        self._transport.sock.close()  # where the transport has ended by itself, it leaves that to us
+        self._release()
+
+
+class SshChannel:
+    """A `Channel` over paramiko. Closing it closes its connection: there is one channel to a connection."""
+
+    def __init__(self, channel: paramiko.Channel, connection: SshConnection):
+        self._channel = channel
+        self._connection = connection
+        self._noise = b""
+
+    def send(self, data: bytes) -> None:
+        try:
+            self._channel.sendall(data)
+        except (EOFError, paramiko.SSHException) as error:
+            raise ConnectionResetError(f"{self._connection.route.name} is gone") from error
+
+    def receive(self, timeout_s: float | None) -> bytes:
+        self._channel.settimeout(timeout_s)
+        try:
+            return self._channel.recv(1 << 18)
+        except TimeoutError:
+            raise TimeoutError from None
+
+    def errors(self) -> str:
+        while self._channel.recv_stderr_ready():
+            self._noise = (self._noise + self._channel.recv_stderr(65536))[-8192:]
+        return self._noise.decode(errors="replace").strip()
+
+    def close(self) -> None:
+        with contextlib.suppress(paramiko.SSHException, OSError, EOFError):
+            self._channel.close()  # the connection may have ended in this very moment
+        self._connection.close()

@@ -1,0 +1,53 @@
+"""How many log in at once where all have to pass: an sshd drops what is over its MaxStartups (10, by default)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+AT_ONCE = 8
+"""Half-open logins at one sshd. From the eleventh on, the default MaxStartups (10:30:100) drops by chance."""
+
+
+class EarlyDrop(Exception):
+    """Raised where an sshd closes before a login begins: it has too many at once (MaxStartups), or it is starting."""
+
+
+class Door:
+    """One sshd. It learns: an sshd that drops a login has shown how many it takes."""
+
+    def __init__(self) -> None:
+        self._free = threading.Condition()
+        self._inside = 0
+        self.width = AT_ONCE
+        """So many at once."""
+
+    @contextmanager
+    def passing(self) -> Iterator[None]:
+        """Waits for its turn, and holds it until the login is done. An EarlyDrop from within narrows the door."""
+        with self._free:
+            self._free.wait_for(lambda: self._inside < self.width)
+            self._inside += 1
+        try:
+            yield
+        except EarlyDrop:
+            with self._free:
+                self.width = max(1, min(self.width, self._inside) - 1)
+            raise
+        finally:
+            with self._free:
+                self._inside -= 1
+                self._free.notify_all()
+
+
+class Doors:
+    """The doors that there are, by what stands for them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._doors: dict[object, Door] = {}
+
+    def __getitem__(self, place: object) -> Door:
+        with self._lock:
+            return self._doors.setdefault(place, Door())

@@ -1,0 +1,152 @@
+"""Keys to log in with: files, open or encrypted, and what an ssh-agent holds."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import paramiko
+from paramiko.agent import AgentKey, AgentSSH
+from paramiko.pkey import UnknownKeyType
+
+from torchyard_core.fleet.ssh.route import Route, existing_identities
+
+AGENT_TIMEOUT_S = 30.0
+"""An agent may ask its user to confirm the use of a key."""
+_OPENSSH = b"openssh-key-v1\0"
+
+
+@dataclass(frozen=True)
+class KeyFile:
+    """A private key's file, looked at without opening the key."""
+
+    path: Path
+    public: bytes
+    """The public key as SSH sends it; empty where the file does not say."""
+    encrypted: bool
+    private: bool
+    """False for a file with a public key only: it names one of the agent's."""
+
+    @property
+    def shown(self) -> str:
+        """The path as people write it."""
+        with contextlib.suppress(ValueError):
+            return f"~/{self.path.relative_to(Path.home())}"
+        return str(self.path)
+
+    def open(self, passphrase: str | None = None) -> paramiko.PKey:
+        """The key, with its certificate where one lies beside it. Raises BadKey; WrongPassphrase where it is that."""
+        try:
+            secret = None if passphrase is None else passphrase.encode()
+            return paramiko.PKey.from_path(self.path, secret)  # type: ignore[arg-type]  # bytes, says cryptography
+        except UnknownKeyType as error:
+            raise BadKey(
+                f"the key {self.shown} is of a kind that the built-in SSH client does not know",
+            ) from error
+        except OSError as error:
+            raise BadKey(f"the key {self.shown} cannot be read: {error.strerror}") from error
+        except (paramiko.SSHException, ValueError, TypeError, IndexError, struct.error) as error:
+            if self.encrypted and passphrase is not None:
+                raise WrongPassphrase(f"the passphrase does not open the key {self.shown}") from error
+            raise BadKey(f"the key {self.shown} cannot be understood") from error
+
+
+class BadKey(Exception):
+    """Raised for a file that is no key for us; says why."""
+
+
+class WrongPassphrase(BadKey):
+    """Raised for an encrypted key that does not open."""
+
+
+def key_files(route: Route) -> list[KeyFile]:
+    """The files to log in with, in their order."""
+    return [look_at(path) for path in existing_identities(route)]
+
+
+def look_at(path: Path) -> KeyFile:
+    """Which key lies there, and whether it is encrypted. The file may hold anything."""
+    try:
+        text = path.read_bytes()
+    except OSError:
+        text = b""
+    beside = _public_line(path.with_name(f"{path.name}.pub"))
+    if b"PRIVATE KEY" not in text:
+        own = _public_blob(text)
+        return KeyFile(path, own or beside, encrypted=False, private=bool(text and not own))
+    if b"BEGIN OPENSSH PRIVATE KEY" in text:
+        public, encrypted = _openssh(text)
+        return KeyFile(path, public or beside, encrypted, private=True)
+    return KeyFile(path, beside, encrypted=b"ENCRYPTED" in text, private=True)
+
+
+def _openssh(text: bytes) -> tuple[bytes, bool]:
+    """(public key, whether encrypted) of OpenSSH's own format, whose head is never encrypted (PROTOCOL.key)."""
+    try:
+        data = base64.b64decode(b"".join(line for line in text.splitlines() if line and b"-----" not in line))
+        fields, at = [], len(_OPENSSH)
+        for number in range(4):  # cipher, kdf, its options, then a count and the first public key
+            at += 4 if number == 3 else 0
+            length = struct.unpack_from(">I", data, at)[0]
+            fields.append(data[at + 4 : at + 4 + length])
+            at += 4 + length
+    except (binascii.Error, struct.error):
+        return b"", False
+    return fields[3], fields[0] != b"none"
+
+
+def _public_line(path: Path) -> bytes:
+    with contextlib.suppress(OSError):
+        return _public_blob(path.read_bytes())
+    return b""
+
+
+def _public_blob(line: bytes) -> bytes:
+    """The key of a line as `ssh-ed25519 AAAA… comment`; empty for anything else."""
+    words = line.split(None, 2)
+    if len(words) < 2 or not words[0].startswith((b"ssh-", b"ecdsa-", b"sk-")):
+        return b""
+    try:
+        return base64.b64decode(words[1], validate=True)
+    except binascii.Error:
+        return b""
+
+
+class _Agent(AgentSSH):
+    """An ssh-agent at a path of one's own (IdentityAgent)."""
+
+    def __init__(self, path: str):
+        super().__init__()
+        connection = socket.socket(socket.AF_UNIX)
+        connection.settimeout(AGENT_TIMEOUT_S)
+        try:
+            connection.connect(path)
+            self._connect(connection)  # type: ignore[attr-defined]  # the stubs leave it out
+        except BaseException:
+            connection.close()
+            raise
+
+
+@contextmanager
+def agent_keys(route: Route) -> Iterator[list[AgentKey]]:
+    """What the ssh-agent holds, as long as this is open; nothing where there is none."""
+    agent: AgentSSH | None = None
+    try:
+        with contextlib.suppress(OSError, paramiko.SSHException):
+            path = os.environ.get("SSH_AUTH_SOCK", "") if route.agent is None else route.agent
+            if path and hasattr(socket, "AF_UNIX"):
+                agent = _Agent(path)
+            elif route.agent is None:
+                agent = paramiko.Agent()  # Windows: Pageant and OpenSSH's own
+        yield list(agent.get_keys()) if agent is not None else []
+    finally:
+        if agent is not None:
+            agent._close()  # type: ignore[attr-defined]  # the stubs leave it out

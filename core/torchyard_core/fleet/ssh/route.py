@@ -1,0 +1,230 @@
+"""How a host is reached, once the fleet file and `~/.ssh/config` have had their say. Nothing here opens anything."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from torchyard_core.errors import Unreachable
+from torchyard_core.fleet.inventory import Host
+
+SSH_PORT = 22
+CONNECT_TIMEOUT_S = 15.0
+ALIVE_INTERVAL_S = 15
+ALIVE_COUNT = 3
+DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
+MAX_HOPS = 32
+"""No way is as long as this: what is longer goes in circles."""
+
+Settings = Mapping[str, str | list[str]]
+"""What ~/.ssh/config says of one host: keywords in lower case. Lists for what may be there several times."""
+Lookup = Callable[[str], Settings]
+
+
+@dataclass(frozen=True)
+class Route:
+    """One login on the way to a host, and by `via` the one that it leads through. Equal routes can share a login."""
+
+    name: str = field(compare=False)
+    """The host's in the fleet, or the bastion's as it was written: for sentences."""
+    address: str
+    port: int
+    user: str
+    identity_files: tuple[str, ...] = ()
+    identities_only: bool = False
+    agent: str | None = None
+    """The ssh-agent's socket: None for that of the environment, empty for none."""
+    via: Route | None = None
+    proxy_command: str = ""
+    """The program to speak through, expanded."""
+    proxy_template: str = field(default="", compare=False)
+    """The same unexpanded: one for all hosts that go through one gate."""
+    key_name: str = ""
+    """Under what name the host's key is on record."""
+    batch: bool = field(default=False, compare=False)
+    """Whether nothing may be asked (BatchMode)."""
+    refused_methods: frozenset[str] = frozenset()
+    """Ways of logging in that the configuration rules out, as SSH calls them."""
+    connect_timeout_s: float = field(default=CONNECT_TIMEOUT_S, compare=False)
+    alive_interval_s: int = field(default=ALIVE_INTERVAL_S, compare=False)
+    """Seconds of silence after which the host is asked whether it is there."""
+    alive_count: int = field(default=ALIVE_COUNT, compare=False)
+
+    @property
+    def place(self) -> str:
+        return f"{_bracketed(self.address)}:{self.port}"
+
+    @property
+    def hops(self) -> tuple[Route, ...]:
+        """The logins on the way, the nearest first, this one last."""
+        return (*(self.via.hops if self.via else ()), self)
+
+    @property
+    def door(self) -> object:
+        """Where logins queue up: an sshd as it is reached from here, or the gate that a ProxyCommand goes through."""
+        return self.proxy_template or (self.address, self.port, self.via)
+
+
+def route_to(host: Host, lookup: Lookup) -> Route:
+    """What is written in the fleet file wins over `~/.ssh/config`, which wins over the defaults.
+
+    Raises Unreachable where the jumps lead in a circle or cannot be understood.
+    """
+    return _route(host, lookup, host.proxy_jump, ())
+
+
+def _route(host: Host, lookup: Lookup, jump: str | None, seen: tuple[tuple[str, int, str], ...]) -> Route:
+    """`jump` None: what the configuration says. `seen`: the logins further on, that this one is to lead to."""
+    alias = host.address or host.name
+    found = lookup(alias)
+    user = host.user or _one(found, "user") or getpass.getuser()
+    address = _expand(_one(found, "hostname") or alias, {"h": alias, "n": alias})
+    port = host.port or _number(host.name, found, "port", SSH_PORT)
+    tokens = {"h": address, "p": str(port), "r": user, "n": alias}
+    if (address, port, user) in seen or len(seen) > MAX_HOPS:
+        circle = " through ".join(f"{place}:{number}" for place, number, _ in (*seen, (address, port, user)))
+        raise Unreachable(
+            host.name,
+            f"the jumps to {host.name} lead in a circle: {circle}.",
+            hint="Correct ProxyJump in ~/.ssh/config (`ProxyJump none` for the bastion itself) or `proxy_jump` in "
+            "the fleet file.",
+        )
+    template = _one(found, "proxycommand") if jump is None else ""
+    if jump is None:
+        # Of the two, the one that is written first counts.
+        keys = list(found)
+        jump = _one(found, "proxyjump")
+        if jump and template and keys.index("proxyjump") > keys.index("proxycommand"):
+            jump = ""
+    template = "" if jump or template.lower() == "none" else template
+    alias_of_key = _one(found, "hostkeyalias")
+    identities = [host.identity_file] if host.identity_file else _all(found, "identityfile")
+    route = Route(
+        name=host.name,
+        address=address,
+        port=port,
+        user=user,
+        identity_files=tuple(_path(path, tokens) for path in identities if path.lower() != "none"),
+        identities_only=_yes(found, "identitiesonly"),
+        agent=_agent(_one(found, "identityagent"), tokens),
+        proxy_command=_expand(template, tokens),
+        proxy_template=template,
+        key_name=alias_of_key or (address.lower() if port == SSH_PORT else f"[{address.lower()}]:{port}"),
+        batch=_yes(found, "batchmode"),
+        refused_methods=frozenset(_refused_methods(found)),
+        connect_timeout_s=_number(host.name, found, "connecttimeout", 0) or CONNECT_TIMEOUT_S,
+        alive_interval_s=_number(host.name, found, "serveraliveinterval", 0) or ALIVE_INTERVAL_S,
+        alive_count=max(1, _number(host.name, found, "serveralivecountmax", ALIVE_COUNT)),
+    )
+    if not jump or jump.lower() == "none":
+        return route
+    *before, last = [part.strip() for part in _expand(jump, tokens).split(",") if part.strip()]
+    # As ssh(1): the last jump goes by its own entry, unless others are written before it.
+    via = _route(jump_host(host.name, last), lookup, ",".join(before) or None, (*seen, (address, port, user)))
+    return replace(route, via=via)
+
+
+def jump_host(name: str, jump: str) -> Host:
+    """A jump as ssh_config(5) writes them: `user@address:port`, `[address]:port`, or all of it after `ssh://`."""
+    match = re.fullmatch(r"(?:ssh://)?(?:(.+)@)?(\[[^\]]+\]|[^:\[\]]+)(?::(\d+))?/?", jump)
+    if not match:
+        raise Unreachable(
+            name,
+            f"the jump `{jump}` on the way to {name} cannot be understood.",
+            hint="Write it as user@address:port in ProxyJump of ~/.ssh/config, or in the fleet file's `proxy_jump`.",
+        )
+    user, address, port = match.groups()
+    address = address.strip("[]")
+    # Unchecked: an address of IPv6 is no name for a host of the fleet.
+    return Host.model_construct(name=address, address=address, user=user, port=int(port) if port else None)
+
+
+def as_host(route: Route) -> Host:
+    """A bastion of a route as a host, reached on the same way."""
+    before = ",".join(f"{hop.user}@{_bracketed(hop.name)}:{hop.port}" for hop in route.hops[:-1])
+    return Host.model_construct(
+        name=route.name, address=route.name, user=route.user, port=route.port, proxy_jump=before or "none"
+    )
+
+
+def existing_identities(route: Route) -> list[Path]:
+    """The key files to log in with: those that are named, else the usual ones, as far as they exist."""
+    named = [Path(path) for path in route.identity_files]
+    usual = [Path("~/.ssh").expanduser() / name for name in DEFAULT_KEYS]
+    return [path for path in named or usual if path.is_file() or path.with_name(f"{path.name}.pub").is_file()]
+
+
+def _bracketed(address: str) -> str:
+    return f"[{address}]" if ":" in address else address
+
+
+def _one(found: Settings, key: str) -> str:
+    value = found.get(key) or ""
+    return value if isinstance(value, str) else value[0]
+
+
+def _all(found: Settings, key: str) -> list[str]:
+    value = found.get(key) or []
+    return [value] if isinstance(value, str) else value
+
+
+def _yes(found: Settings, key: str) -> bool:
+    return _one(found, key).lower() in ("yes", "true")
+
+
+def _number(name: str, found: Settings, key: str, default: int) -> int:
+    text = _one(found, key)
+    if not text:
+        return default
+    match = re.fullmatch(r"(\d+)([smhSMH]?)", text)
+    if not match:
+        raise Unreachable(
+            name,
+            f"~/.ssh/config has no number for {key} of {name}, but `{text}`.",
+            hint="Correct it there.",
+        )
+    return int(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2].lower()]
+
+
+def _refused_methods(found: Settings) -> Iterator[str]:
+    for key, method in (
+        ("pubkeyauthentication", "publickey"),
+        ("kbdinteractiveauthentication", "keyboard-interactive"),
+        ("challengeresponseauthentication", "keyboard-interactive"),
+        ("passwordauthentication", "password"),
+    ):
+        if _one(found, key).lower() in ("no", "false"):
+            yield method
+
+
+def _agent(text: str, tokens: Mapping[str, str]) -> str | None:
+    if not text or text == "SSH_AUTH_SOCK":
+        return None
+    if text.lower() == "none":
+        return ""
+    return os.environ.get(text[1:], "") if re.fullmatch(r"\$\w+", text) else _path(text, tokens)
+
+
+def _path(text: str, tokens: Mapping[str, str]) -> str:
+    return str(Path(_expand(text, tokens)).expanduser())
+
+
+def _expand(text: str, tokens: Mapping[str, str]) -> str:
+    """Tokens (ssh_config(5)) and `${VARIABLE}`. What is unknown stays."""
+    known = {"%": "%", "d": str(Path.home()), "i": str(os.getuid()) if hasattr(os, "getuid") else ""}
+
+    def of(match: re.Match[str]) -> str:
+        token, variable = match.groups()
+        if variable:
+            return os.environ.get(variable, match[0])
+        if token in ("u", "l", "L"):
+            name = getpass.getuser() if token == "u" else socket.gethostname()
+            return name.split(".")[0] if token == "L" else name
+        return {**known, **tokens}.get(token, match[0])
+
+    return re.sub(r"%(.)|\$\{(\w+)\}", of, text)

@@ -1,0 +1,109 @@
+"""The user's `~/.ssh/config` as one text: its `Include` lines replaced by what they include, as ssh(1) reads them."""
+
+from __future__ import annotations
+
+import glob
+import re
+import shlex
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+USER_CONFIG = Path("~/.ssh/config")
+MAX_DEPTH = 16
+"""As OpenSSH: includes nested deeper are ignored."""
+_LINE = re.compile(r"\s*(\w+)(?:\s*=\s*|\s+)(.*?)\s*$")
+_COMMANDS = ("proxycommand", "localcommand", "remotecommand", "knownhostscommand")
+"""Their value is the rest of the line, whatever is in it."""
+
+
+def config_text(path: Path) -> str:
+    """The text of `path` with includes in place; empty where it cannot be read, as for ssh(1) itself.
+
+    What a file includes below a `Host` or `Match` counts only where that one does; and what follows an `Include`
+    belongs to the block that it stands in, whatever blocks the included file has opened.
+    """
+    return "\n".join(_lines(path, (), 0))
+
+
+def _lines(path: Path, outer: tuple[str, ...], depth: int) -> Iterator[str]:
+    """`outer`: criteria of the blocks that this file is included from."""
+    try:
+        text = path.read_text(encoding="utf-8-sig", errors="replace")
+    except OSError:
+        return
+    block = outer
+    for line in text.splitlines():
+        key, value = _parsed(line)
+        if key == "include":
+            if depth < MAX_DEPTH:
+                for included in _included(value):
+                    yield _heading(block)
+                    yield from _lines(included, block, depth + 1)
+                yield _heading(block)
+        elif key in ("host", "match"):
+            block = (*outer, value if key == "match" else f"originalhost {_patterns(value)}")
+            yield _heading(block) if outer else f"{key} {value}"
+        elif key:
+            yield f"{key} {value}"
+
+
+def _parsed(line: str) -> tuple[str, str]:
+    """(keyword in lower case, its value); two empty ones for a comment."""
+    if line.lstrip().startswith("#"):
+        return "", ""
+    match = _LINE.match(line)
+    if not match:
+        return line.strip().lower(), ""
+    key = match[1].lower()
+    return key, match[2] if key in _COMMANDS else _without_comment(match[2])
+
+
+def _without_comment(value: str) -> str:
+    quoted = False
+    for position, letter in enumerate(value):
+        if letter == '"':
+            quoted = not quoted
+        elif letter == "#" and not quoted and (position == 0 or value[position - 1].isspace()):
+            return value[:position].rstrip()
+    return value
+
+
+def _included(value: str) -> list[Path]:
+    """The files that an `Include` means: globbed, and relative to ~/.ssh."""
+    found: list[Path] = []
+    for pattern in _words(value):
+        absolute = Path("~/.ssh").expanduser() / Path(pattern).expanduser()
+        found += (Path(name) for name in sorted(glob.glob(str(absolute))))  # noqa: PTH207 - `*` spares dotfiles here
+    return found
+
+
+def _heading(block: Iterable[str]) -> str:
+    """The line that opens a block for which all of these hold."""
+    criteria = [one for one in block if one.lower() != "all"]
+    return f"match {' '.join(criteria)}" if criteria else "match all"
+
+
+def _patterns(value: str) -> str:
+    """Patterns as `Match` has them, for those of `Host`."""
+    return shlex.quote(",".join(_words(value)))
+
+
+def _words(value: str) -> list[str]:
+    try:
+        return shlex.split(value)
+    except ValueError:
+        return value.split()
+
+
+def host_names(text: str) -> list[str]:
+    """The hosts that a configuration names, in its order: what one can type after `ssh`. Patterns are none."""
+    names: dict[str, None] = {}
+    for line in text.splitlines():
+        key, value = _parsed(line)
+        words = _words(value)
+        if key == "match" and "originalhost" in words[:-1]:  # a `Host` of an included file
+            words = words[len(words) - words[::-1].index("originalhost")].split(",")
+        elif key != "host":
+            continue
+        names.update(dict.fromkeys(word for word in words if word and not set(word) & set("*?!")))
+    return list(names)

@@ -1,0 +1,40 @@
+"""Where a user's own files lie: `TORCHYARD_HOME`, else the platform's folder for application data."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from platformdirs import user_data_path
+
+
+@dataclass(frozen=True)
+class Home:
+    """The user's folder and what is in it. Nothing is made before it is written."""
+
+    path: Path
+
+    @staticmethod
+    def default() -> Home:
+        """The folder named by the environment, else the platform's."""
+        named = os.environ.get("TORCHYARD_HOME")
+        return Home(Path(named).expanduser() if named else user_data_path("torchyard", appauthor=False))
+
+    @property
+    def fleet_file(self) -> Path:
+        return self.path / "fleet.yaml"
+
+    @property
+    def known_hosts(self) -> Path:
+        return self.path / "known_hosts"
+
+    @property
+    def history(self) -> Path:
+        """A file for each run that this desktop launched."""
+        return self.path / "history"
+
+    @property
+    def caches(self) -> Path:
+        """What can be found out anew: hashes of files that were sent, measured bandwidths."""
+        return self.path / "caches"

@@ -1,0 +1,121 @@
+"""The first part of a launch: hosts reached and looked at, and the plan made of what they have now."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from torchyard_core.background import in_background
+from torchyard_core.errors import HostError, RunFailed
+from torchyard_core.launch.agents import AgentLink, Hosts
+from torchyard_core.launch.plan import Plan, plan
+from torchyard_core.launch.preflight import Check, check_host
+from torchyard_core.launch.telling import Telling
+from torchyard_core.launch.versions import check_versions
+from torchyard_core.topology.file import TopologyFile
+from torchyard_core.topology.hosts import HostFacts
+from torchyard_core.topology.model import Topology
+from torchyard_core.topology.problems import Problem
+
+PLANS = 4
+"""Facts that were out of date can move replicas to hosts not looked at yet: so often is planned at most."""
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What a launch stands on once it was checked: the plan, and what is known of its hosts, by their names."""
+
+    plan: Plan
+    links: dict[str, AgentLink]
+    hosts: dict[str, HostFacts]
+    facts: dict[str, dict[str, Any]]
+    """Answers to `host.facts`, of just now."""
+
+    @property
+    def primary(self) -> str:
+        return self.plan.hosts[0]
+
+
+class Checking:
+    """Reaches hosts and plans until the plan has only hosts that were looked at."""
+
+    def __init__(
+        self,
+        source: TopologyFile,
+        topology: Topology,
+        hosts: Hosts,
+        telling: Telling,
+        links: dict[str, AgentLink],
+    ):
+        """`links` takes in every host that was reached."""
+        self._source = source
+        self._topology = topology
+        self._hosts = hosts
+        self._telling = telling
+        self._links = links
+        self._facts: dict[str, dict[str, Any]] = {}
+
+    def run(self) -> Ground:
+        """Raises RunFailed with the first red line or problem, a HostError, or Cancelled."""
+        for _ in range(PLANS):
+            known = self._hosts.known()
+            planned = plan(self._topology, known, found=self._source.check(known), line=self._source.line)
+            self._refuse_problems(planned.problems)
+            unseen = [name for name in planned.hosts if name not in self._links]
+            if not unseen:
+                break
+            self._reach(unseen)
+            looking = {name: in_background(self._hosts.look, name, self._topology.program.python) for name in unseen}
+            self._facts |= self._telling.all(looking, "looking")
+        for name in [name for name in self._links if name not in planned.hosts]:
+            del self._links[name]
+        ground = Ground(
+            planned,
+            self._links,
+            {host.name: host for host in known if host.name in planned.hosts},
+            {name: self._facts[name] for name in planned.hosts},
+        )
+        lines = [line for name in planned.hosts for line in check_host(self._topology, name, self._facts[name])]
+        self._telling.checks([*lines, *check_versions(ground.facts)])
+        return ground
+
+    def _refuse_problems(self, problems: Sequence[Problem]) -> None:
+        errors = [problem for problem in problems if problem.severity == "error"]
+        if errors:
+            more = f" ({len(errors) - 1} more problems)" if len(errors) > 1 else ""
+            raise RunFailed(
+                errors[0].printed(self._source.source) + more,
+                code=errors[0].code,
+                hint=f"`torchyard validate {self._source.source}` lists them all." if more else "",
+            )
+
+    def _reach(self, names: Sequence[str]) -> None:
+        arrivals: SimpleQueue[tuple[str, AgentLink | HostError]] = SimpleQueue()
+        reaching = in_background(self._hosts.reach, names, lambda host, link: arrivals.put((host, link)))
+        unreachable: list[HostError] = []
+        for heard in range(len(names)):
+            self._telling.on_progress("reaching", heard, len(names))
+            name, link = self._next(arrivals, reaching)
+            if isinstance(link, HostError):
+                unreachable.append(link)
+                self._telling.check(Check("host", name, False, link.message, link.hint, code=link.code))
+            else:
+                self._links[name] = link
+                self._telling.check(Check("host", name, True, f"agent {link.hello['version']} on Python {link.python}"))
+        self._telling.on_progress("reaching", len(names), len(names))
+        for error in unreachable:
+            raise error
+        self._telling.stop_if_cancelled()
+
+    def _next(self, arrivals: SimpleQueue[Any], reaching: Future[Any]) -> Any:
+        """The next host that was heard of; waits in small steps so that a cancel is seen at once."""
+        while True:
+            self._telling.stop_if_cancelled()
+            try:
+                return arrivals.get(timeout=0.2)
+            except Empty:
+                if reaching.done() and arrivals.empty():
+                    reaching.result()  # raises what went wrong beyond the hosts

@@ -1,0 +1,151 @@
+"""What is planned of every rank's command line and environment, from a plan and what its hosts have answered. Pure.
+
+What depends on who takes part (ranks, world sizes, CLUSTER_SPEC) is filled in by `torchyard_agent.protocol.contract`,
+here for people to read and on the primary before each start.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torchyard_agent.protocol.contract import Contract
+from torchyard_agent.protocol.shapes import Cluster, Master, ReplicaPlan, ReplicaShare
+from torchyard_core.launch.plan import Plan, PlannedReplica
+from torchyard_core.launch.ports import Port, Ports, assign_ports
+from torchyard_core.topology.model import GpuIds, Launcher
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What a host has answered: where it is on the data network, and what it holds for the run."""
+
+    address: str
+    interface: str
+    """Of `address`, as NCCL and gloo name it; empty leaves the choice to them."""
+    run_dir: str
+    """The run's folder there."""
+    python: str
+    """The host's own interpreter for programs."""
+    ports: tuple[Port, ...]
+    """As many as `ports_needed` says."""
+
+    @property
+    def outputs(self) -> str:
+        """Where a program puts what should come home: TORCHYARD_RUN_DIR, and `{run_dir}`."""
+        return f"{self.run_dir}/outputs"
+
+
+def shares(plan: Plan, sites: Mapping[str, Site], run_id: str, trial: str | None = None) -> list[ReplicaShare]:
+    """Every replica as the keeper of its host first starts it, all of them taking part.
+
+    Secrets' values are not in it. Raises ValueError for a plan with replicas that have no host.
+    """
+    cluster, replicas = blueprint(plan, sites, run_id, trial)
+    contract = Contract(cluster, replicas)
+    return [contract.share(replica) for replica in replicas]
+
+
+def blueprint(
+    plan: Plan, sites: Mapping[str, Site], run_id: str, trial: str | None = None
+) -> tuple[Cluster, list[ReplicaPlan]]:
+    """What the primary's keeper needs to start every replica, now and after any restart.
+
+    Secrets' values are not in it. Raises ValueError for a plan with replicas that have no host.
+    """
+    homeless = [planned.name for planned in plan.replicas if planned.host is None]
+    if homeless:
+        raise ValueError(f"{homeless[0]} has no host")
+    ports = assign_ports(plan, {host: sites[host].ports for host in plan.hosts})
+    replicas = _ReplicaPlans(plan, sites, ports, run_id)
+    return _cluster(plan, ports, run_id, trial), [replicas.of(planned) for planned in plan.replicas]
+
+
+def _cluster(plan: Plan, ports: Ports, run_id: str, trial: str | None) -> Cluster:
+    program = plan.topology.program
+    return Cluster(
+        run_id=run_id,
+        launcher=program.launcher.value,
+        max_restarts=program.max_restarts,
+        tf_master_name=program.tf_master_name.value,
+        trial=trial,
+        several=len(plan.replicas) > 1,
+        job=plan.topology.model_dump(mode="json", exclude_unset=True, exclude={"layout"}),
+        masters={world.gang: Master(replica=world.master, port=ports.masters[world.gang]) for world in plan.worlds},
+    )
+
+
+class _ReplicaPlans:
+    """What all replicas of one run have in common, worked out once."""
+
+    def __init__(self, plan: Plan, sites: Mapping[str, Site], ports: Ports, run_id: str):
+        self._program = plan.topology.program
+        self._strategy = plan.topology.strategy.kind.value
+        self._sites = sites
+        self._ports = ports
+        self._run_id = run_id
+        self._ranks_on_host = Counter(planned.host for planned in plan.replicas for _ in range(planned.ranks))
+
+    def of(self, planned: PlannedReplica) -> ReplicaPlan:
+        site = self._sites[planned.host or ""]
+        return ReplicaPlan(
+            name=planned.name,
+            role=planned.role.value,
+            index=planned.index,
+            pool=planned.replica.pool.name,
+            gang=planned.gang,
+            host=planned.host or "",
+            trainer=planned.trains,
+            gpus=[gpu.uuid for gpu in planned.gpus],
+            processes=planned.ranks,
+            address=_joined(site.address, self._ports.replicas[planned.name]),
+            run_dir=site.run_dir,
+            argv=self._argv(planned, site),
+            env=self._environment(planned, site),
+        )
+
+    def _argv(self, planned: PlannedReplica, site: Site) -> list[str]:
+        program = self._program
+        args = [*program.args, *planned.replica.pool.args]
+        if program.launcher is Launcher.COMMAND:
+            return [*program.command, *args]
+        what = ["-m", program.module] if program.module else [program.script or ""]
+        return [program.python or site.python, *what, *args]
+
+    def _environment(self, planned: PlannedReplica, site: Site) -> dict[str, str]:
+        """What a user says goes over our defaults, never over the contract."""
+        defaults = {"PYTHONUNBUFFERED": "1"}
+        if site.interface:
+            defaults |= {"NCCL_SOCKET_IFNAME": site.interface, "GLOO_SOCKET_IFNAME": site.interface}
+        if self._program.launcher is Launcher.TORCH:
+            defaults |= self._torch_defaults(planned)
+        contract = {
+            "TORCHYARD_RUN_ID": self._run_id,
+            "TORCHYARD_REPLICA": planned.name,
+            "TORCHYARD_ROLE": planned.role.value,
+            "TORCHYARD_INDEX": str(planned.index),
+            "TORCHYARD_RUN_DIR": site.outputs,
+            "TORCHYARD_STRATEGY": self._strategy,
+            **_visible_gpus(planned, self._program.gpu_ids),
+        }
+        return defaults | self._program.env | planned.replica.pool.env | contract
+
+    def _torch_defaults(self, planned: PlannedReplica) -> dict[str, str]:
+        defaults = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"} if planned.trains else {}
+        # torchrun gives each of several processes one thread; a lone process keeps the machine.
+        if self._ranks_on_host[planned.host] > 1:
+            defaults["OMP_NUM_THREADS"] = "1"
+        return defaults
+
+
+def _visible_gpus(planned: PlannedReplica, ids: GpuIds) -> dict[str, str]:
+    """CUDA_VISIBLE_DEVICES: all GPUs of the replica, for each of its ranks, which picks its own by LOCAL_RANK."""
+    if ids is GpuIds.INDEX:
+        devices = ",".join(str(gpu.index) for gpu in planned.gpus)
+        return {"CUDA_VISIBLE_DEVICES": devices, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    return {"CUDA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in planned.gpus)}
+
+
+def _joined(address: str, port: Port) -> str:
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"

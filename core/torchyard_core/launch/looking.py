@@ -1,0 +1,61 @@
+"""Asks every host of a launch at once how it stands (`host.preflight`), and listens while other work goes on."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from torchyard_core.launch.checking import Ground
+from torchyard_core.launch.conditions import Clock, check_clocks, check_conditions
+from torchyard_core.launch.preflight import Check
+from torchyard_core.launch.telling import Telling
+from torchyard_core.topology.model import Launcher
+
+ANSWERS_WITHIN_S = 30.0
+"""A driver that hangs keeps NVML waiting for ever."""
+
+
+class Looking:
+    """The question, asked when it is made."""
+
+    def __init__(self, ground: Ground):
+        self._ground = ground
+        self._sent: dict[str, float] = {}
+        self._heard: dict[str, float] = {}
+        self._asked: dict[str, Future[Any]] = {}
+        self._deadline = time.monotonic() + ANSWERS_WITHIN_S
+        for host in ground.plan.hosts:
+            gpus = [gpu.uuid for replica in ground.plan.on_host(host) for gpu in replica.gpus]
+            self._sent[host] = time.time()
+            asked = self._asked[host] = ground.links[host].submit("host.preflight", {"gpus": gpus})
+            asked.add_done_callback(partial(self._hear, host))
+
+    def _hear(self, host: str, asked: Future[Any]) -> None:
+        self._heard[host] = time.time()
+
+    def lines(self, launcher: Launcher, telling: Telling) -> list[Check]:
+        """The checklist's lines, once all have answered. Raises Cancelled, a HostError."""
+        ranks = sum(replica.ranks for replica in self._ground.plan.replicas)
+        clocks: dict[str, Clock] = {}
+        lines: list[Check] = []
+        for host, asked in self._asked.items():
+            while not asked.done() and time.monotonic() < self._deadline:
+                telling.stop_if_cancelled()
+                _wait(asked)
+            if not asked.done():
+                message = f"{host} did not say within {ANSWERS_WITHIN_S:.0f} s how it stands."
+                hint = f"A GPU's driver there may hang: try `nvidia-smi` on {host}, or choose another host."
+                lines.append(Check("host", host, False, message, hint))
+                continue
+            measured = asked.result()
+            clocks[host] = Clock.read(self._sent[host], measured, self._heard.get(host, time.time()))
+            lines += check_conditions(host, measured, launcher, ranks)
+        return [*check_clocks(clocks), *lines]
+
+
+def _wait(asked: Future[Any]) -> None:
+    with suppress(TimeoutError):
+        asked.exception(0.1)

@@ -1,0 +1,8 @@
+"""The strategies that a launch can run; apart from the launch itself, which takes longer to import."""
+
+from __future__ import annotations
+
+from torchyard_core.topology.model import StrategyKind
+
+RUNNABLE = (StrategyKind.NONE, StrategyKind.ALL_REDUCE)
+"""The strategies that `torchyard_roles` has so far."""

@@ -1,0 +1,174 @@
+"""The working folder as it is sent: which files, and what is in them, named by one hash."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+
+from pathspec import GitIgnoreSpec
+
+from torchyard_agent.protocol.jsonrpc import MAX_LINE
+from torchyard_agent.protocol.snapshot import Entry, root_of
+from torchyard_core.errors import RunFailed
+from torchyard_core.launch.hashes import Hashes
+
+ALWAYS_LEFT_OUT = (".git/", "__pycache__/", ".venv/", "*.pyc")
+"""What no run needs, whether or not .gitignore says so."""
+MAX_FILES = 100_000
+MAX_LIST = MAX_LINE - 4096
+"""Bytes of the list of files; the rest of its message is short."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What one working folder holds. `root` names it on every host."""
+
+    folder: Path
+    root: str
+    manifest: list[Entry]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(entry.get("size", 0) for entry in self.manifest)
+
+    def paths(self) -> dict[str, Path]:
+        """A file for each hash."""
+        return {entry["sha256"]: self.folder / entry["path"] for entry in self.manifest if "sha256" in entry}
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What of a working folder is to be sent, before any of it is read."""
+
+    folder: Path
+    found: list[tuple[str, os.stat_result | None]]
+    """Paths of files, links and empty folders (which end in `/`); the status of what is a file."""
+    hashes: Hashes
+    known: dict[str, str]
+    """Hashes of files that look as they did when they were last read."""
+
+    @property
+    def new(self) -> dict[str, int]:
+        """Bytes by path of the files that have to be read."""
+        return {path: status.st_size for path, status in self.found if status is not None and path not in self.known}
+
+    @property
+    def unseen(self) -> dict[str, int]:
+        """Bytes by path of the files that were never sent from here as they are."""
+        return {
+            path: status.st_size
+            for path, status in self.found
+            if status is not None and not self.hashes.has_seen(path, status)
+        }
+
+
+def take_snapshot(
+    folder: Path,
+    exclude: tuple[str, ...] = (),
+    cancelled: Event | None = None,
+    caches: Path | None = None,
+    before_reading: Callable[[Listing], None] = lambda listing: None,
+) -> Snapshot:
+    """Reads `folder`, but for what .gitignore files and `exclude` (patterns of the same kind) name.
+
+    `caches` is where hashes are kept, so that unchanged files are not read again. `before_reading` may raise. Raises
+    RunFailed for a folder that cannot be read, or has too many files. A cancelled one has not all of them.
+    """
+    cancelled = cancelled or Event()
+    try:
+        listing = list_folder(folder, exclude, cancelled, caches)
+        before_reading(listing)
+        manifest: list[Entry] = []
+        for path, status in listing.found:
+            if cancelled.is_set():
+                break
+            manifest.append(_entry(listing, path, status))
+    except OSError as error:
+        raise RunFailed(
+            f"the working folder cannot be read: {error.strerror}: {error.filename}.",
+            code="workdir",
+            hint="Mend its permissions, or name it in `exclude`.",
+        ) from error
+    _refuse_too_many(folder, manifest)
+    if not cancelled.is_set():
+        listing.hashes.save()
+    manifest.sort(key=lambda entry: str(entry["path"]))
+    return Snapshot(folder, root_of(manifest), manifest)
+
+
+def list_folder(folder: Path, exclude: tuple[str, ...], cancelled: Event, caches: Path | None) -> Listing:
+    """What is there. Raises OSError."""
+    hashes = Hashes.of(folder, caches)
+    listing = Listing(folder, [], hashes, {})
+    for path, status in _files(folder, "", [(0, GitIgnoreSpec.from_lines([*ALWAYS_LEFT_OUT, *exclude]))]):
+        if cancelled.is_set() or len(listing.found) > MAX_FILES:
+            break
+        listing.found.append((path, status))
+        sha256 = None if status is None else hashes.known(path, status)
+        if sha256 is not None:
+            listing.known[path] = sha256
+    return listing
+
+
+def _refuse_too_many(folder: Path, manifest: list[Entry]) -> None:
+    """Their number is not all: the list of them must fit into one message."""
+    listed = json.dumps(manifest, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
+    if len(manifest) > MAX_FILES or len(listed) > MAX_LIST:
+        some = f"more than {MAX_FILES:,}" if len(manifest) > MAX_FILES else f"{len(manifest):,}"
+        raise RunFailed(
+            f"the working folder {folder} holds {some} files, too many to send.",
+            code="too_many_files",
+            hint="Name data folders in `exclude` or .gitignore; they are not sent then.",
+        )
+
+
+def _files(
+    folder: Path, below: str, ignores: list[tuple[int, GitIgnoreSpec]]
+) -> Iterator[tuple[str, os.stat_result | None]]:
+    """Paths of files, links and empty folders (which end in `/`) below `folder`; the status of what is a file.
+
+    Each spec in `ignores` applies below the folder of its .gitignore, whose path's length stands beside it.
+    """
+    here = folder / below
+    own = here / ".gitignore"
+    if own.is_file():
+        ignores = [*ignores, (len(below), GitIgnoreSpec.from_lines(own.read_text(errors="replace").splitlines()))]
+    with os.scandir(here) as scan:
+        entries = sorted(scan, key=lambda entry: entry.name)
+    for entry in entries:
+        path = below + entry.name
+        is_folder = entry.is_dir(follow_symlinks=False)
+        # The innermost .gitignore that says anything about a path decides, as in git.
+        verdicts = (spec.check_file((path + "/" * is_folder)[start:]).include for start, spec in reversed(ignores))
+        if next((verdict for verdict in verdicts if verdict is not None), False):
+            continue
+        if is_folder:
+            inside = _files(folder, path + "/", ignores)
+            # A folder with nothing to send in it is sent as such: a script may want to write there.
+            yield next(inside, (path + "/", None))
+            yield from inside
+        elif entry.is_symlink():
+            yield path, None
+        elif entry.is_file():
+            yield path, entry.stat()
+
+
+def _entry(listing: Listing, path: str, status: os.stat_result | None) -> Entry:
+    if path.endswith("/"):
+        return {"path": path.rstrip("/"), "folder": True}
+    if status is None:
+        return {"path": path, "link": str((listing.folder / path).readlink())}
+    sha256 = listing.known.get(path)
+    if sha256 is None:
+        whole = listing.folder / path
+        status = whole.stat()
+        with whole.open("rb") as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        listing.hashes.note(path, status, sha256)
+    return {"path": path, "mode": status.st_mode & 0o777, "size": status.st_size, "sha256": sha256}

@@ -1,0 +1,186 @@
+"""One launch: hosts reached and looked at, the plan made, code sent, keepers prepared, and the run started.
+
+Until the primary's keeper has the whole run, everything can be taken back: on any error, and on `cancel`, every host
+that was prepared gives up what it held. A desktop that dies meanwhile leaves keepers that give up by themselves.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+from torchyard_core.background import in_background
+from torchyard_core.errors import RunFailed
+from torchyard_core.launch.agents import AgentLink, Hosts
+from torchyard_core.launch.bandwidth import check_bandwidth, measure
+from torchyard_core.launch.checking import Checking, Ground
+from torchyard_core.launch.history import RunRecord
+from torchyard_core.launch.looking import Looking
+from torchyard_core.launch.plan import Plan
+from torchyard_core.launch.preflight import Check, not_there_yet
+from torchyard_core.launch.question import Ask, about_size, nobody, settle
+from torchyard_core.launch.run_id import new_run_id, utc_now
+from torchyard_core.launch.runnable import RUNNABLE
+from torchyard_core.launch.sending import send_everywhere
+from torchyard_core.launch.snapshot import Listing, Snapshot, take_snapshot
+from torchyard_core.launch.starting import prepare, start, take_back
+from torchyard_core.launch.telling import Telling
+from torchyard_core.launch.ways import check_ways
+from torchyard_core.topology.file import TopologyFile, dump, topology_from_text
+from torchyard_core.topology.model import Topology
+from torchyard_core.whoami import who_asks
+
+
+@dataclass
+class Started:
+    """A run that is under way."""
+
+    run_id: str
+    plan: Plan
+    primary: AgentLink
+    links: dict[str, AgentLink]
+    """By host, the primary's included."""
+    timings: dict[str, float]
+    """Seconds from the launch's begin: checked_s, sent_s, submitted_s."""
+
+
+@dataclass
+class Launch:
+    """A launch in the making. `run` does it all; `cancel`, from any thread, takes it back."""
+
+    source: TopologyFile
+    topology: Topology
+    name: str
+    hosts: Hosts
+    secret_values: dict[str, str]
+    on_event: Callable[[dict[str, Any]], None]
+    """Called with the events of `run --json`, on the thread of `run`."""
+    on_check: Callable[[Check], None] = lambda check: None
+    """Called with each line of the checklist, before its event."""
+    on_progress: Callable[[str, int, int], None] = lambda step, done, total: None
+    """Called with (`reaching`, `looking`, `sending`, `preparing` or `starting`; how far; of how much): hosts, but for
+    `sending`, which counts bytes."""
+    run_id: str = field(default_factory=new_run_id)
+    ask: Ask = nobody
+    """Answers questions (is so much to be sent?), on the thread of `run`; nobody does by default."""
+    caches: Path | None = None
+    """This computer's folder for hashes of files and measured bandwidths; without one all is found out anew."""
+    _links: dict[str, AgentLink] = field(default_factory=dict)
+    """Every host that may hold something of this launch."""
+
+    def __post_init__(self) -> None:
+        self._telling = Telling(self.on_event, self.on_check, self.on_progress)
+        self._over = Event()
+
+    def cancel(self) -> None:
+        """Takes the launch back, as soon as what is under way lets go."""
+        self._telling.cancelled.set()
+
+    def run(self) -> Started:
+        """Launches. Raises RunFailed with the first red line, a HostError, or Cancelled; nothing is left then."""
+        self._refuse_what_cannot_run()
+        telling = self._telling
+        try:
+            telling.say("run_state", state="checking")
+            telling.checks(not_there_yet(self.topology))
+            ground = Checking(self.source, self.topology, self.hosts, telling, self._links).run()
+            snapshot = self._check_further(ground)
+            timings = {"checked_s": telling.since()}
+            telling.say("run_state", state="sending")
+            if snapshot is not None:
+                send_everywhere(snapshot, ground.links, self.hosts, telling)
+            timings["sent_s"] = telling.since()
+            root = snapshot.root if snapshot else None
+            prepared = prepare(self.run_id, self.name, ground, root, self._record(ground.plan), telling)
+            telling.checks(check_ways(ground, prepared, telling))
+            start(self.run_id, self.topology, ground, prepared, self.secret_values, telling)
+            timings["submitted_s"] = telling.since()
+        except BaseException:
+            self._over.set()
+            take_back(self.run_id, self._links)
+            raise
+        telling.say("run_submitted", run_id=self.run_id)
+        return Started(self.run_id, ground.plan, ground.links[ground.primary], dict(ground.links), timings)
+
+    def record(self, started: Started, file: str) -> RunRecord:
+        """What this desktop notes of the run that was started from `file`."""
+        now = utc_now()
+        return RunRecord(
+            started.run_id,
+            self.name,
+            file,
+            started.primary.host,
+            started.plan.hosts,
+            submitted=now,
+            state="starting",
+            as_of=now,
+            topology=self._text(),
+            planned=planned_replicas(started.plan),
+        )
+
+    def _refuse_what_cannot_run(self) -> None:
+        kind = self.topology.strategy.kind
+        if kind not in RUNNABLE:
+            can = " and ".join(f"`{runnable}`" for runnable in RUNNABLE)
+            raise RunFailed(
+                f"the strategy `{kind}` is valid in a file and cannot be run yet.",
+                code="strategy_not_there",
+                hint=f"{can} can; set `strategy.kind`.",
+            )
+
+    def _check_further(self, ground: Ground) -> Snapshot | None:
+        """What the hosts and the links between them tell of themselves, while this computer reads its own folder."""
+        looking = Looking(ground)
+        file = self.caches / "bandwidth.json" if self.caches is not None else None
+        measuring = in_background(measure, ground, file, self._over)
+        snapshot = self._snapshot(ground)
+        self._telling.checks(looking.lines(self.topology.program.launcher, self._telling))
+        figures = self._telling.all({"": measuring})[""]
+        self._telling.checks(check_bandwidth(figures, time.time()))
+        return snapshot
+
+    def _snapshot(self, ground: Ground) -> Snapshot | None:
+        """The working folder as it is now; None where the run has none."""
+        program = self.topology.program
+        if program.workdir is None or self.source.folder is None:
+            return None
+        folder = (self.source.folder / program.workdir).resolve()
+
+        def ask_about_size(listing: Listing) -> None:
+            self._telling.stop_if_cancelled()
+            settle(about_size(folder, listing.unseen, len(ground.plan.hosts)), self.ask)
+
+        hashes = self.caches / "files" if self.caches is not None else None
+        snapshot = take_snapshot(folder, program.exclude, self._telling.cancelled, hashes, ask_about_size)
+        self._telling.stop_if_cancelled()
+        return snapshot
+
+    def _record(self, planned: Plan) -> dict[str, Any]:
+        return {
+            "primary": planned.primary,
+            "hosts": list(planned.hosts),
+            "submitted": utc_now(),
+            "launched_from": who_asks(),
+            "topology_file": self.source.source,
+            "topology": self._text(),
+            "strategy": self.topology.strategy.kind.value,
+            "replicas": planned_replicas(planned),
+        }
+
+    def _text(self) -> str:
+        """The topology as it is run: the file's text, unless settings were changed for this run."""
+        text = self.source.document.text
+        as_written = topology_from_text(text).topology
+        return text if as_written == self.topology else dump(self.topology)
+
+
+def planned_replicas(planned: Plan) -> list[dict[str, Any]]:
+    """Who runs where, as a run's record has it."""
+    return [
+        {"name": replica.name, "host": replica.host, "gpus": [gpu.uuid for gpu in replica.gpus]}
+        for replica in planned.replicas
+    ]

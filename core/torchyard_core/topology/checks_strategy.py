@@ -1,0 +1,64 @@
+"""Whether the pools are what the strategy works with."""
+
+from __future__ import annotations
+
+from torchyard_core.topology.findings import Findings, counted, error, warning
+from torchyard_core.topology.model import Launcher, Role, StrategyKind, Topology
+
+_NEEDS = {
+    StrategyKind.SANDBLASTER: Role.PS,
+    StrategyKind.DOWNPOUR: Role.PS,
+    StrategyKind.REDUCTION_SERVER: Role.REDUCER,
+}
+_CALLED = {Role.PS: "parameter servers (a pool with role ps)", Role.REDUCER: "reducers (a pool with role reducer)"}
+
+
+def check_strategy(topology: Topology) -> Findings:
+    kind = topology.strategy.kind
+    counts = {role: sum(pool.replicas for pool in topology.pools if pool.role is role) for role in Role}
+    needed = _NEEDS.get(kind)
+    if needed is not None and not counts[needed]:
+        yield error("strategy-needs", f"{kind} needs {_CALLED[needed]}, and there are none", "strategy", "kind")
+    yield from _unused_pools(topology, needed)
+    yield from _groups(topology, counts)
+    yield from _backups(topology, counts)
+    if topology.strategy.warm_start_steps and kind is not StrategyKind.DOWNPOUR:
+        message = f"`warm_start_steps` is for downpour; {kind} does not use it"
+        yield warning("strategy-ignores", message, "strategy", "warm_start_steps")
+
+
+def _unused_pools(topology: Topology, needed: Role | None) -> Findings:
+    if topology.program.launcher is Launcher.COMMAND:
+        return  # The framework, not the strategy, decides what its servers do.
+    for position, pool in enumerate(topology.pools):
+        if pool.role in (Role.PS, Role.REDUCER) and pool.role is not needed:
+            message = f"pool `{pool.name}` has nothing to do: {topology.strategy.kind} uses no {pool.role}"
+            yield warning("strategy-ignores", message, "pools", position, "role")
+
+
+def _groups(topology: Topology, counts: dict[Role, int]) -> Findings:
+    strategy = topology.strategy
+    groups = strategy.worker_groups
+    if groups is not None and groups > 1 and not strategy.kind.is_asynchronous:
+        message = f"{strategy.kind} trains in one group; `worker_groups` is for downpour and hogwild"
+        yield warning("strategy-ignores", message, "strategy", "worker_groups")
+    elif groups is not None and groups > max(1, counts[Role.WORKER]):
+        message = f"{groups} worker groups cannot be made of {counted(counts[Role.WORKER], 'worker')}"
+        yield error("strategy-counts", message, "strategy", "worker_groups")
+    servers = counts[Role.PS]
+    if _NEEDS.get(strategy.kind) is Role.PS and servers and strategy.server_groups > servers:
+        message = f"{strategy.server_groups} server groups cannot be made of {counted(servers, 'parameter server')}"
+        yield error("strategy-counts", message, "strategy", "server_groups")
+
+
+def _backups(topology: Topology, counts: dict[Role, int]) -> Findings:
+    strategy = topology.strategy
+    if not strategy.backup_workers:
+        return
+    trainers = counts[Role.CHIEF] + counts[Role.WORKER]
+    if strategy.kind is not StrategyKind.SANDBLASTER:
+        message = f"`backup_workers` is for sandblaster; {strategy.kind} does not use it"
+        yield warning("strategy-ignores", message, "strategy", "backup_workers")
+    elif strategy.backup_workers >= trainers:
+        message = f"{strategy.backup_workers} backup workers leave none of the {counted(trainers, 'trainer')} to count"
+        yield error("strategy-counts", message, "strategy", "backup_workers")

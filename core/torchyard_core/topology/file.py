@@ -1,0 +1,76 @@
+"""Topology files: read with line numbers, changed by `run --set`, written back as YAML."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from torchyard_core.topology.atomic_file import write_atomically
+from torchyard_core.topology.checks import check
+from torchyard_core.topology.hosts import HostFacts
+from torchyard_core.topology.model import Topology
+from torchyard_core.topology.problems import Place, Problem
+from torchyard_core.topology.settings import apply_settings
+from torchyard_core.topology.yaml_document import Document, parse, read_text
+from torchyard_core.topology.yaml_dump import dump_yaml
+from torchyard_core.topology.yaml_validate import validate
+
+
+@dataclass(frozen=True)
+class TopologyFile:
+    """A topology as it was read. `topology` is None where the file does not hold one; `problems` say why."""
+
+    document: Document
+    folder: Path | None
+    """Where the file lies: what `workdir` is relative to. None for text that is in no file."""
+    topology: Topology | None
+    problems: tuple[Problem, ...]
+    """Of reading alone: unknown keys, wrong values."""
+
+    @property
+    def source(self) -> str:
+        """The file as the user named it."""
+        return self.document.source
+
+    def line(self, place: Place) -> int | None:
+        return self.document.line(place)
+
+    def check(self, hosts: Sequence[HostFacts] | None = None) -> tuple[Problem, ...]:
+        """All problems, by line: of reading, and of what the topology means. With `hosts`, also of the fleet."""
+        found = list(self.problems)
+        if self.topology is not None:
+            found += check(self.topology, folder=self.folder, hosts=hosts, line=self.line)
+        return tuple(sorted(found, key=lambda problem: problem.line or 0))
+
+    def with_settings(self, settings: Sequence[str]) -> TopologyFile:
+        """As if the file said so: `["pools.workers.replicas=2"]`. Raises UsageError."""
+        if self.topology is None or not settings:
+            return self
+        return replace(self, topology=apply_settings(self.topology, settings))
+
+
+def read_topology(path: Path | str) -> TopologyFile:
+    """Reads a topology file. Raises FileProblem where there is no readable YAML."""
+    path = Path(path)
+    return topology_from_text(read_text(path), str(path), path.absolute().parent)
+
+
+def topology_from_text(text: str, source: str = "topology", folder: Path | None = None) -> TopologyFile:
+    """Reads a topology from text. Raises FileProblem where it is no YAML."""
+    document = parse(text, source)
+    topology, found = validate(Topology, document.data, document.composed.written, document.line)
+    problems = (*document.problems, *found)
+    if document.problems:
+        topology = None
+    return TopologyFile(document, folder, topology, problems)
+
+
+def dump(topology: Topology) -> str:
+    """The topology as YAML: the model's order of keys, only what was set. Equal topologies give equal text."""
+    return dump_yaml(topology.as_data())
+
+
+def write_topology(path: Path | str, topology: Topology) -> None:
+    """Writes the file whole or not at all."""
+    write_atomically(Path(path), dump(topology))

@@ -1,0 +1,53 @@
+"""What a pin says: a host, or GPUs of one. Also how GPUs are named elsewhere (`HOST:0-3`)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_HOST = re.compile(r"[^\s:/]+")
+MAX_GPU_INDEX = 1023
+
+
+@dataclass(frozen=True, slots=True)
+class GpuChoice:
+    """A host, and which of its GPUs: `indices` is None where any will do, empty for none at all."""
+
+    host: str
+    indices: tuple[int, ...] | None = None
+    every: bool = False
+    """All GPUs of the host: `HOST:*`."""
+
+
+def parse_pin(text: str) -> GpuChoice:
+    """Reads `HOST`, `HOST:2`, `HOST:0-3`, `HOST:0,2`, `HOST:*` or `HOST:cpu`.
+
+    Raises ValueError with a sentence.
+    """
+    host, colon, gpus = text.strip().partition(":")
+    if not _HOST.fullmatch(host):
+        raise ValueError(f"'{text}' is not a host, or a host and its GPUs like `gpu-b:2` or `gpu-b:0-3`")
+    if not colon:
+        return GpuChoice(host)
+    if gpus == "*":
+        return GpuChoice(host, every=True)
+    if gpus == "cpu":
+        return GpuChoice(host, ())
+    return GpuChoice(host, _indices(gpus, text))
+
+
+def _indices(gpus: str, text: str) -> tuple[int, ...]:
+    found: list[int] = []
+    for part in gpus.split(","):
+        match = re.fullmatch(r"\s*([0-9]{1,4})(?:-([0-9]{1,4}))?\s*", part)
+        if match is None:
+            raise ValueError(f"in '{text}' the GPUs must be numbers, like `gpu-b:2`, `gpu-b:0-3` or `gpu-b:0,2`")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if first > last:
+            raise ValueError(f"in '{text}' the range {first}-{last} runs backwards")
+        if last > MAX_GPU_INDEX:
+            raise ValueError(f"in '{text}' there is no GPU {last}")
+        found += range(first, last + 1)
+    if len(set(found)) != len(found):
+        raise ValueError(f"'{text}' names a GPU twice")
+    return tuple(found)

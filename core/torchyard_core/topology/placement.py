@@ -1,0 +1,256 @@
+"""Which replica goes to which host and onto which of its GPUs. Deterministic: the same question, the same answer.
+
+Pins come first, those to GPUs before those to hosts. Then pools by how little there is for them to choose from, so
+that those who could go anywhere leave it to them; among equals trainers, then evaluators, then servers and reducers.
+
+- *pack* stays on a host while it fits; then it takes the smallest host that holds all that is left, else the
+  largest. The chief packs together with the workers, so it is near them.
+- *spread* goes round the hosts: first the one with the fewest of its kin (trainers; servers and reducers), then
+  with the fewest replicas of the run. Pools without GPUs spread unless they say otherwise.
+- A chief without GPUs goes where most workers are, once these have their places.
+- Servers and reducers go to hosts without GPUs as long as one has room.
+- A host that was never checked counts as able; packing takes it after those that are known to be.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+
+from torchyard_core.topology.hosts import Gpu, HostFacts
+from torchyard_core.topology.model import PlacementRule, Pool, Role, Topology
+from torchyard_core.topology.pins import GpuChoice, parse_pin
+from torchyard_core.topology.placement_reasons import why_not
+from torchyard_core.topology.problems import LineOf, Problem, no_lines
+from torchyard_core.topology.replicas import Replica, replicas_of
+from torchyard_core.topology.room import SERVERS, TRAINERS, Room, kin
+
+MANY = 1_000_000
+"""More GPUs than any fleet has: pools that take GPUs come before pools that take none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A replica's host and its GPUs there."""
+
+    host: str
+    gpus: tuple[Gpu, ...]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Slots by replica, and why the others have none."""
+
+    slots: Mapping[str, Slot]
+    problems: tuple[Problem, ...]
+
+
+def place(topology: Topology, hosts: Sequence[HostFacts], line: LineOf = no_lines) -> Placement:
+    """Gives every replica that fits a host and GPUs. GPUs in a host's `busy_gpus` are left alone."""
+    return _Placing(topology, hosts, line).placement()
+
+
+class _Placing:
+    """One placement in progress."""
+
+    def __init__(self, topology: Topology, hosts: Sequence[HostFacts], line: LineOf):
+        self._topology = topology
+        self._line = line
+        self._rooms = [Room(host, order) for order, host in enumerate(hosts)]
+        self._by_name = {room.host.name: room for room in self._rooms}
+        self._slots: dict[str, Slot] = {}
+        self._failed_pins: set[str] = set()
+        self._choices: dict[object, float] = {}
+        self._problems: list[Problem] = []
+
+    def placement(self) -> Placement:
+        replicas = replicas_of(self._topology)
+        self._place_pinned(replicas)
+        settled = {*self._slots, *self._failed_pins}
+        left: dict[int, list[Replica]] = {}
+        for replica in replicas:
+            if replica.name not in settled:
+                left.setdefault(replica.pool_index, []).append(replica)
+        for pool_index in sorted(left, key=self._turn):
+            self._place_pool(left[pool_index], left)
+        self._warn_of_unchecked()
+        return Placement(self._slots, tuple(self._problems))
+
+    def _turn(self, pool_index: int) -> tuple[float, int, int]:
+        """When a pool's turn comes."""
+        pool = self._topology.pools[pool_index]
+        after = {Role.WORKER: 1, Role.EVALUATOR: 3, Role.PS: 4, Role.REDUCER: 4}.get(pool.role, 0)
+        if pool.role is Role.CHIEF and not pool.gpus and self._workers_take_gpus():
+            after = 2
+        return self._choice(pool), after, pool_index
+
+    def _choice(self, pool: Pool) -> float:
+        """How much there is that would do for a pool: GPUs, or hosts where it sets CPUs or memory aside."""
+        if not pool.gpus and pool.cpus is None and pool.memory_gb is None:
+            return inf
+        wish = (pool.hosts, tuple(sorted(pool.labels.items())), pool.gpus > 0, pool.gpu_model, pool.gpu_memory_gb)
+        if wish not in self._choices:
+            allowed = self._allowed(pool)
+            gpus = sum(room.free_gpus(pool) for room in allowed)
+            self._choices[wish] = gpus if pool.gpus else MANY + len(allowed)
+        return self._choices[wish]
+
+    def _workers_take_gpus(self) -> bool:
+        return any(pool.gpus for pool in self._topology.pools if pool.role is Role.WORKER)
+
+    # Pins
+
+    def _place_pinned(self, replicas: Sequence[Replica]) -> None:
+        choices: list[tuple[Replica, GpuChoice]] = []
+        for replica in replicas:
+            text = self._topology.pins.get(replica.name)
+            if text is None:
+                continue
+            try:
+                choices.append((replica, parse_pin(text)))
+            except ValueError as problem:
+                self._fail_pin(replica, f"{replica.name} cannot be placed: {problem}")
+        # A pin to GPUs must find them free, whatever a pin to the host would take.
+        for replica, choice in sorted(choices, key=lambda pair: not pair[1].indices):
+            self._place_pin(replica, choice)
+
+    def _place_pin(self, replica: Replica, choice: GpuChoice) -> None:
+        room = self._by_name.get(choice.host)
+        if room is None:
+            self._fail_pin(replica, f"{replica.name} is pinned to {choice.host}, which the fleet does not have")
+            return
+        if not choice.indices:
+            if room.fits(replica.pool):
+                self._slots[replica.name] = Slot(room.host.name, room.take(replica.pool))
+            else:
+                reason = why_not([replica.name], replica.pool, [room], [room])
+                self._fail_pin(replica, f"on {choice.host}, where it is pinned, {reason}")
+            return
+        gpus = tuple(gpu for index in choice.indices if (gpu := room.named(index)) is not None)
+        if len(gpus) < len(choice.indices):
+            there = {gpu.index for gpu in gpus}
+            missing = next(index for index in choice.indices if index not in there)
+            self._fail_pin(
+                replica, f"{replica.name} is pinned to {choice.host}:{missing}, {_why_not_free(room.host, missing)}"
+            )
+            return
+        self._slots[replica.name] = Slot(room.host.name, room.take_these(replica.pool, gpus))
+
+    def _fail_pin(self, replica: Replica, message: str) -> None:
+        self._failed_pins.add(replica.name)
+        line = self._line(("pins", replica.name))
+        self._problems.append(Problem("error", "no-room", message, line, f"pins.{replica.name}"))
+
+    # Pools
+
+    def _place_pool(self, replicas: list[Replica], left: Mapping[int, list[Replica]]) -> None:
+        pool, pool_index = replicas[0].pool, replicas[0].pool_index
+        allowed = self._allowed(pool)
+        rule = pool.placement or (PlacementRule.PACK if pool.gpus else PlacementRule.SPREAD)
+        if pool.placement is None and not any(room.host.checked for room in allowed):
+            rule = PlacementRule.SPREAD  # Packing needs to know how much fits.
+        if rule is PlacementRule.PACK:
+            rooms = self._packed(pool, allowed, len(replicas), self._companions(pool, left))
+        else:
+            rooms = self._spread(pool, allowed)
+        for position, replica in enumerate(replicas):
+            room = next(rooms, None)
+            if room is None:
+                names = [other.name for other in replicas[position:]]
+                message = why_not(names, pool, self._rooms, allowed)
+                line = self._line(("pools", pool_index))
+                self._problems.append(Problem("error", "no-room", message, line, f"pools.{pool.name}"))
+                return
+            self._slots[replica.name] = Slot(room.host.name, room.take(pool))
+
+    def _allowed(self, pool: Pool) -> list[Room]:
+        """Hosts that the pool's `hosts` and `labels` leave, in the order of `hosts`, else of the fleet."""
+        rooms = self._rooms
+        if pool.hosts:
+            rooms = [self._by_name[name] for name in dict.fromkeys(pool.hosts) if name in self._by_name]
+        wanted = pool.labels.items()
+        if not wanted:
+            return rooms
+        return [room for room in rooms if all(room.host.labels.get(key) == value for key, value in wanted)]
+
+    def _companions(self, pool: Pool, left: Mapping[int, list[Replica]]) -> int:
+        """GPUs of the workers that the chief had better leave room for on its host."""
+        if pool.role is not Role.CHIEF:
+            return 0
+        return sum(
+            replica.pool.gpus for replicas in left.values() for replica in replicas if replica.role is Role.WORKER
+        )
+
+    def _packed(self, pool: Pool, allowed: list[Room], count: int, companions: int) -> Iterator[Room]:
+        """A host for each of `count` replicas in turn, as few hosts as can be."""
+        current = self._last_of_trainers(allowed) if pool.role is Role.WORKER else None
+        for number in range(count):
+            if current is None or not current.fits(pool):
+                wanted = (count - number) * pool.gpus + companions
+                # Of equals `min` takes the first: the order of `hosts`, else of the fleet.
+                fitting = (room for room in allowed if room.fits(pool))
+                current = min(fitting, key=lambda room: self._pack_key(room, pool, wanted), default=None)
+                if current is None:
+                    return
+            yield current
+
+    def _last_of_trainers(self, allowed: list[Room]) -> Room | None:
+        """The host where the chief, or another pool of workers, went last."""
+        for name in reversed(self._slots):
+            if name.startswith((f"{Role.CHIEF}-", f"{Role.WORKER}-")):
+                room = self._by_name[self._slots[name].host]
+                return room if room in allowed else None
+        return None
+
+    def _pack_key(self, room: Room, pool: Pool, wanted: int) -> tuple[float, ...]:
+        free = room.free_gpus(pool) if pool.gpus else 0.0
+        holds_all = free >= wanted
+        return (
+            not room.host.checked,
+            self._shuns(room, pool),
+            not holds_all,
+            free if holds_all else -free,
+            -room.kin[kin(pool.role)],
+        )
+
+    def _spread(self, pool: Pool, allowed: list[Room]) -> Iterator[Room]:
+        """Hosts in turn, for as long as one has room."""
+
+        def key(room: Room) -> tuple[float, ...]:
+            near = -room.kin[TRAINERS] if pool.role is Role.CHIEF else room.kin[kin(pool.role)]
+            return (self._shuns(room, pool), near, room.replicas, not room.host.checked)
+
+        heap = [(key(room), position, room) for position, room in enumerate(allowed)]
+        heapq.heapify(heap)
+        while heap:
+            _, position, room = heap[0]
+            if not room.fits(pool):
+                heapq.heappop(heap)
+                continue
+            yield room
+            heapq.heapreplace(heap, (key(room), position, room))
+
+    def _shuns(self, room: Room, pool: Pool) -> bool:
+        """Servers and reducers leave hosts with GPUs to those that use them."""
+        return kin(pool.role) == SERVERS and bool(room.host.gpus)
+
+    def _warn_of_unchecked(self) -> None:
+        used = {slot.host for slot in self._slots.values()}
+        for room in self._rooms:
+            if room.host.name in used and not room.host.checked:
+                message = f"{room.host.name} was never checked and counts as able; see `torchyard hosts check`"
+                path = f"hosts.{room.host.name}"
+                self._problems.append(Problem("warning", "unchecked-host", message, path=path))
+
+
+def _why_not_free(host: HostFacts, index: int) -> str:
+    """Why a GPU that a pin names cannot be had."""
+    gpu = host.gpu_at(index)
+    if gpu is None:
+        return "which does not exist" if host.checked else "which is taken"
+    user = host.user_of(gpu)
+    if user is None:
+        return "which is taken"
+    return f"which {user} is using" if user else "which somebody else is using"

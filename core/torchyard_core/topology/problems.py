@@ -1,0 +1,104 @@
+"""What can be wrong with a document: one value for `validate`, `plan`, the editor and the fleet file alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from difflib import get_close_matches
+from typing import Any, Literal
+
+Severity = Literal["error", "warning"]
+Place = tuple[str | int, ...]
+"""Where in a document: keys and positions, outermost first."""
+LineOf = Callable[[Place], int | None]
+"""Finds the line of a place in the file that it came from."""
+
+CODES = {
+    # Reading
+    "unknown-key": "a key that no block of this kind has",
+    "missing-key": "a key that must be there",
+    "wrong-value": "a value of the wrong kind, or out of range",
+    "duplicate-key": "a key that is given twice",
+    # Pools
+    "duplicate-pool": "two pools of one name",
+    "bad-name": "a name with characters that do not work",
+    "chief-count": "more than one chief",
+    "no-trainers": "neither a chief nor a worker",
+    "too-many-replicas": "more replicas than anyone means",
+    "min-replicas": "min_replicas is more than replicas",
+    "gpus-unused": "GPUs for servers or reducers, which use none",
+    "gpu-wish": "a wish about GPUs in a pool that takes none",
+    # Strategy
+    "strategy-needs": "the strategy lacks a pool that it cannot work without",
+    "strategy-ignores": "a pool or setting that the strategy does not use",
+    "strategy-counts": "groups or backups that do not fit the number of replicas",
+    # Pins and hosts
+    "bad-pin": "a pin that cannot be read",
+    "unknown-replica": "a pin of a replica that no pool has",
+    "pin-gpus": "a pin to other than the pool's number of GPUs",
+    "pin-clash": "two replicas pinned to one GPU",
+    "pin-outside": "a pin to a host that the pool does not list",
+    "unknown-host": "a host that the fleet does not have",
+    "unknown-gpu": "a GPU that the host does not have",
+    # Program
+    "no-program": "nothing to run",
+    "launcher": "keys of the other launcher, or script and module both",
+    "workdir-missing": "the working folder is not there",
+    "script-missing": "the script is not there",
+    "notify-missing": "the notify program is not there",
+    "bad-variable": "a name that no environment variable can have",
+    "reserved-variable": "a variable that Torchyard itself sets",
+    "secret-shown": "a secret whose value is also written in the file",
+    "bad-text": "text with a NUL character, which no program can be given",
+    # Fleet file
+    "duplicate-host": "two hosts of one name",
+    "local-host": "a setting of SSH for a host that is reached without",
+    # Placement
+    "no-room": "no host can take the replica",
+    "unchecked-host": "a host that was never checked counts as able",
+}
+"""Every code with what it means; docs and editor words follow this table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One sentence about one place of a document. `path` is written as in `run --set`: `pools.workers.replicas`."""
+
+    severity: Severity
+    code: str
+    message: str
+    line: int | None = None
+    path: str = ""
+
+    def printed(self, source: str) -> str:
+        """As `validate` prints it: `file:line: severity code message`."""
+        return f"{source}:{self.line or 1}: {self.severity} {self.code} {self.message}"
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+MAX_PROBLEMS = 500
+"""Said of one document. A file that is wrong from end to end is not told so a hundred thousand times."""
+
+
+def no_lines(place: Place) -> int | None:
+    """LineOf for a document that was never a file."""
+    return None
+
+
+def has_errors(problems: Iterable[Problem]) -> bool:
+    return any(problem.severity == "error" for problem in problems)
+
+
+def near_miss(word: str, known: Iterable[str], cutoff: float = 0.55) -> str | None:
+    """The known word that `word` was probably meant to be. Capitals and `-` for `_` don't count."""
+    by_folded = {name.lower().replace("-", "_"): name for name in known}
+    close = get_close_matches(word.lower().replace("-", "_"), by_folded, n=1, cutoff=cutoff)
+    return by_folded[close[0]] if close else None
+
+
+def did_you_mean(word: str, known: Iterable[str], cutoff: float = 0.55) -> str:
+    """`; did you mean `x`?`, or nothing."""
+    close = near_miss(word, known, cutoff)
+    return f"; did you mean `{close}`?" if close is not None else ""

@@ -1,0 +1,35 @@
+"""Environment variables that Torchyard sets for every replica, and that a user's own may not replace."""
+
+from __future__ import annotations
+
+import re
+
+_NAMES = frozenset(
+    (
+        "RANK",
+        "LOCAL_RANK",
+        "WORLD_SIZE",
+        "LOCAL_WORLD_SIZE",
+        "GROUP_RANK",
+        "GROUP_WORLD_SIZE",
+        "ROLE_NAME",
+        "ROLE_RANK",
+        "ROLE_WORLD_SIZE",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "CLUSTER_SPEC",
+        "TF_CONFIG",
+        "CUDA_VISIBLE_DEVICES",
+    )
+)
+_PREFIXES = ("TORCHELASTIC_", "TORCHYARD_")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def is_reserved(variable: str) -> bool:
+    """Setting it by hand would break the run: ranks that don't find each other, GPUs of somebody else."""
+    return variable in _NAMES or variable.startswith(_PREFIXES)
+
+
+def is_variable_name(word: str) -> bool:
+    return _VARIABLE.fullmatch(word) is not None

@@ -1,0 +1,81 @@
+"""`torchyard-gui [FILE]`: opens the window. What takes long to import comes after the first paint, torch never."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torchyard_core.home import Home
+    from torchyard_gui.windows.main_window import MainWindow
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Opens the window and returns the exit status when it was closed."""
+    options = _options().parse_args(argv)
+    gc.disable()  # what is made on the way to the first paint stays: looking for garbage in it takes its time
+
+    import logging
+    import signal
+
+    from PySide6.QtWidgets import QApplication
+
+    from torchyard_core.home import Home
+
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    home = Home(options.home.expanduser()) if options.home else Home.default()
+    application = QApplication([sys.argv[0]])
+    application.setApplicationName("torchyard")
+    application.setApplicationDisplayName("Torchyard")
+    application.setDesktopFileName("torchyard")
+    # Ctrl-C in the terminal ends the program at once, as it does with every other; drawings have their snapshot.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    window = make_window(home, options.fleet.expanduser() if options.fleet else home.fleet_file, options.file)
+    window.show()
+    gc.freeze()
+    gc.enable()
+    return application.exec()
+
+
+def make_window(home: Home, fleet_file: Path, file: Path | None = None) -> MainWindow:
+    """The window with its models, shown by who asked for it. Without a file, an untitled topology is open."""
+    from PySide6.QtWidgets import QApplication
+
+    from torchyard_gui.theme.theme import theme
+    from torchyard_gui.windows.main_window import MainWindow
+    from torchyard_gui.windows.window_settings import WindowSettings
+    from torchyard_gui.windows.wiring import Wiring
+
+    application = QApplication.instance()
+    assert isinstance(application, QApplication)
+    settings = WindowSettings(home.path / "window.ini")
+    theme().set_mode(settings.mode)
+    theme().prepare(application)
+    window = MainWindow(settings)
+    wiring = Wiring(window, home, fleet_file)
+    settings.restore(window)
+    if file is not None:
+        wiring.open_file(file)
+    else:
+        window.show_page("topology")
+    theme().install(application)
+    return window
+
+
+def _options() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="torchyard-gui",
+        description="Draw a training cluster, launch it on your own GPU hosts, and watch it live.",
+    )
+    parser.add_argument("file", nargs="?", type=Path, metavar="FILE", help="a topology file to open")
+    parser.add_argument("--home", type=Path, help="folder of your own files (default: $TORCHYARD_HOME)")
+    parser.add_argument("--fleet", type=Path, help="the fleet file (default: fleet.yaml in the home)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,399 @@
+"""The fleet as the window knows it: the fleet file's hosts, what was found on each, and what is done to them.
+
+All of it is used on the GUI thread, but `fleet`, which may be asked for on any.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from PySide6.QtCore import QObject, QTimer, Signal
+
+from torchyard_core.background import in_background
+from torchyard_core.errors import TorchyardError
+from torchyard_core.fleet.facts import Facts, forget_facts, load_facts, planner_hosts
+from torchyard_core.fleet.host_check import HostCheck, check_host, failed_check
+from torchyard_core.fleet.host_keys import ShownKey, record_key, show_key
+from torchyard_core.fleet.inventory import DEFAULT_HOSTS, Host, Inventory, add_host, read_fleet, remove_host
+from torchyard_core.home import Home
+from torchyard_core.topology.hosts import HostFacts
+from torchyard_gui.bridge.file_signature import signature_of
+from torchyard_gui.bridge.first_status import checked_at, first_status
+from torchyard_gui.bridge.host_status import UNKNOWN, Doing, HostStatus, now
+from torchyard_gui.bridge.jobs import Cancelled, Job, Jobs, explain
+from torchyard_gui.bridge.login_questions import LoginQuestions
+from torchyard_gui.bridge.planned_hosts import PlannedHosts
+
+if TYPE_CHECKING:
+    from torchyard_core.fleet.fleet import Fleet
+    from torchyard_core.fleet.link import Link
+
+SAMPLE_EVERY_MS = 1000
+SILENT_AFTER_S = 10.0
+"""A host that has not answered for so long is told as unknown."""
+
+Failed = Callable[[TorchyardError], None]
+
+
+class FleetModel(QObject):
+    """The hosts, each with its state. Changes are told by name."""
+
+    hosts_changed = Signal()
+    """Another list of hosts, or another `problem` of the fleet file."""
+    host_changed = Signal(str)
+    """A host's state, or what is known of it or under way there."""
+    use_changed = Signal(str)
+    """Who uses a host, up to once a second while somebody watches."""
+    facts_changed = Signal()
+    """`facts()` are others: a host was added or looked at, somebody took a GPU or let go of one."""
+
+    def __init__(
+        self, home: Home, fleet_file: Path, parent: QObject | None = None, questions: LoginQuestions | None = None
+    ):
+        """`questions`: who asks the user for passphrases, passwords and codes; nobody by default."""
+        super().__init__(parent)
+        self.questions = questions or LoginQuestions(self)
+        self._asks = questions is not None
+        self.home = home
+        self.fleet_file = fleet_file
+        self.facts_file = fleet_file.with_name("facts.json")
+        self.jobs = Jobs(self)
+        self.problem: TorchyardError | None = None
+        """What is wrong with the fleet file; `hosts` are then those of its last good text."""
+        self.has_looked = False
+        """Whether hosts were asked since the window was opened."""
+        self._inventory = Inventory(fleet_file, DEFAULT_HOSTS, (), None)
+        self._statuses: dict[str, HostStatus] = {}
+        self._file_seen: object = None
+        self._facts_seen: object = None
+        self._known: dict[str, Facts] = {}
+        self._under_way: dict[str, Job] = {}
+        self._sampling: dict[str, Job] = {}
+        self._links: dict[str, Link] = {}
+        self._fleet: Fleet | None = None
+        self._fleet_lock = threading.Lock()
+        self._closed = False
+        self._clock = QTimer(self)
+        self._clock.setInterval(SAMPLE_EVERY_MS)
+        self._clock.timeout.connect(self._tick)
+        self._watchers: set[str] = set()
+        self._planned = PlannedHosts(self, home.history)
+        self._planned.changed.connect(self.facts_changed)
+        self._read_file()
+        self._read_facts()
+        self.hosts_changed.connect(self._planned.tell)
+        for signal in (self.host_changed, self.use_changed):
+            signal.connect(lambda name: self._planned.look(name, self.status(name)))
+
+    # -- what is known
+
+    @property
+    def hosts(self) -> Sequence[HostStatus]:
+        """Every host, in the fleet file's order."""
+        return tuple(self._statuses.values())
+
+    def status(self, name: str) -> HostStatus | None:
+        """One host; None where the fleet has none of that name."""
+        return self._statuses.get(name)
+
+    def facts(self) -> Sequence[HostFacts]:
+        """Every host as the planner sees it, with who uses its GPUs where that is known now."""
+        return tuple(map(self._planned.of, self._statuses.values()))
+
+    @property
+    def inventory(self) -> Inventory:
+        """The fleet file's last good reading."""
+        return self._inventory
+
+    @property
+    def fleet(self) -> Fleet:
+        """The links to hosts, shared by all that the window does. Made when first asked for; best on a thread."""
+        from torchyard_core.fleet.fleet import Fleet  # paramiko takes a quarter of a second
+
+        with self._fleet_lock:
+            if self._fleet is None:
+                ours = self.home.known_hosts, self.facts_file
+                self._fleet = Fleet(self._inventory.hosts, *ours, self.questions if self._asks else None)
+                if self._closed:
+                    self._fleet.close()
+            return self._fleet
+
+    def refresh(self) -> None:
+        """Reads what changed on disk: the fleet file and the facts may be written by the command line too."""
+        if signature_of(self.fleet_file) != self._file_seen:
+            self._read_file()
+            self.hosts_changed.emit()
+        self._read_facts()
+
+    # -- what is done
+
+    def check(self, names: Iterable[str] | None = None) -> None:
+        """Asks hosts (all by default) how they are. Puts nothing on them."""
+        self.refresh()
+        self.questions.begin()
+        self.has_looked = self.has_looked or names is None
+        self._start(names, "checking", install=False)
+
+    def deploy(self, names: Iterable[str]) -> None:
+        """Puts the agent on hosts, or brings it up to date there, and looks at what they have."""
+        self.questions.begin()
+        self._start(names, "deploying", install=True)
+
+    def cancel(self, names: Iterable[str]) -> None:
+        """What is under way on these hosts ends, or is no longer waited for."""
+        for name in names:
+            if job := self._under_way.pop(name, None):
+                job.cancel()
+                self._change(name, doing=None)
+        if not self._under_way:
+            self.questions.hush()
+
+    def add(self, host: Host) -> None:
+        """Writes one more host into the fleet file. Raises TorchyardError."""
+        add_host(self.fleet_file, host)
+        self.refresh()
+
+    def remove(self, name: str) -> None:
+        """Takes a host out of the fleet file; its agent stays on it. Raises TorchyardError."""
+        remove_host(self.fleet_file, name)
+        forget_facts(self.facts_file, name)
+        self.refresh()
+
+    def ask_key(self, name: str, done: Callable[[ShownKey], None], failed: Failed, owner: QObject | None = None) -> Job:
+        """Asks a host, or a bastion on the way to one, for the key that it shows."""
+        inventory = self._inventory
+        self.questions.begin()
+        return self.jobs.run(lambda: show_key(inventory, name, self.fleet.dialer), done, failed, owner=owner)
+
+    def trust(self, key: ShownKey, done: Callable[[], None], failed: Failed, owner: QObject | None = None) -> Job:
+        """Records a key that the user vouches for."""
+        return self.jobs.run(lambda: record_key(key, self.fleet.dialer), lambda _: done(), failed, owner=owner)
+
+    def watch(self, on: bool, by: str = "") -> None:
+        """Whether somebody looks: only then are hosts asked who uses them, and files looked at for changes.
+
+        `by` tells apart who does: pages come and go in any order.
+        """
+        if on and not self._closed:
+            self._watchers.add(by)
+            self._clock.start()
+            self._tick()
+            return
+        self._watchers.discard(by)
+        if not self._watchers:
+            self._clock.stop()
+
+    def close(self) -> None:
+        """Lets go of everything without waiting: links say goodbye on threads of their own."""
+        self._clock.stop()
+        self._planned.stop()
+        self._closed = True
+        self.questions.close()
+        self.jobs.close()
+        for job in (*self._under_way.values(), *self._sampling.values()):
+            job.cancel()
+        with self._fleet_lock:
+            if self._fleet is not None:
+                in_background(self._fleet.close)
+
+    # -- checks and deploys, on threads
+
+    def _start(self, names: Iterable[str] | None, kind: str, *, install: bool) -> None:
+        wanted = [
+            name
+            for name in (self._statuses if names is None else names)
+            if name in self._statuses and name not in self._under_way
+        ]
+        if not wanted or self._closed:
+            return
+        if self._fleet is not None:
+            self._fleet.use(self._inventory.hosts)  # the user's ~/.ssh/config may have changed meanwhile
+        jobs = {name: Job() for name in wanted}
+        self._under_way |= jobs
+        for name in wanted:
+            self._change(name, doing=Doing("waiting" if len(wanted) > 1 else kind), remark="")
+
+        def ask(name: str) -> HostCheck | None:
+            return self._ask(name, jobs[name], kind, install)
+
+        def arrived(name: str, answer: Any) -> None:
+            self.jobs.tell(self._arrived, name, jobs[name], kind, answer)
+
+        def failed(error: TorchyardError) -> None:
+            for name in wanted:
+                self._arrived(name, jobs[name], kind, failed_check(name, UNKNOWN, error))
+
+        self.jobs.run(lambda: self.fleet.each(wanted, ask, arrived), failed=failed)
+
+    def _ask(self, name: str, job: Job, kind: str, install: bool) -> HostCheck | None:
+        """On a thread. None: it was cancelled."""
+
+        def doing(what: Doing) -> None:
+            job.checkpoint()
+            self.jobs.tell(self._doing, name, job, what)
+
+        try:
+            doing(Doing(kind))
+            return check_host(
+                self.fleet,
+                name,
+                install=install,
+                replace_same_version=install,
+                progress=lambda host, done, total: doing(Doing("sending", done, total)),
+                looking=lambda: doing(Doing("looking")),
+            )
+        except Cancelled:
+            return None
+        except Exception as error:  # one host's trouble, whatever it is, keeps no answer of the others
+            return failed_check(name, UNKNOWN, explain(error))
+
+    def _doing(self, name: str, job: Job, what: Doing) -> None:
+        if self._under_way.get(name) is job:
+            self._change(name, doing=what)
+
+    def _arrived(self, name: str, job: Job, kind: str, answer: HostCheck | TorchyardError | None) -> None:
+        if self._under_way.get(name) is not job or not job.finish():
+            return
+        del self._under_way[name]
+        if not isinstance(answer, HostCheck):
+            self._change(name, doing=None)
+            return
+        self._read_facts()
+        self._statuses[name] = self._statuses[name].checked(answer, now(), self._remark(answer, kind))
+        self._hold_link(name)
+        self.host_changed.emit(name)
+
+    def _remark(self, check: HostCheck, kind: str) -> str:
+        """A newer agent than ours is never replaced: who wanted to deploy should know."""
+        from torchyard_core.fleet.archive import build_archive
+
+        theirs = check.agent["version"] if check.agent else ""
+        return str(theirs) if kind == "deploying" and theirs not in ("", build_archive().version) else ""
+
+    # -- links, and who uses what
+
+    def _hold_link(self, name: str) -> None:
+        """Hears of the end of a host's link."""
+        link = self._fleet.open_link(name) if self._fleet is not None else None
+        if link is not None and self._links.get(name) is not link:
+            self._links[name] = link
+            link.on_close(partial(self.jobs.tell, self._lost, name, link))
+
+    def _lost(self, name: str, link: Link) -> None:
+        if self._links.get(name) is not link:
+            return
+        del self._links[name]
+        why = TorchyardError(f"the connection to {name} was lost.", code="lost", hint="What runs there goes on.")
+        self._silent(name, why, now())
+
+    def _silent(self, name: str, why: TorchyardError, heard: datetime) -> None:
+        status = self._statuses.get(name)
+        # Deploying ends a link itself, and tells how it went on.
+        if status is not None and status.answers and name not in self._under_way:
+            self._statuses[name] = status.silent(why, heard)
+            self.host_changed.emit(name)
+
+    def _tick(self) -> None:
+        self.refresh()
+        if self._fleet is None:
+            return
+        for name in tuple(self._statuses):
+            link = self._fleet.open_link(name)
+            if link is None or name in self._sampling:
+                continue
+            if self._links.get(name) is not link and not self._statuses[name].answers:
+                self._start([name], "checking", install=False)  # somebody else, a launch maybe, has reached it
+            self._hold_link(name)
+            self._sample(name, link)
+
+    def _sample(self, name: str, link: Link) -> None:
+        """Asks once; not again before that was answered."""
+        asked = now()
+        job = Job()
+        self._sampling[name] = job
+
+        def done(sample: dict[str, Any]) -> None:
+            self._sampling.pop(name, None)
+            self._sampled(name, sample)
+
+        def failed(error: TorchyardError) -> None:
+            self._sampling.pop(name, None)
+            self._silent(name, error, asked)
+
+        self.jobs.run(lambda: link.call("telemetry.sample", {}, SILENT_AFTER_S), done, failed, job=job)
+
+    def _sampled(self, name: str, sample: dict[str, Any]) -> None:
+        before = self._statuses.get(name)
+        if before is None:
+            return
+        after = self._statuses[name] = before.sampled(sample, now())
+        if after.state != before.state:
+            self.host_changed.emit(name)
+        else:
+            self.use_changed.emit(name)
+
+    # -- files
+
+    def _read_file(self) -> None:
+        self._file_seen = signature_of(self.fleet_file)
+        try:
+            inventory = read_fleet(self.fleet_file).usable()
+        except TorchyardError as error:
+            self.problem = error
+            if self._statuses:
+                return
+            inventory = Inventory(self.fleet_file, (), (), None)
+        else:
+            self.problem = None
+        self._inventory = inventory
+        before = self._statuses
+        planned = planner_hosts(inventory.hosts, self._known)
+        self._statuses = {
+            host.name: self._kept(before.get(host.name), host, facts)
+            for host, facts in zip(inventory.hosts, planned, strict=True)
+        }
+        for name in before.keys() - {name for name, status in self._statuses.items() if status is before.get(name)}:
+            self._links.pop(name, None)
+            for under_way in (self._under_way, self._sampling):
+                if job := under_way.pop(name, None):
+                    job.cancel()
+        with self._fleet_lock:
+            fleet = self._fleet
+        if fleet is not None:
+            fleet.use(inventory.hosts)
+
+    def _kept(self, before: HostStatus | None, host: Host, facts: HostFacts) -> HostStatus:
+        """What is known of a host stays, unless the file says something else of it now."""
+        if before is not None and before.host == host:
+            return before
+        return first_status(host, facts, self._known.get(host.name, {}))
+
+    def _read_facts(self) -> None:
+        signature = signature_of(self.facts_file)
+        if signature == self._facts_seen:
+            return
+        self._facts_seen = signature
+        self._known = load_facts(self.facts_file)
+        planned = planner_hosts(self._inventory.hosts, self._known)
+        for facts in planned:
+            before = self._statuses[facts.name]
+            found = self._known.get(facts.name, {}) if facts.checked else {}
+            if before.facts == facts and before.found == found:
+                continue
+            after = replace(before, facts=facts, found=found)
+            if before.check is None:
+                after = replace(after, since=checked_at(found))
+            self._statuses[facts.name] = after
+            self.host_changed.emit(facts.name)
+
+    def _change(self, name: str, **changes: Any) -> None:
+        status = self._statuses.get(name)
+        if status is not None:
+            self._statuses[name] = replace(status, **changes)
+            self.host_changed.emit(name)

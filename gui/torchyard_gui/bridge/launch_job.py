@@ -1,0 +1,178 @@
+"""A launch under way, told to the window: each check as it is made, how far sending and starting are, and its end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from PySide6.QtCore import QObject, Signal
+
+from torchyard_core.errors import RunFailed, TorchyardError
+from torchyard_core.launch.history import History
+from torchyard_core.launch.preflight import Check
+from torchyard_core.launch.question import Question
+from torchyard_core.topology.file import TopologyFile
+from torchyard_core.topology.problems import has_errors
+from torchyard_gui.bridge.fleet_model import FleetModel
+from torchyard_gui.bridge.jobs import explain
+
+if TYPE_CHECKING:
+    from torchyard_core.launch.start import Launch, Started
+
+
+class LaunchJob(QObject):
+    """One launch, from `start` to one of `started`, `failed` and `cancelled`."""
+
+    checked = Signal(object)
+    """A Check."""
+    progressed = Signal(str, object, object)
+    """(`reaching`, `looking`, `sending`, `preparing` or `starting`; how far; of how much)."""
+    asked = Signal(object)
+    """A launch.question.Question: the launch waits for `answer`, or for `cancel`."""
+    started = Signal(str)
+    """The run's ID: it is on its way, and noted in this computer's history."""
+    failed = Signal(object)
+    """A TorchyardError; nothing is left on the hosts."""
+    cancelled = Signal()
+    """Nothing is left on the hosts."""
+
+    def __init__(self, source: TopologyFile, fleet_model: FleetModel, name: str = "", parent: QObject | None = None):
+        """`name`: the run's; the topology's by default."""
+        super().__init__(parent)
+        self.source = source
+        self.run_id = ""
+        self.is_over = False
+        self.is_cancelled = False
+        self._model = fleet_model
+        self._name = name
+        self._launch: Launch | None = None
+        self._answered = threading.Event()
+        self._answer = False
+
+    def start(self) -> None:
+        """Begins, on a thread."""
+        model, tell = self._model, self._tell
+        model.questions.begin()
+        model.jobs.run(lambda: self._run(tell), self._ended, lambda error: self._ended(error), owner=self)
+
+    def answer(self, yes: bool) -> None:
+        """To what it asked."""
+        self._answer = yes
+        self._answered.set()
+
+    def cancel(self) -> None:
+        """Takes the launch back; `cancelled` follows once nothing is left of it."""
+        self.is_cancelled = True
+        self.answer(False)
+        if self._launch is not None:
+            self._launch.cancel()
+        self._model.questions.hush()
+
+    def close(self) -> None:
+        """As `cancel`, for a window that closes: nothing is told any more."""
+        self.cancel()
+        self.is_over = True
+
+    # On the thread
+
+    def _tell(self, kind: str, *details: Any) -> None:
+        self._model.jobs.tell(self._told, kind, details)
+
+    def _ask(self, question: Question) -> bool:
+        """Waits until somebody has answered, or has cancelled the launch."""
+        if not self.is_cancelled:
+            self._answered.clear()
+            self._tell("asked", question)
+            if self.is_cancelled:  # meanwhile, on the other thread
+                self._answered.set()
+            self._answered.wait()
+        return self._answer and not self.is_cancelled
+
+    def _run(self, tell: Callable[..., None]) -> Started | TorchyardError | None:
+        """The run that is on its way; what stopped the launch; None where it was cancelled."""
+        from torchyard_core.launch.secrets import secret_values
+        from torchyard_core.launch.start import Launch
+        from torchyard_core.launch.sync import Cancelled
+
+        fleet, source = self._model.fleet, self.source
+        topology = source.topology
+        problems = source.check(fleet.known())
+        if topology is None or has_errors(problems):
+            first = next(problem for problem in problems if problem.severity == "error")
+            return RunFailed(first.message, code="topology_problems", hint="")
+        tell("check", Check("topology", "", True, topology.name))
+        try:
+            secrets = secret_values(topology.program.secrets)
+        except TorchyardError as error:
+            return error
+        launch = self._launch = Launch(
+            source,
+            topology,
+            self._name or topology.name,
+            fleet,
+            secrets,
+            lambda event: None,
+            lambda check: tell("check", check),
+            lambda step, done, total: tell("progress", step, done, total),
+            ask=self._ask,
+            caches=self._model.home.caches,
+        )
+        if self.is_cancelled:
+            launch.cancel()
+        try:
+            return launch.run()
+        except Cancelled:
+            return None
+        except Exception as error:
+            # What was cancelled may break off with an error of its own on the way out.
+            return None if self.is_cancelled else explain(error)
+
+    # In the GUI thread
+
+    def _told(self, kind: str, details: tuple[Any, ...]) -> None:
+        if self.is_over:
+            return
+        if kind == "check":
+            self.checked.emit(*details)
+        elif kind == "asked":
+            self.asked.emit(*details)
+        else:
+            self.progressed.emit(*details)
+
+    def _ended(self, outcome: Started | TorchyardError | None) -> None:
+        if self.is_over:
+            return
+        if outcome is None or isinstance(outcome, TorchyardError):
+            self.is_over = True
+            if outcome is None:
+                self.cancelled.emit()
+            else:
+                self.failed.emit(outcome)
+        elif self.is_cancelled:
+            self._take_back(outcome)
+        else:
+            self._note(outcome)
+            self.is_over = True
+            self.run_id = outcome.run_id
+            self.started.emit(outcome.run_id)
+
+    def _take_back(self, started: Started) -> None:
+        """Somebody cancelled while the news that it has started were on their way here: it is ended all the same."""
+        from torchyard_core.launch.starting import take_back
+
+        run_id, links = started.run_id, started.links
+        self._model.jobs.run(
+            lambda: take_back(run_id, links), self._ended, lambda error: self._ended(error), owner=self
+        )
+
+    def _note(self, started: Started) -> None:
+        """In this computer's history: a small file, written at once so that it is there when the run is shown."""
+        assert self._launch is not None
+        source = self.source.source
+        record = self._launch.record(started, source if Path(source).is_file() else "")
+        try:
+            History(self._model.home.history).save(record)
+        except OSError:
+            self.checked.emit(Check("history", "", True, "", warning=True))

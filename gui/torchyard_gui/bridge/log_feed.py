@@ -1,0 +1,183 @@
+"""One rank's log on its host: pieces by byte offset when they are asked for, and word of its growth.
+
+No thread of its own: the link answers, and the answer comes to the GUI thread.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+from PySide6.QtCore import QObject, QTimer, Signal
+
+from torchyard_core.errors import AgentRefused, TorchyardError
+from torchyard_core.launch.runs import LOG_WAIT_S
+from torchyard_gui.bridge.jobs import Job, Jobs, explain
+
+if TYPE_CHECKING:
+    from torchyard_core.fleet.fleet import Fleet
+    from torchyard_core.fleet.link import Link
+
+WATCH_EVERY_MS = 200
+"""A log that grows without end is looked at this often at most."""
+RETRY_MS = 2000
+PIECE = 64 * 1024
+
+Taken = Callable[[bytes, int], None]
+"""(data, size of the whole log)."""
+
+
+class LogFeed(QObject):
+    """Reads one log. `size` is what is known of its length in bytes."""
+
+    grown = Signal(bytes, int)
+    """What is new (the beginning of it, where that is much), and the offset that it begins at; `size` is up to date."""
+    ended_changed = Signal()
+    lost = Signal(object)
+    """A TorchyardError: the host does not answer, and is tried again."""
+    found = Signal()
+    """It answers (again)."""
+    failed = Signal(object)
+    """A TorchyardError: the host has no such log, and will not have it."""
+
+    def __init__(
+        self,
+        run_id: str,
+        host: str,
+        replica: str,
+        local_rank: int,
+        fleet: Callable[[], Fleet],
+        jobs: Jobs,
+        parent: QObject | None = None,
+    ):
+        super().__init__(parent)
+        self.host = host
+        self.replica = replica
+        self.local_rank = local_rank
+        self.size = 0
+        self.ended = False
+        """Whether it will not grow any more."""
+        self._run_id = run_id
+        self._fleet = fleet
+        self._jobs = jobs
+        self._link: Link | None = None
+        self._linking: Job | None = None
+        self._closed = False
+        self._waiting: list[tuple[int, int, Taken]] = []
+        self._again = QTimer(self)
+        self._again.setSingleShot(True)
+        self._again.timeout.connect(self._watch)
+        self._connect()
+
+    @property
+    def is_open(self) -> bool:
+        return self._link is not None and self._link.is_open
+
+    def read(self, offset: int, limit: int, taken: Taken) -> None:
+        """Asks for a piece; `taken` is called once it is there, later where the host does not answer now."""
+        if self._closed:
+            return
+        if not self.is_open:
+            self._waiting.append((offset, limit, taken))
+            self._connect()
+            return
+        asked = (offset, limit, taken)
+        self._ask(offset, limit, 0.0, lambda answer: taken(*answer[:2]), lambda: self._waiting.append(asked))
+
+    def close(self) -> None:
+        """Nothing is told any more."""
+        self._closed = True
+        self._again.stop()
+        self._waiting.clear()
+        if self._linking is not None:
+            self._linking.cancel()
+
+    def _connect(self) -> None:
+        if self._linking is None and not self._closed:
+            host, fleet = self.host, self._fleet
+            self._linking = self._jobs.run(
+                lambda: fleet().link(host, install=False), self._connected, self._unreachable, owner=self
+            )
+
+    def _connected(self, link: Link) -> None:
+        self._linking, self._link = None, link
+        self.found.emit()
+        waiting, self._waiting = self._waiting, []
+        for asked in waiting:
+            self.read(*asked)
+        self._watch()
+
+    def _unreachable(self, error: TorchyardError) -> None:
+        self._linking = None
+        if not self._closed:
+            self.lost.emit(error)
+            self._again.start(RETRY_MS)
+
+    def _watch(self) -> None:
+        """Waits, on the host, for what is new."""
+        if self._closed:
+            return
+        if not self.is_open:
+            self._connect()
+            return
+        begin = self.size
+
+        def took(answer: tuple[bytes, int, bool]) -> None:
+            data, size, ended = answer
+            self.size = max(self.size, size)
+            if self.size > begin:
+                self.grown.emit(data, begin)
+            if ended != self.ended:
+                self.ended = ended
+                self.ended_changed.emit()
+            if not ended:
+                self._again.start(WATCH_EVERY_MS)
+
+        self._ask(begin, PIECE, LOG_WAIT_S, took, lambda: None)
+
+    def _ask(
+        self,
+        offset: int,
+        limit: int,
+        wait_s: float,
+        took: Callable[[tuple[bytes, int, bool]], None],
+        lost: Callable[[], None],
+    ) -> None:
+        params = {
+            "run_id": self._run_id,
+            "replica": self.replica,
+            "local_rank": self.local_rank,
+            "offset": offset,
+            "limit": limit,
+            "wait_s": wait_s,
+        }
+        link = self._link
+        assert link is not None
+
+        def answered(future: Future[dict[str, Any]]) -> None:
+            self._jobs.tell(self._answered, future, took, lost)
+
+        link.submit("logs.read", params).add_done_callback(answered)
+
+    def _answered(
+        self,
+        future: Future[dict[str, Any]],
+        took: Callable[[tuple[bytes, int, bool]], None],
+        lost: Callable[[], None],
+    ) -> None:
+        if self._closed:
+            return
+        problem = future.exception()
+        if problem is None:
+            answer = future.result()
+            took((base64.b64decode(answer["data"]), int(answer["size"]), bool(answer["ended"])))
+            return
+        lost()
+        error = explain(problem) if isinstance(problem, Exception) else TorchyardError(str(problem))
+        if isinstance(error, AgentRefused):
+            self.failed.emit(error)
+        else:
+            self.lost.emit(error)
+            self._again.start(RETRY_MS)

@@ -1,0 +1,349 @@
+"""One run as it goes on: followed on a thread, told to the window a few times a second at most."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from PySide6.QtCore import QObject, QTimer, Signal
+
+from torchyard_core.errors import AgentRefused, HostError, TorchyardError
+from torchyard_core.launch.follow import RETRY_S, Follower
+from torchyard_core.launch.history import History, RunRecord, ending
+from torchyard_core.launch.run_id import utc_now
+from torchyard_core.launch.runs import KnownRun, ask_run, shown_of
+from torchyard_core.telemetry.latest import Latest
+from torchyard_core.topology.hosts import HostFacts
+from torchyard_gui.bridge.jobs import Job, Jobs
+from torchyard_gui.bridge.run_parts import Changes, short_cause, when
+from torchyard_gui.bridge.run_picture import RunPicture
+
+if TYPE_CHECKING:
+    from torchyard_core.fleet.fleet import Fleet
+    from torchyard_core.fleet.link import Link
+    from torchyard_gui.canvas.looks import ReplicaLook
+
+EVENTS_EVERY_MS = 100
+"""States are told ten times a second at most, …"""
+SAMPLES_EVERY_MS = 400
+"""… measurements are taken in so often, well within the second that one is the newest, so that none is lost, …"""
+SAMPLES_TOLD_EVERY_S = 0.95
+"""… and told once a second."""
+SLICE_S = 0.008
+"""A long journal is read in pieces of so long, between which the window answers."""
+LOOK_EVERY_MS = 2000
+"""How often is looked for hosts that have fallen silent."""
+
+
+class Inbox:
+    """What the thread has for the window: news in order, and the latest sample of each host."""
+
+    def __init__(self, wake: Callable[[bool], None]):
+        """`wake` is called on the thread: with True for news, False for samples; once until they are taken."""
+        self.news: deque[tuple[str, Any]] = deque()
+        self.samples = Latest()
+        self._wake = wake
+        self._lock = threading.Lock()
+        self._told = False
+
+    def post(self, kind: str, payload: Any) -> None:
+        self.news.append((kind, payload))
+        with self._lock:
+            told, self._told = self._told, True
+        if not told:
+            self._wake(True)
+
+    def post_sample(self, host: str, sample: dict[str, Any]) -> None:
+        if self.samples.put(host, sample):
+            self._wake(False)
+
+    def listen_again(self) -> None:
+        """The news are being taken: whatever comes from here on wakes anew."""
+        with self._lock:
+            self._told = False
+
+
+class RunFeed(QObject):
+    """Keeps a RunPicture up to date while it is open. `changed` carries what is different (Changes)."""
+
+    changed = Signal(object)
+    failed = Signal(object)
+    """A TorchyardError: the run cannot be followed, and will not be tried again."""
+
+    def __init__(
+        self,
+        run: KnownRun,
+        fleet: Callable[[], Fleet],
+        history: History,
+        jobs: Jobs,
+        known: Callable[[], Sequence[HostFacts]],
+        parent: QObject | None = None,
+    ):
+        super().__init__(parent)
+        self.run = run
+        self.picture = RunPicture(run.run_id, run.name, run.primary, run.hosts)
+        self.error: TorchyardError | None = None
+        """What keeps the run from being followed, now or for good."""
+        self.was_heard = False
+        """Whether its primary host has told of it since the feed was opened."""
+        self._jobs = jobs
+        self._known = known
+        self._history = history
+        self._inbox = Inbox(self._wake)
+        self._changes = Changes()
+        self._news_timer = self._timer(EVENTS_EVERY_MS, self._take_news)
+        self._sample_timer = self._timer(SAMPLES_EVERY_MS, self._take_samples)
+        self._silence_timer = self._timer(LOOK_EVERY_MS, self._look_for_silence, once=False)
+        self._take_history(history.load(run.run_id))
+        self._closed = False
+        self._samples_told = 0.0
+        self._job = Job()
+        inbox, job = self._inbox, self._job
+        jobs.run(lambda: follow(run, fleet(), inbox, job), self._done, self._broke, owner=self, job=job)
+
+    @property
+    def is_live(self) -> bool:
+        """Whether more is expected."""
+        return not self._closed and not self._job.is_finished
+
+    def look_of(self, replica: str) -> ReplicaLook:
+        """How a replica looks on the canvas."""
+        from torchyard_gui.canvas.looks import ReplicaLook
+
+        track = self.picture.tracks[replica]
+        stale = self.picture.stale_since(track)
+        slow = self.picture.slow.get(replica)
+        tint, cause = None, ""
+        if track.state == "failed":
+            tint, cause = "fail", short_cause(self.picture.cause_of(track), track.exit_code)
+        elif slow is not None and stale is None:
+            tint, cause = "wait", f"{slow:.1f}×"
+        return ReplicaLook(
+            state="unknown" if stale is not None else track.state,
+            meter=None if stale is not None else self.picture.meter(track),
+            metric=self.metric_of(replica),
+            tint=tint,  # type: ignore[arg-type]
+            cause=cause,
+            stale_since="" if stale is None else clock(stale),
+            restarts=track.restarts,
+        )
+
+    @property
+    def looks(self) -> dict[str, ReplicaLook]:
+        """How all replicas look."""
+        return {name: self.look_of(name) for name in self.picture.tracks}
+
+    def metric_of(self, replica: str) -> str:
+        """The one number that a chip shows: how busy its GPUs are, else what its script reports."""
+        track = self.picture.tracks[replica]
+        if track.state not in ("running", "stopping"):
+            return ""
+        use, rate, cpu = (track.ring.last(name) for name in ("gpu", "throughput", "cpu"))
+        if track.gpus and use is not None:
+            return f"{use:.0f} %"
+        if rate is not None:
+            return f"{rate:,.0f}/s"
+        return f"CPU {cpu:.0f} %" if cpu is not None else ""
+
+    def close(self) -> None:
+        """Stops following; the run goes on."""
+        self._closed = True
+        self._job.cancel()
+        for timer in (self._news_timer, self._sample_timer, self._silence_timer):
+            timer.stop()
+
+    # On the thread
+
+    def _wake(self, is_news: bool) -> None:
+        self._jobs.tell(self._woken, is_news)
+
+    # In the GUI thread
+
+    def _timer(self, interval: int, slot: Callable[[], None], *, once: bool = True) -> QTimer:
+        timer = QTimer(self)
+        timer.setInterval(interval)
+        timer.setSingleShot(once)
+        timer.timeout.connect(slot)
+        return timer
+
+    def _woken(self, is_news: bool) -> None:
+        if self._closed:
+            return
+        timer = self._news_timer if is_news else self._sample_timer
+        if not timer.isActive():
+            timer.start()
+
+    def _take_news(self) -> None:
+        self._inbox.listen_again()
+        deadline = time.monotonic() + SLICE_S
+        news = self._inbox.news
+        while news and time.monotonic() < deadline:
+            self._take(*news.popleft())
+        if news:
+            self._news_timer.start(0)
+        else:
+            self._news_timer.setInterval(EVENTS_EVERY_MS)
+        self._tell()
+
+    def _take(self, kind: str, payload: Any) -> None:
+        picture, changes = self.picture, self._changes
+        if kind == "event":
+            picture.take_event(payload, changes)
+            if payload["event"] == "run_ended":
+                self._remember(payload)
+        elif kind == "record":
+            self.error, self.was_heard = None, True
+            picture.take_record(payload, self._known())
+            changes.shown = True
+        elif kind == "shown":
+            replicas = payload["replicas"]
+            picture.forget_noted()
+            picture.take_shown(payload["state"], payload["reason"], payload["as_of"], replicas)
+            picture.find(picture.primary, changes)
+            changes.run = changes.shown = True
+            if payload["alive"]:
+                self._silence_timer.start()
+        elif kind == "away":
+            self.error = payload
+            picture.lose(payload.host, changes)
+            changes.run = True
+
+    def _take_samples(self) -> None:
+        now = time.monotonic()
+        samples = self._inbox.samples.take()
+        for host, sample in samples.items():
+            self.picture.take_sample(host, sample, now, self._changes)
+        if samples:
+            self.picture.sum_up()
+        if now - self._samples_told >= SAMPLES_TOLD_EVERY_S or self._job.is_finished:
+            self._samples_told = now
+            self._tell()
+        elif not self._sample_timer.isActive():
+            self._sample_timer.start()
+
+    def _look_for_silence(self) -> None:
+        self.picture.look_for_silence(time.monotonic(), time.time(), self._changes)
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._changes and not self._closed:
+            changes, self._changes = self._changes, Changes()
+            self.changed.emit(changes)
+
+    def _take_history(self, record: RunRecord | None) -> None:
+        """What this computer noted of the run: enough to draw it while, or where, no host can be asked."""
+        picture = self.picture
+        if record is not None:
+            about = {
+                "topology": record.topology,
+                "topology_file": record.topology_file,
+                "replicas": record.planned,
+                "submitted": record.submitted,
+            }
+            picture.take_record(about, self._known())
+            picture.take_shown(record.state, record.reason, record.as_of, record.replicas)
+            if picture.is_over:
+                picture.take_noted(record.metrics, when(record.ended))
+        else:
+            picture.take_shown(self.run.state, self.run.reason, self.run.as_of, [])
+            picture.submitted = when(self.run.submitted)
+
+    def _remember(self, ended: dict[str, Any]) -> None:
+        run_id, history = self.run.run_id, self._history
+
+        def write() -> None:
+            record = history.load(run_id)
+            if record is not None and not record.ended:
+                history.update(run_id, **ending(ended))
+
+        self._jobs.run(write)
+
+    def _done(self, result: None) -> None:
+        self._take_samples()
+        self._take_news()
+        self._silence_timer.stop()
+
+    def _broke(self, error: TorchyardError) -> None:
+        self._done(None)
+        self.error = error
+        if not self.picture.is_over:
+            self.picture.state, self.picture.reason = "failed", error.message
+            self._changes.run = True
+        self._tell()
+        self.failed.emit(error)
+
+
+def clock(seconds: float) -> str:
+    """A time of day here, like 14:21."""
+    return datetime.fromtimestamp(seconds).strftime("%H:%M")
+
+
+def follow(run: KnownRun, fleet: Fleet, inbox: Inbox, job: Job) -> None:
+    """Follows a run until it is over, on a thread of its own. Hosts that do not answer are tried again and again.
+
+    Raises RunFailed where the run's keeper died, AgentRefused where its host knows no such run (any more).
+    """
+    tries = 0
+    while True:
+        job.checkpoint()
+        try:
+            primary, raw = _ask(run, fleet)
+            _follow(run, fleet, primary, raw, inbox, job)
+            return
+        except HostError as error:
+            inbox.post("away", error)
+        _wait(RETRY_S[min(tries, len(RETRY_S) - 1)], job)
+        tries += 1
+
+
+def _ask(run: KnownRun, fleet: Fleet) -> tuple[Link, dict[str, Any]]:
+    if run.primary not in fleet.hosts:
+        raise AgentRefused(
+            run.primary,
+            f"the primary host of run {run.run_id} is not in the fleet.",
+            code="no_host",
+            hint="Add it by that name on the Fleet page.",
+        )
+    link = fleet.link(run.primary, install=False)
+    return link, ask_run(run, link)
+
+
+def _follow(run: KnownRun, fleet: Fleet, primary: Link, raw: dict[str, Any], inbox: Inbox, job: Job) -> None:
+    """From here on a lost connection is the follower's to mend."""
+
+    def reattach(host: str) -> Link:
+        job.checkpoint()
+        return fleet.link(host, install=False)
+
+    alive = bool(raw["alive"])
+    inbox.post("record", raw["record"].get("record", {}))
+    inbox.post("shown", shown_of(run, raw))
+    others, away = [], []
+    if alive:
+        for host, link in fleet.links([host for host in run.hosts if host != run.primary], install=False).items():
+            if isinstance(link, HostError):
+                away.append(host)
+                inbox.post("event", {"event": "connection", "time": utc_now(), "host": host, "state": "lost"})
+            else:
+                others.append(link)
+    follower = Follower(run.run_id, primary, reattach, others, inbox.post_sample, away=away, with_telemetry=alive)
+    events = follower.events()
+    try:
+        for event in events:
+            job.checkpoint()
+            # Reports of telemetry come with the samples.
+            if event is not None and (event["event"] != "report" or "epoch" in event):
+                inbox.post("event", event)
+    finally:
+        follower.close()
+
+
+def _wait(seconds: float, job: Job) -> None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        job.checkpoint()
+        time.sleep(0.1)

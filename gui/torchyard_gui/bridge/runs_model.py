@@ -1,0 +1,207 @@
+"""The runs that hosts and this computer know of, and those that are followed now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from PySide6.QtCore import QObject, Signal
+
+from torchyard_core.errors import HostError, TorchyardError, Unreachable
+from torchyard_core.home import Home
+from torchyard_core.launch.history import History
+from torchyard_core.launch.runs import KnownRun, fetch_files, list_runs, stop_run
+from torchyard_gui.bridge.fleet_model import FleetModel
+from torchyard_gui.bridge.jobs import Job
+from torchyard_gui.bridge.log_feed import LogFeed
+from torchyard_gui.bridge.run_feed import RunFeed
+
+FEEDS = 6
+"""Runs that are kept at hand: those that live go on being followed, so that their plots have no holes."""
+
+Failed = Callable[[TorchyardError], None]
+
+
+class RunsModel(QObject):
+    """Used on the GUI thread; what takes long is done on others and told by signals."""
+
+    runs_changed = Signal()
+    """Another list of runs, or another state of one."""
+    refreshing_changed = Signal()
+
+    def __init__(self, home: Home, fleet_model: FleetModel, parent: QObject | None = None):
+        super().__init__(parent)
+        self.fleet_model = fleet_model
+        self.history = History(home.history)
+        self.silent: dict[str, HostError] = {}
+        """Hosts that did not answer when they were last asked for their runs."""
+        self._runs: list[KnownRun] = list_runs({}, self.history)
+        self._feeds: dict[str, RunFeed] = {}
+        self._refreshing: Job | None = None
+
+    @property
+    def runs(self) -> Sequence[KnownRun]:
+        """Newest first."""
+        return tuple(self._runs)
+
+    @property
+    def is_refreshing(self) -> bool:
+        return self._refreshing is not None
+
+    def run(self, run_id: str) -> KnownRun | None:
+        return next((run for run in self._runs if run.run_id == run_id), None)
+
+    def read_history(self) -> None:
+        """Takes in what this computer noted, at once and without asking a host."""
+        known = {run.run_id: run for run in self._runs if run.is_fresh}
+        noted = list_runs({}, self.history)
+        merged = {run.run_id: run for run in noted} | known
+        self._take(sorted(merged.values(), key=lambda run: run.run_id, reverse=True))
+
+    def refresh(self) -> None:
+        """Asks all hosts for their runs. Nothing is put on them."""
+        if self._refreshing is not None:
+            return
+        fleet_model, history = self.fleet_model, self.history
+
+        def ask() -> tuple[list[KnownRun], dict[str, HostError]]:
+            fleet = fleet_model.fleet
+            links, silent = {}, {}
+            for name, link in fleet.links(install=False).items():
+                if isinstance(link, HostError):
+                    silent[name] = link
+                else:
+                    links[name] = link
+            return list_runs(links, history), silent
+
+        self._refreshing = fleet_model.jobs.run(ask, self._refreshed, self._not_refreshed, owner=self)
+        self.refreshing_changed.emit()
+
+    def feed(self, run: KnownRun) -> RunFeed:
+        """The run, followed."""
+        feed = self._feeds.pop(run.run_id, None)
+        if feed is not None and feed.error is not None and not feed.is_live:
+            feed.close()
+            feed.deleteLater()
+            feed = None
+        if feed is None:
+            model = self.fleet_model
+            feed = RunFeed(run, lambda: model.fleet, self.history, model.jobs, model.facts, self)
+            feed.changed.connect(self._feed_changed)
+        self._feeds[run.run_id] = feed
+        while len(self._feeds) > FEEDS:
+            oldest = self._feeds.pop(next(iter(self._feeds)))
+            oldest.close()
+            oldest.deleteLater()
+        return feed
+
+    def log(self, run: KnownRun, host: str, replica: str, local_rank: int = 0) -> LogFeed:
+        """One rank's log; the caller closes it."""
+        model = self.fleet_model
+        return LogFeed(run.run_id, host, replica, local_rank, lambda: model.fleet, model.jobs, self)
+
+    def stop(self, run: KnownRun, failed: Failed, *, force: bool = False, owner: QObject | None = None) -> Job:
+        """Asks a run to stop. Its feed tells how it ends."""
+        model = self.fleet_model
+
+        def ask() -> None:
+            stop_run(run, self._primary(run), force=force)
+
+        return model.jobs.run(ask, None, failed, owner=owner)
+
+    def fetch(
+        self,
+        run: KnownRun,
+        target: Path,
+        progress: Callable[[int, int], None],
+        done: Callable[[list[Path], list[TorchyardError]], None],
+        failed: Failed,
+        *,
+        pattern: str = "",
+        owner: QObject | None = None,
+    ) -> Job:
+        """Brings the run's files home, below `target`/HOST; `progress` with bytes so far and in all."""
+        model = self.fleet_model
+        job = Job()
+        amounts: dict[str, tuple[int, int]] = {}
+
+        def note(host: str, so_far: int, total: int) -> None:
+            job.checkpoint()
+            amounts[host] = (so_far, total)
+            model.jobs.tell(_unless_cancelled, job, progress, *map(sum, zip(*amounts.values(), strict=True)))
+
+        def bring() -> tuple[list[Path], list[TorchyardError]]:
+            fleet = model.fleet
+            found = fleet.each([host for host in run.hosts if host in fleet.hosts], one)
+            written = [path for answer in found.values() if isinstance(answer, list) for path in answer]
+            problems = [answer for answer in found.values() if isinstance(answer, TorchyardError)]
+            job.checkpoint()
+            return written, problems
+
+        def one(host: str) -> list[Path] | TorchyardError:
+            try:
+                link = model.fleet.link(host, install=False)
+                return fetch_files(run.run_id, pattern, target, {host: link}, note)
+            except TorchyardError as error:
+                return error
+            except OSError as error:
+                place = error.filename or target
+                return TorchyardError(f"{place} cannot be written: {error.strerror}.", code="unwritable")
+
+        return model.jobs.run(bring, lambda result: done(*result), failed, owner=owner, job=job)
+
+    def close(self) -> None:
+        """Follows nothing any more."""
+        if self._refreshing is not None:
+            self._refreshing.cancel()
+        for feed in self._feeds.values():
+            feed.close()
+        self._feeds.clear()
+
+    def _primary(self, run: KnownRun) -> Any:
+        fleet = self.fleet_model.fleet
+        if run.primary not in fleet.hosts:
+            raise Unreachable(
+                run.primary,
+                f"the primary host {run.primary} of run {run.run_id} is not in the fleet.",
+                hint="Add it by that name on the Fleet page.",
+            )
+        return fleet.link(run.primary, install=False)
+
+    def _refreshed(self, found: tuple[list[KnownRun], dict[str, HostError]]) -> None:
+        self._refreshing = None
+        runs, self.silent = found
+        self._take(runs)
+        self.refreshing_changed.emit()
+
+    def _not_refreshed(self, error: TorchyardError) -> None:
+        self._refreshing = None
+        self.refreshing_changed.emit()
+
+    def _take(self, runs: list[KnownRun]) -> None:
+        self._runs = [self._as_followed(run) for run in runs]
+        self.runs_changed.emit()
+
+    def _as_followed(self, run: KnownRun) -> KnownRun:
+        """A feed knows more than a list that was asked for a moment ago."""
+        feed = self._feeds.get(run.run_id)
+        return run if feed is None else self._by_feed(run, feed)
+
+    def _by_feed(self, run: KnownRun, feed: RunFeed) -> KnownRun:
+        picture = feed.picture
+        if not feed.was_heard or not picture.state:
+            return run
+        return replace(run, state=picture.state, reason=picture.reason, is_fresh=not picture.is_stale)
+
+    def _feed_changed(self, changes: Any) -> None:
+        if not changes.run:
+            return
+        self._runs = [self._as_followed(run) for run in self._runs]
+        self.runs_changed.emit()
+
+
+def _unless_cancelled(job: Job, progress: Callable[[int, int], None], done: int, total: int) -> None:
+    if not job.is_finished:
+        progress(done, total)

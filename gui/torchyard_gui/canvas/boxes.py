@@ -1,0 +1,49 @@
+"""Rectangles as plain values, for geometry that needs no Qt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+
+class Box(NamedTuple):
+    """A rectangle: `QRectF(*box)` is the same."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+
+    @property
+    def right(self) -> float:
+        return self.x + self.width
+
+    @property
+    def bottom(self) -> float:
+        return self.y + self.height
+
+    @property
+    def middle(self) -> tuple[float, float]:
+        return self.x + self.width / 2, self.y + self.height / 2
+
+    def has(self, x: float, y: float) -> bool:
+        return self.x <= x < self.right and self.y <= y < self.bottom
+
+    def meets(self, other: Box) -> bool:
+        """Whether they share any area."""
+        return self.x < other.right and other.x < self.right and self.y < other.bottom and other.y < self.bottom
+
+    def moved(self, x: float, y: float) -> Box:
+        return Box(self.x + x, self.y + y, self.width, self.height)
+
+    def grown(self, by: float) -> Box:
+        return Box(self.x - by, self.y - by, self.width + 2 * by, self.height + 2 * by)
+
+
+def around(boxes: Iterable[Box]) -> Box:
+    """The smallest box that holds all; empty for none."""
+    every = list(boxes)
+    if not every:
+        return Box(0, 0, 0, 0)
+    left, top = min(box.x for box in every), min(box.y for box in every)
+    return Box(left, top, max(box.right for box in every) - left, max(box.bottom for box in every) - top)

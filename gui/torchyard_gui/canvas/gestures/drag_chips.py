@@ -1,0 +1,119 @@
+"""Carrying chips to a slot or host, which pins them, or off the racks, which leaves them to the planner."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from PySide6.QtCore import QPoint, Qt
+from PySide6.QtWidgets import QApplication, QGraphicsView
+
+from torchyard_gui.canvas import words
+from torchyard_gui.canvas.gestures.gesture import Gesture
+from torchyard_gui.canvas.ghost import Ghost
+from torchyard_gui.canvas.scene import TopologyScene
+from torchyard_gui.theme.tokens import METRICS as M
+
+Fits = Callable[[list[str], str], str]
+"""Why these replicas cannot go to that target, in a sentence; "" where they can."""
+
+
+GRIP = QPoint(M.slot_width // 4, M.slot_height // 2)
+"""Where in its ghost the cursor holds a chip."""
+
+
+class DragChips(Gesture):
+    """Begins as a press on a chip, and carries it from the first pixels that are more than a shaky hand."""
+
+    cursor = Qt.CursorShape.ClosedHandCursor
+
+    def __init__(
+        self,
+        view: QGraphicsView,
+        scene: TopologyScene,
+        pressed: str,
+        position: QPoint,
+        fits: Fits | None,
+        drop: Callable[[list[str], str], None],
+    ):
+        """`fits` None: chips cannot be carried here, only pressed."""
+        self._view = view
+        self._scene = scene
+        self._pressed = pressed
+        self._names = scene.selection if pressed in scene.selection else [pressed]
+        self._start = position
+        self._room = view.viewport().size()
+        self._fits = fits
+        self._drop = drop
+        self._ghost: Ghost | None = None
+        self._target = ""
+        self._reason = ""
+
+    @property
+    def is_carrying(self) -> bool:
+        return self._ghost is not None
+
+    @property
+    def caption(self) -> str:
+        """What stands beside the cursor."""
+        return self._ghost.caption if self._ghost is not None else ""
+
+    def move(self, position: QPoint) -> None:
+        if self._ghost is None:
+            far = (position - self._start).manhattanLength() >= QApplication.startDragDistance()
+            if self._fits is None or not far:
+                return
+            self._ghost = self._lift()
+        point = self._view.mapToScene(position)
+        self._aim(self._scene.target_at(point))
+        self._ghost.move(point, position, self._room)
+
+    def finish(self, position: QPoint) -> None:
+        self.move(position)
+        if self._ghost is None:
+            if len(self._names) > 1 and not QApplication.keyboardModifiers():
+                # A click on one of many selected chips is meant for that one.
+                self._scene.set_selection([self._pressed])
+            return
+        target, reason = self._target, self._reason
+        changes = self._changes(target)
+        self._put_down()
+        if changes and not reason:
+            self._drop(self._names, target)
+
+    def cancel(self) -> None:
+        if self._ghost is not None:
+            self._put_down()
+
+    def _lift(self) -> Ghost:
+        # The pressed chip lies on top of the stack.
+        order = [self._pressed, *(name for name in self._names if name != self._pressed)]
+        chips = [chip for name in order if (chip := self._scene.chip(name)) is not None]
+        ghost = Ghost(self._scene, chips, GRIP, self._view.devicePixelRatioF())
+        self._scene.set_lifted(self._names)
+        self._target = "?"
+        return ghost
+
+    def _aim(self, target: str) -> None:
+        # Asked once a target, not once a pixel.
+        if target == self._target or self._ghost is None or self._fits is None:
+            return
+        self._target = target
+        self._reason = self._fits(self._names, target) if self._changes(target) else ""
+        self._ghost.say(self._reason or words.target_text(target), bool(self._reason))
+        self._scene.set_target(target, not self._reason)
+
+    def _changes(self, target: str) -> bool:
+        """Whether a drop there would change anything."""
+        chips = [chip for name in self._names if (chip := self._scene.chip(name)) is not None]
+        if not target:
+            return any(chip.pinned for chip in chips)
+        if len(chips) == 1 and chips[0].gpus:
+            return target not in {f"{chips[0].host}:{gpu}" for gpu in chips[0].gpus}
+        return True
+
+    def _put_down(self) -> None:
+        if self._ghost is not None:
+            self._ghost.remove()
+            self._ghost = None
+        self._scene.set_lifted(())
+        self._scene.set_target(None)

@@ -1,0 +1,142 @@
+"""Pens, brushes and measured texts that painting needs again and again: made once a theme."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, lru_cache
+
+from PySide6.QtCore import QPointF, QRectF, Qt
+from PySide6.QtGui import QBrush, QColor, QFont, QFontMetricsF, QPainter, QPen, QPixmap
+
+from torchyard_gui.theme.icons import paint_role_badge, paint_state, pixmap
+from torchyard_gui.theme.theme import theme
+
+HATCH = 8
+
+
+@cache
+def outline(token: str, width: float = 1.0, dashed: bool = False) -> QPen:
+    """A pen that keeps its width at any zoom."""
+    pen = QPen(theme().color(token), width)
+    pen.setCosmetic(True)
+    if dashed:
+        pen.setDashPattern([4.0, 3.0])
+    return pen
+
+
+@cache
+def hatching(token: str) -> QBrush:
+    """Slanted stripes on nothing."""
+    tile = QPixmap(HATCH * 2, HATCH * 2)
+    tile.setDevicePixelRatio(2)
+    tile.fill(Qt.GlobalColor.transparent)
+    painter = QPainter(tile)
+    painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+    painter.setPen(QPen(theme().color(token), 1.4))
+    for shift in (-HATCH, 0, HATCH):
+        painter.drawLine(QPointF(shift - 1, HATCH + 1), QPointF(shift + HATCH + 1, -1))
+    painter.end()
+    return QBrush(tile)
+
+
+@cache
+def mixed(one: str, other: str, part: float) -> QColor:
+    """A token's colour with a part of another in it."""
+    a, b = theme().color(one), theme().color(other)
+    return QColor(
+        round(a.red() + (b.red() - a.red()) * part),
+        round(a.green() + (b.green() - a.green()) * part),
+        round(a.blue() + (b.blue() - a.blue()) * part),
+    )
+
+
+Sketch = Callable[[QPainter, QRectF, str], None]
+
+
+def put_badge(painter: QPainter, role: str, x: float, y: float, size: float) -> None:
+    """A role's badge in a square of `size`."""
+    _put(painter, paint_role_badge, role, x, y, size)
+
+
+def put_mark(painter: QPainter, state: str, x: float, y: float, size: float) -> None:
+    """A state's mark in a square of `size`."""
+    _put(painter, paint_state, state, x, y, size)
+
+
+def put_pin(painter: QPainter, x: float, y: float, size: float) -> None:
+    _put(painter, _pin, "text2", x, y, size)
+
+
+def _put(painter: QPainter, sketch: Sketch, name: str, x: float, y: float, size: float) -> None:
+    # Kept in the very pixels that it will have: shrinking a picture would blur it.
+    scale = painter.worldTransform().m11() * painter.device().devicePixelRatioF()
+    image = _drawn(sketch, name, max(1, round(size * scale)))
+    painter.drawPixmap(QRectF(x, y, size, size), image, QRectF(0, 0, image.width(), image.height()))
+
+
+@lru_cache(maxsize=256)
+def _drawn(sketch: Sketch, name: str, pixels: int) -> QPixmap:
+    image = QPixmap(pixels, pixels)
+    image.fill(Qt.GlobalColor.transparent)
+    painter = QPainter(image)
+    painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+    sketch(painter, QRectF(0, 0, pixels, pixels), name)
+    painter.end()
+    return image
+
+
+def _pin(painter: QPainter, rect: QRectF, token: str) -> None:
+    size = round(rect.width())
+    painter.drawPixmap(0, 0, pixmap("pin", size, token))
+
+
+@cache
+def font(role: str, weight: int = 0, size: int = 0) -> QFont:
+    """A font of the theme, heavier or of another size where asked."""
+    made = QFont(theme().font(role))
+    if weight:
+        made.setWeight(QFont.Weight(weight))
+    if size:
+        made.setPixelSize(size)
+    return made
+
+
+@cache
+def measure(role: str, weight: int = 0, size: int = 0) -> QFontMetricsF:
+    return QFontMetricsF(font(role, weight, size))
+
+
+@lru_cache(maxsize=4096)
+def width_of(text: str, role: str, weight: int = 0, size: int = 0) -> float:
+    return measure(role, weight, size).horizontalAdvance(text)
+
+
+@lru_cache(maxsize=4096)
+def elided(text: str, width: int, role: str, weight: int = 0, size: int = 0) -> str:
+    """The text, cut with "…" where it is wider than that."""
+    if width <= 0:
+        return ""
+    return measure(role, weight, size).elidedText(text, Qt.TextElideMode.ElideRight, width)
+
+
+@lru_cache(maxsize=512)
+def wrapped(text: str, width: int, role: str) -> tuple[str, ...]:
+    """The text in lines no wider than that, broken at spaces."""
+    lines: list[str] = []
+    for word in text.split():
+        if lines and width_of(f"{lines[-1]} {word}", role) <= width:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(elided(word, width, role))
+    return tuple(lines)
+
+
+@cache
+def follow_theme() -> None:
+    """From now on, drop what was made for another theme whenever it changes."""
+    theme().changed.connect(_forget)
+
+
+def _forget() -> None:
+    for made in (outline, hatching, mixed, _drawn, font, measure):
+        made.cache_clear()

@@ -1,0 +1,24 @@
+"""Levels of detail: what is drawn at which zoom."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+ZOOM_LEAST, ZOOM_MOST = 0.05, 4.0
+FULL_FROM = 0.62
+COARSE_FROM = 0.33
+
+
+class Level(Enum):
+    FULL = "full"
+    """Everything."""
+    COARSE = "coarse"
+    """Badges and numbers, large enough to be read."""
+    TILE = "tile"
+    """A host is a tile with a cell for each GPU."""
+
+
+def level_of(zoom: float) -> Level:
+    if zoom >= FULL_FROM:
+        return Level.FULL
+    return Level.COARSE if zoom >= COARSE_FROM else Level.TILE

@@ -1,0 +1,361 @@
+"""The view on the scene: which gesture a press begins, and what keys do. Wishes go out as signals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from PySide6.QtCore import QEvent, QPoint, QRect, QRectF, Qt, Signal
+from PySide6.QtGui import (
+    QAccessible,
+    QAccessibleEvent,
+    QContextMenuEvent,
+    QDragEnterEvent,
+    QDragLeaveEvent,
+    QDragMoveEvent,
+    QDropEvent,
+    QFocusEvent,
+    QKeyEvent,
+    QMouseEvent,
+    QResizeEvent,
+    QWheelEvent,
+)
+from PySide6.QtWidgets import QWidget
+
+from torchyard_gui.canvas.gestures.drag_chips import DragChips, Fits
+from torchyard_gui.canvas.gestures.drop_role import HOST_MIME, ROLE_MIME, DropRole, carried
+from torchyard_gui.canvas.gestures.gesture import Gesture
+from torchyard_gui.canvas.gestures.pan import Pan
+from torchyard_gui.canvas.gestures.rubber_band import RubberBand
+from torchyard_gui.canvas.keys import ARROWS, command_of
+from torchyard_gui.canvas.layout import MARGIN
+from torchyard_gui.canvas.neighbours import neighbour
+from torchyard_gui.canvas.scene import TopologyScene
+from torchyard_gui.canvas.zoom_view import ZoomView
+
+Button, Modifier = Qt.MouseButton, Qt.KeyboardModifier
+
+SCROLL_WITHIN = 20
+"""Pixels from the border within which a drag moves the view along."""
+
+
+class CanvasView(ZoomView):
+    """Shows a `TopologyScene`."""
+
+    pin_requested = Signal(list, str)
+    """Replicas, and "gpu-b:2", "gpu-b", or "" to leave them to the planner."""
+    role_dropped = Signal(str, str)
+    """A role, and the host it was dropped on or ""."""
+    host_dropped = Signal(str)
+    activated = Signal(str)
+    """A replica was double-clicked, or Enter pressed on it."""
+    delete_requested = Signal(list)
+    context_requested = Signal(QPoint)
+    """Where, on the screen. The selection is already what the menu is for."""
+
+    def __init__(self, scene: TopologyScene, parent: QWidget | None = None):
+        super().__init__(scene, parent)
+        self.fits: Fits = lambda names, target: ""
+        """Given by the page: why replicas cannot go to a target; "" where they can."""
+        self.role_fits: Callable[[str, str], str] = lambda role, host: ""
+        """The same for a role that is dragged in."""
+        self._gesture: Gesture | None = None
+        self._drop: DropRole | None = None
+        self._editable = True
+        self._space_held = False
+        self._inner = QRect()
+        """Where a drag does not scroll."""
+        self._cursor: Qt.CursorShape | None = None
+        self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+        self.setAcceptDrops(True)
+        self.viewport().setMouseTracking(True)
+        self.setAccessibleName(self.tr("Cluster"))
+        self.viewport().setAccessibleName(self.accessibleName())
+        scene.looks_changed.connect(self._describe)
+
+    # For the page
+
+    def set_editable(self, editable: bool) -> None:
+        """A live or past run is a picture: chips can be selected and opened, not carried or deleted."""
+        self._editable = editable
+        self.setAcceptDrops(editable)
+
+    @property
+    def gesture(self) -> Gesture | None:
+        """What the mouse is at."""
+        return self._gesture
+
+    def show_replica(self, name: str) -> None:
+        """Select it and bring it into view, large enough to be read."""
+        self._canvas.set_selection([name])
+        self._canvas.set_focused(name)
+        rect = self._canvas.rect_of(name)
+        if rect.isNull():
+            return
+        self._follows = False
+        if self.zoom < 0.7:
+            self._zoom_to(1.0)
+            rect = self._canvas.rect_of(name)
+        seen = self.mapToScene(self.viewport().rect()).boundingRect()
+        if not seen.contains(rect):
+            self.centerOn(rect.center())
+
+    def show_replicas(self, names: Sequence[str]) -> None:
+        """Brings replicas into view, of many as much as there is room for; the first in any case."""
+        if len(names) == 1:
+            self.show_replica(names[0])
+            return
+        rects = [rect for name in names if not (rect := self._canvas.rect_of(name)).isNull()]
+        seen = self.mapToScene(self.viewport().rect()).boundingRect()
+        if rects and not any(seen.contains(rect) for rect in rects):
+            self._follows = False
+            self.centerOn(rects[0].center())
+
+    def show_rack(self, host: str) -> bool:
+        """Brings a host into view and points it out for a moment. Whether it is there."""
+        rect = self._canvas.rect_of_rack(host)
+        if rect.isNull():
+            return False
+        seen = self.mapToScene(self.viewport().rect()).boundingRect()
+        if not seen.contains(rect):
+            self._follows = False
+            self.centerOn(rect.center())
+        self._canvas.mark.point_out(host, rect)
+        return True
+
+    def select_all(self) -> None:
+        self._canvas.set_selection(self._canvas.names)
+
+    def request_delete(self) -> None:
+        if self._editable and self._canvas.selection:
+            self.delete_requested.emit(self._canvas.selection)
+
+    def activate(self) -> None:
+        """Opens what the keyboard is on."""
+        name = self._canvas.focused or next(iter(self._canvas.selection), "")
+        if name:
+            self.activated.emit(name)
+
+    # Mouse
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        edge = SCROLL_WITHIN
+        self._inner = self.viewport().rect().adjusted(edge, edge, -edge, -edge)
+
+    def wheelEvent(self, event: QWheelEvent) -> None:
+        super().wheelEvent(event)
+        if self._gesture is not None:
+            # The scene moved below what is being carried.
+            self._gesture.move(event.position().toPoint())
+
+    def mousePressEvent(self, event: QMouseEvent) -> None:
+        position, held = event.position().toPoint(), event.modifiers()
+        if self._gesture is not None:
+            return
+        self._canvas.set_focused("")
+        if event.button() == Button.MiddleButton or (event.button() == Button.LeftButton and self._space_held):
+            self._follows = False
+            self._begin(Pan(self, position))
+        elif event.button() == Button.LeftButton:
+            name = self._canvas.replica_at(self.mapToScene(position))
+            if not name:
+                keep = bool(held & (Modifier.ControlModifier | Modifier.ShiftModifier))
+                self._begin(RubberBand(self, self._canvas, position, keep))
+                return
+            if held & Modifier.ControlModifier:
+                self._toggle(name)
+                return
+            selection = self._canvas.selection
+            if name not in selection:
+                self._canvas.set_selection([*selection, name] if held & Modifier.ShiftModifier else [name])
+            fits = self.fits if self._editable else None
+            self._begin(DragChips(self, self._canvas, name, position, fits, self.pin_requested.emit))
+
+    def mouseMoveEvent(self, event: QMouseEvent) -> None:
+        position = event.position().toPoint()
+        if self._gesture is None:
+            self._canvas.set_hovered(self._canvas.replica_at(self.mapToScene(position)))
+            return
+        self._scroll_along(position)
+        self._gesture.move(position)
+        self._show_cursor()
+
+    def mouseReleaseEvent(self, event: QMouseEvent) -> None:
+        gesture = self._gesture
+        if gesture is None or event.buttons() & (Button.LeftButton | Button.MiddleButton):
+            return
+        self._gesture = None
+        gesture.finish(event.position().toPoint())
+        self._show_cursor()
+
+    def mouseDoubleClickEvent(self, event: QMouseEvent) -> None:
+        name = self._canvas.replica_at(self.mapToScene(event.position().toPoint()))
+        if event.button() == Button.LeftButton and name and not event.modifiers():
+            self.activated.emit(name)
+        else:
+            self.mousePressEvent(event)
+
+    def contextMenuEvent(self, event: QContextMenuEvent) -> None:
+        if self._gesture is not None:
+            return
+        if event.reason() == QContextMenuEvent.Reason.Keyboard:
+            rect = self._canvas.rect_of(self._canvas.focused or next(iter(self._canvas.selection), ""))
+            at = self.mapFromScene(rect.center()) if not rect.isNull() else self.viewport().rect().center()
+            self.context_requested.emit(self.viewport().mapToGlobal(at))
+            return
+        name = self._canvas.replica_at(self.mapToScene(event.pos()))
+        if name not in self._canvas.selection:
+            self._canvas.set_selection([name] if name else [])
+        self.context_requested.emit(event.globalPos())
+
+    def leaveEvent(self, event: QEvent) -> None:
+        self._canvas.set_hovered("")
+        super().leaveEvent(event)
+
+    def _begin(self, gesture: Gesture) -> None:
+        self._gesture = gesture
+        self._canvas.set_hovered("")
+        if isinstance(gesture, Pan):
+            self._show_cursor()
+
+    def cancel_gesture(self) -> bool:
+        """Calls off what the mouse is at. Whether there was anything."""
+        gesture, self._gesture = self._gesture, None
+        if gesture is not None:
+            gesture.cancel()
+            self._show_cursor()
+        return gesture is not None
+
+    def _toggle(self, name: str) -> None:
+        selection = self._canvas.selection
+        self._canvas.set_selection([*selection, name] if name not in selection else set(selection) - {name})
+
+    def _scroll_along(self, position: QPoint) -> None:
+        if self._inner.contains(position):
+            return
+        across, down = _beyond(position.x(), self.viewport().width()), _beyond(position.y(), self.viewport().height())
+        carries = isinstance(self._gesture, DragChips) and self._gesture.is_carrying
+        if carries or isinstance(self._gesture, RubberBand):
+            self._follows = False
+            self.horizontalScrollBar().setValue(self.horizontalScrollBar().value() + across)
+            self.verticalScrollBar().setValue(self.verticalScrollBar().value() + down)
+
+    def _show_cursor(self) -> None:
+        gesture = self._gesture
+        carries = not isinstance(gesture, DragChips) or gesture.is_carrying
+        cursor = Qt.CursorShape.OpenHandCursor if self._space_held else None
+        if gesture is not None and gesture.cursor is not None and carries:
+            cursor = gesture.cursor
+        if cursor == self._cursor:
+            return
+        self._cursor = cursor
+        if cursor is None:
+            self.viewport().unsetCursor()
+        else:
+            self.viewport().setCursor(cursor)
+
+    # Drags from the palette
+
+    def dragEnterEvent(self, event: QDragEnterEvent) -> None:
+        role, host = carried(event.mimeData(), ROLE_MIME), carried(event.mimeData(), HOST_MIME)
+        if not self._editable or not (role or host):
+            event.ignore()
+            return
+        self._end_drop()
+        if role:
+            self._drop = DropRole(self, self._canvas, role, self.role_fits, self.role_dropped.emit)
+        event.acceptProposedAction()
+
+    def dragMoveEvent(self, event: QDragMoveEvent) -> None:
+        if self._drop is not None:
+            self._drop.move(event.position().toPoint())
+            if not self._drop.accepts:
+                event.ignore()
+                return
+        event.acceptProposedAction()
+
+    def dragLeaveEvent(self, event: QDragLeaveEvent) -> None:
+        self._end_drop()
+
+    def dropEvent(self, event: QDropEvent) -> None:
+        drop, self._drop = self._drop, None
+        if drop is not None:
+            drop.finish(event.position().toPoint())
+        elif host := carried(event.mimeData(), HOST_MIME):
+            self.host_dropped.emit(host)
+        event.acceptProposedAction()
+
+    def _end_drop(self) -> None:
+        drop, self._drop = self._drop, None
+        if drop is not None:
+            drop.cancel()
+
+    # Keyboard
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        key = event.key()
+        if key == Qt.Key.Key_Escape:
+            if self.cancel_gesture():
+                return
+            if self._canvas.selection:
+                self._canvas.set_selection([])
+                self._canvas.set_focused("")
+                return
+            event.ignore()
+        elif key == Qt.Key.Key_Space and not event.modifiers():
+            self._space_held = True
+            self._show_cursor()
+        elif key in ARROWS and not event.modifiers() & ~(Modifier.ShiftModifier | Modifier.KeypadModifier):
+            self._step(key, bool(event.modifiers() & Modifier.ShiftModifier))
+        elif command := command_of(event):
+            getattr(self, command)()
+        else:
+            # Not QGraphicsView's: it would scroll.
+            event.ignore()
+
+    def keyReleaseEvent(self, event: QKeyEvent) -> None:
+        if event.key() == Qt.Key.Key_Space and not event.isAutoRepeat():
+            self._space_held = False
+            self._show_cursor()
+        else:
+            event.ignore()
+
+    def focusOutEvent(self, event: QFocusEvent) -> None:
+        self._space_held = False
+        self._canvas.set_focused("")
+        super().focusOutEvent(event)
+
+    def _step(self, key: int, extend: bool) -> None:
+        """To the neighbouring chip; with Shift it is selected besides."""
+        boxes = self._canvas.chip_boxes()
+        start = self._canvas.focused or next(reversed(self._canvas.selection), "")
+        if not boxes:
+            return
+        name = next(iter(boxes)) if start not in boxes else neighbour(boxes, start, ARROWS[key]) or start
+        self._canvas.set_focused(name)
+        self._canvas.set_selection([*self._canvas.selection, name] if extend else [name])
+        seen = self.mapToScene(self.viewport().rect()).boundingRect()
+        if not seen.contains(QRectF(*boxes[name])):
+            self._follows = False
+            self.ensureVisible(QRectF(*boxes[name]), MARGIN, MARGIN)
+
+    def _describe(self) -> None:
+        """Words for screen readers."""
+        selection = self._canvas.selection
+        if len(selection) == 1:
+            text = self._canvas.described(selection[0])
+        elif selection:
+            text = self.tr("{count} replicas selected").format(count=len(selection))
+        else:
+            text = ""
+        if text != self.accessibleDescription():
+            self.setAccessibleDescription(text)
+            if QAccessible.isActive():
+                QAccessible.updateAccessibility(QAccessibleEvent(self, QAccessible.Event.DescriptionChanged))
+
+
+def _beyond(at: int, length: int) -> int:
+    """How far a position is in the strip along the border where drags scroll: negative at its beginning."""
+    if length <= 2 * SCROLL_WITHIN:
+        return 0
+    return min(at - SCROLL_WITHIN, 0) + max(at - length + SCROLL_WITHIN, 0)

@@ -1,0 +1,201 @@
+"""The view's zoom and room: which part of the scene is seen, how large, and what lies below and beside it."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QPointF, QRect, QRectF, QSizeF, Qt, Signal
+from PySide6.QtGui import QInputDevice, QPainter, QPixmapCache, QResizeEvent, QTransform, QWheelEvent
+from PySide6.QtWidgets import QFrame, QGraphicsView, QWidget
+
+from torchyard_gui.canvas.background import paint_dots, paint_empty
+from torchyard_gui.canvas.layout import MARGIN
+from torchyard_gui.canvas.legend import Legend
+from torchyard_gui.canvas.levels import ZOOM_LEAST, ZOOM_MOST, Level, level_of
+from torchyard_gui.canvas.scene import TopologyScene
+from torchyard_gui.canvas.zoom_bar import ZoomBar
+from torchyard_gui.theme.theme import theme
+
+Modifier = Qt.KeyboardModifier
+
+STEP = 1.2
+"""Of one notch of the wheel."""
+BELOW = 52
+"""Left free below the racks for the zoom's buttons."""
+PICTURES_KB = 96 * 1024
+"""For the racks' pictures; Qt's own 10 MB would not hold a large screen of them."""
+
+
+class ZoomView(QGraphicsView):
+    """Zooms at the cursor, fits until it is moved by hand, and paints what is no rack."""
+
+    zoom_changed = Signal(float)
+
+    def __init__(self, scene: TopologyScene, parent: QWidget | None = None):
+        super().__init__(scene, parent)
+        self._canvas = scene
+        self._follows = True
+        self._empty = ("", "")
+        self._was_empty = True
+        self._room = QSizeF()
+        QPixmapCache.setCacheLimit(max(QPixmapCache.cacheLimit(), PICTURES_KB))
+        self.setFrameShape(QFrame.Shape.NoFrame)
+        self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.setVerticalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.setTransformationAnchor(QGraphicsView.ViewportAnchor.NoAnchor)
+        self.setResizeAnchor(QGraphicsView.ViewportAnchor.NoAnchor)
+        self.setAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignTop)
+        self.setOptimizationFlag(QGraphicsView.OptimizationFlag.DontSavePainterState)
+        self.setOptimizationFlag(QGraphicsView.OptimizationFlag.DontAdjustForAntialiasing)
+        self.setCacheMode(QGraphicsView.CacheModeFlag.CacheBackground)
+        # Measured while dragging: one rectangle round all that moved is cheaper than each by itself.
+        self.setViewportUpdateMode(QGraphicsView.ViewportUpdateMode.BoundingRectViewportUpdate)
+        self.set_empty_text(
+            self.tr("Nothing drawn yet"),
+            self.tr("Drag a role from the left onto this canvas, or press A and type what to add."),
+        )
+        self._bar = ZoomBar(self)
+        self._legend = Legend(self)
+        self._bar.out_asked.connect(self.zoom_out)
+        self._bar.in_asked.connect(self.zoom_in)
+        self._bar.reset_asked.connect(self.reset)
+        self._bar.fit_asked.connect(self.fit)
+        scene.arranged.connect(self._take_arrangement)
+        scene.looks_changed.connect(self._show_legend)
+        theme().changed.connect(self._take_theme)
+
+    # Zoom
+
+    @property
+    def zoom(self) -> float:
+        return self.transform().m11()
+
+    def zoom_in(self) -> None:
+        self.set_zoom(self.zoom * STEP)
+
+    def zoom_out(self) -> None:
+        self.set_zoom(self.zoom / STEP)
+
+    def reset(self) -> None:
+        """Full size."""
+        self.set_zoom(1.0)
+
+    def set_zoom(self, zoom: float, anchor: QPointF | None = None) -> None:
+        """Zooms; what is at `anchor` (of the viewport, else its middle) stays there."""
+        self._follows = False
+        self._zoom_to(zoom, anchor)
+
+    def fit(self) -> None:
+        """All that is there, at full size at most. Until it is moved, the view keeps fitting."""
+        self._follows = True
+        self._canvas.set_room(QSizeF(self._room.width(), self._room.height() - BELOW + MARGIN))
+        content = self._canvas.content_rect()
+        if content.isEmpty():
+            self._zoom_to(1.0)
+            return
+        size = self.viewport().size()
+        across = (size.width() - 2 * MARGIN) / content.width()
+        down = (size.height() - MARGIN - BELOW) / content.height()
+        self._zoom_to(min(across, down, 1.0))
+        zoom = self.zoom
+        left = (size.width() - content.width() * zoom) / 2
+        top = max(min((size.height() - content.height() * zoom) / 2, MARGIN), 0)
+        corner = self.transform().map(content.topLeft())
+        self.horizontalScrollBar().setValue(round(corner.x() - left))
+        self.verticalScrollBar().setValue(round(corner.y() - top))
+
+    def _zoom_to(self, zoom: float, anchor: QPointF | None = None) -> None:
+        zoom = min(max(zoom, ZOOM_LEAST), ZOOM_MOST)
+        # A little short of full size looks unsharp for nothing.
+        zoom = 1.0 if abs(zoom - 1) < 0.03 else zoom
+        at = anchor if anchor is not None else QPointF(self.viewport().rect().center())
+        held = self.transform().inverted()[0].map(at + self._scrolled())
+        if zoom != self.zoom:
+            self.setTransform(QTransform.fromScale(zoom, zoom))
+            self._canvas.set_zoom(zoom)
+            self._bar.show_zoom(zoom)
+            self._show_legend()
+            self.zoom_changed.emit(zoom)
+        self._give_way()
+        now = QPointF(held.x() * zoom, held.y() * zoom) - at
+        self.horizontalScrollBar().setValue(round(now.x()))
+        self.verticalScrollBar().setValue(round(now.y()))
+
+    def _scrolled(self) -> QPointF:
+        return QPointF(self.horizontalScrollBar().value(), self.verticalScrollBar().value())
+
+    # Room
+
+    def _give_way(self) -> None:
+        """Room to pan: racks may go to any border, never out of sight."""
+        content = self._canvas.content_rect()
+        across = max(self.viewport().width() / self.zoom - 80, 80)
+        down = max(self.viewport().height() / self.zoom - 80, 80)
+        rect = content.adjusted(-across, -down, across, down)
+        if rect != self.sceneRect():
+            self._canvas.setSceneRect(rect)
+            self.setSceneRect(rect)
+
+    def _take_arrangement(self) -> None:
+        if self._follows:
+            self.fit()
+        else:
+            self._zoom_to(self.zoom)
+        self._show_legend()
+        if self._canvas.is_empty != self._was_empty:
+            self._was_empty = self._canvas.is_empty
+            self._repaint_background()
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._room = QSizeF(self.viewport().size())
+        height = self.height()
+        self._bar.move(12, height - self._bar.height() - 12)
+        self._legend.move(self._bar.geometry().right() + 12, height - self._bar.height() // 2 - 26)
+        if self._follows:
+            self.fit()
+        else:
+            self._give_way()
+
+    def wheelEvent(self, event: QWheelEvent) -> None:
+        touch = event.device().type() == QInputDevice.DeviceType.TouchPad
+        held = event.modifiers()
+        if (touch and not held & Modifier.ControlModifier) or held & Modifier.ShiftModifier:
+            delta = event.pixelDelta() if touch and not event.pixelDelta().isNull() else event.angleDelta()
+            across, down = delta.x(), delta.y()
+            if held & Modifier.ShiftModifier and not across:
+                across, down = down, 0
+            self._follows = False
+            self.horizontalScrollBar().setValue(self.horizontalScrollBar().value() - across)
+            self.verticalScrollBar().setValue(self.verticalScrollBar().value() - down)
+        else:
+            notches = event.angleDelta().y() / 120
+            self.set_zoom(self.zoom * STEP**notches, event.position())
+        event.accept()
+
+    # Below and beside the racks
+
+    def set_empty_text(self, title: str, sentence: str) -> None:
+        """What stands on an empty canvas."""
+        self._empty = (title, sentence)
+        self._repaint_background()
+
+    def _show_legend(self) -> None:
+        tiles = level_of(self.zoom) is Level.TILE
+        if tiles and self._canvas.is_live:
+            self._legend.explain("use")
+        else:
+            self._legend.explain("loop" if self._canvas.has_edges and not tiles else "")
+
+    def drawBackground(self, painter: QPainter, rect: QRectF | QRect) -> None:
+        # Kept by Qt (CacheBackground): drags over it cost no Python.
+        paint_dots(painter, QRectF(rect), self.zoom)
+        if self._canvas.is_empty:
+            paint_empty(painter, QRectF(self.viewport().rect()), *self._empty)
+
+    def _repaint_background(self) -> None:
+        self.resetCachedContent()
+        self.viewport().update()
+
+    def _take_theme(self) -> None:
+        self._repaint_background()
+        self._bar.update()
+        self._legend.update()

@@ -1,0 +1,1 @@
+"""The Fleet page: hosts with their state, and what can be done about each."""

@@ -1,0 +1,256 @@
+"""Asks for a new host's fields; what is wrong stands below its field."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from PySide6.QtCore import QStringListModel, Qt, Signal
+from PySide6.QtWidgets import (
+    QCheckBox,
+    QComboBox,
+    QCompleter,
+    QDialog,
+    QDialogButtonBox,
+    QFileDialog,
+    QFrame,
+    QHBoxLayout,
+    QLineEdit,
+    QPushButton,
+    QScrollArea,
+    QToolButton,
+    QVBoxLayout,
+    QWidget,
+)
+
+from torchyard_core.errors import TorchyardError
+from torchyard_core.fleet.inventory import Host
+from torchyard_core.fleet.ssh_config import config_text, host_names
+from torchyard_gui.bridge.fleet_model import FleetModel
+from torchyard_gui.fleet.host_form import REMOTE_ONLY, host_of
+from torchyard_gui.theme.icons import icon
+from torchyard_gui.widgets import FormRow, NoticeBar, label
+from torchyard_gui.widgets.advice import in_the_window
+
+WIDTH = 520
+NAME_WIDTH = 128
+ROOM_AROUND = 240
+"""Pixels of the screen for the title, the buttons and what is around the dialog."""
+CONFIG = Path("~/.ssh/config")
+
+
+class AddDialog(QDialog):
+    """Writes the host into the fleet file when it is accepted."""
+
+    added = Signal(object)
+    """The Host."""
+
+    def __init__(self, model: FleetModel, parent: QWidget | None = None):
+        super().__init__(parent)
+        self._model = model
+        self._touched: set[str] = set()
+        self.setWindowTitle(self.tr("Add a host"))
+        self.setMinimumWidth(WIDTH)
+        self.notice = NoticeBar()
+        self.local = QCheckBox(self.tr("This computer (no SSH)"))
+        self.fields = {key: QLineEdit() for key in ("name", "address", "port", "user", "identity_file", "proxy_jump")}
+        more = ("python", "agent_python", "agent_dir", "data_address", "interface", "ports", "bandwidth_gbps", "labels")
+        self.fields |= {key: QLineEdit() for key in more}
+        self.transport = QComboBox()
+        self.transport.addItem(self.tr("paramiko (built in)"), "")
+        self.transport.addItem(self.tr("openssh (the system's ssh)"), "openssh")
+        self.rows = self._make_rows()
+        self.more = QToolButton()
+        self.more.setText(self.tr("More settings"))
+        self.more.setIcon(icon("chevron-right"))
+        self.more.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextBesideIcon)
+        self.more.setCheckable(True)
+        self.add_button = QPushButton(self.tr("Add host"))
+        self.add_button.setProperty("primary", True)
+        self._lay_out()
+        self._complete_names()
+        for key, field in self.fields.items():
+            field.textEdited.connect(lambda text, key=key: self._edited(key))
+        self.local.toggled.connect(self._local_toggled)
+        self.more.toggled.connect(self._show_more)
+        self._suggest()
+        self._fit()
+
+    def typed(self) -> dict[str, str]:
+        """What is in the fields."""
+        texts = {key: field.text() for key, field in self.fields.items()}
+        return {**texts, "transport": str(self.transport.currentData())}
+
+    def accept(self) -> None:
+        """Adds the host; stays open where that cannot be done, and says why."""
+        self._touched = set(self.rows)
+        host, wrong = self._host()
+        self._show_problems(wrong)
+        if host is None:
+            first = next((key for key in self.rows if key in wrong), "name")
+            if first in self._more_keys:
+                self.more.setChecked(True)
+            self.rows[first].field.setFocus()
+            return
+        try:
+            self._model.add(host)
+        except TorchyardError as error:
+            self.notice.show_notice("fail", in_the_window(error.sentence()), closable=False)
+            return
+        super().accept()
+        self.added.emit(host)
+
+    def _host(self) -> tuple[Host | None, dict[str, str]]:
+        taken = [status.name for status in self._model.hosts]
+        return host_of(self.typed(), local=self.local.isChecked(), taken=taken)
+
+    def _edited(self, key: str) -> None:
+        """A field is judged once something was typed into it."""
+        self._touched.add(key)
+        self.notice.clear()
+        self._show_problems(self._host()[1])
+        self._suggest()
+
+    def _show_problems(self, wrong: dict[str, str]) -> None:
+        for key, row in self.rows.items():
+            row.set_problem(wrong.get(key, "") if key in self._touched else "")
+        self._fit()
+
+    def _suggest(self) -> None:
+        """What goes for fields that are left empty."""
+        name = self.fields["name"].text().strip()
+        self.fields["address"].setPlaceholderText(name or self.tr("its name"))
+        known = name in self._known.stringList()
+        row = self.rows["address"]
+        found = self.tr("Your ~/.ssh/config says how to reach {host}.").format(host=name) if known else ""
+        if not row.field.property("invalid"):
+            row.set_note(found or self.tr("An address, or a Host of ~/.ssh/config"))
+
+    def _local_toggled(self, local: bool) -> None:
+        for key in REMOTE_ONLY:
+            self.rows[key].setEnabled(not local)
+        self._show_problems(self._host()[1])
+
+    def _show_more(self, shown: bool) -> None:
+        self.more.setIcon(icon("chevron-down" if shown else "chevron-right"))
+        self._rest.setVisible(shown)
+        self._fit()
+
+    def _fit(self) -> None:
+        """As high as its fields, as long as the screen has room."""
+        self._body_rows.activate()
+        room = self.screen().availableSize().height() - ROOM_AROUND
+        self._scroll.setMinimumHeight(min(self._body.sizeHint().height(), max(240, room)))
+        self.adjustSize()
+
+    def _complete_names(self) -> None:
+        """The names of ~/.ssh/config; read on a thread, for it may lie on a slow home."""
+        self._known = QStringListModel(self)
+        completer = QCompleter(self._known, self)
+        completer.setCaseSensitivity(Qt.CaseSensitivity.CaseInsensitive)
+        completer.setFilterMode(Qt.MatchFlag.MatchContains)
+        completer.activated.connect(lambda text: self._edited("name"))
+        self.fields["name"].setCompleter(completer)
+        taken = {status.name for status in self._model.hosts}
+
+        def read() -> list[str]:
+            return [name for name in host_names(config_text(CONFIG.expanduser())) if name not in taken]
+
+        self._job = self._model.jobs.run(read, self._known.setStringList, owner=self)
+
+    def _browse(self) -> None:
+        chooser = QFileDialog(self, self.tr("The private key's file"), str(Path("~/.ssh").expanduser()))
+        chooser.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        chooser.fileSelected.connect(self.fields["identity_file"].setText)
+        chooser.open()
+
+    def _make_rows(self) -> dict[str, FormRow]:
+        browse = self.fields["identity_file"].addAction(icon("open"), QLineEdit.ActionPosition.TrailingPosition)
+        browse.setToolTip(self.tr("Choose a file"))
+        browse.triggered.connect(self._browse)
+        names = {
+            "name": (self.tr("Name"), self.tr("What topologies call it")),
+            "address": (self.tr("Address"), ""),
+            "port": (self.tr("SSH port"), ""),
+            "user": (self.tr("User"), ""),
+            "identity_file": (self.tr("Private key"), ""),
+            "proxy_jump": (self.tr("Through"), self.tr("Hosts to go through, as user@bastion, comma-separated")),
+            "transport": (self.tr("Transport"), ""),
+            "python": (self.tr("Python"), self.tr("The interpreter for programs: the one that has torch")),
+            "agent_python": (self.tr("Agent's Python"), ""),
+            "agent_dir": (self.tr("Agent's folder"), self.tr("Choose another where the home is full or slow")),
+            "data_address": (self.tr("Data address"), self.tr("Its address for training traffic")),
+            "interface": (self.tr("Interface"), self.tr("For NCCL and Gloo, like ib0")),
+            "ports": (self.tr("Open ports"), self.tr("What the firewall lets through, like 29400-29499")),
+            "bandwidth_gbps": (self.tr("Link, Gbit/s"), ""),
+            "labels": (self.tr("Labels"), self.tr("For pools to choose by, like rack=r1")),
+        }
+        empty = {
+            "port": "22",
+            "user": self.tr("you"),
+            "identity_file": self.tr("your keys and ssh-agent"),
+            "python": self.tr("found by itself"),
+            "agent_python": self.tr("found by itself"),
+            "agent_dir": "~/.torchyard",
+        }
+        for key, text in empty.items():
+            self.fields[key].setPlaceholderText(text)
+        return {
+            key: FormRow(name, self.fields.get(key, self.transport), note, name_width=NAME_WIDTH)
+            for key, (name, note) in names.items()
+        }
+
+    @property
+    def _more_keys(self) -> list[str]:
+        return list(self.rows)[6:]
+
+    def _lay_out(self) -> None:
+        buttons = QDialogButtonBox()
+        buttons.addButton(self.add_button, QDialogButtonBox.ButtonRole.AcceptRole)
+        self.cancel_button = buttons.addButton(self.tr("Cancel"), QDialogButtonBox.ButtonRole.RejectRole)
+        buttons.accepted.connect(self.accept)
+        buttons.rejected.connect(self.reject)
+        self._body = body = QWidget()
+        body.setObjectName("contents")
+        self._body_rows = rows = QVBoxLayout(body)
+        rows.setContentsMargins(20, 0, 20, 4)
+        rows.setSpacing(10)
+        keys = list(self.rows)
+        for key in keys[:6]:
+            rows.addWidget(self.rows[key])
+        beside = QHBoxLayout()
+        beside.setContentsMargins(NAME_WIDTH, 0, 0, 0)
+        beside.addWidget(self.local)
+        rows.addLayout(beside)
+        rows.addWidget(self.more, 0, Qt.AlignmentFlag.AlignLeft)
+        self._rest = QWidget()
+        rest = QVBoxLayout(self._rest)
+        rest.setContentsMargins(0, 0, 0, 0)
+        rest.setSpacing(10)
+        for key in keys[6:]:
+            rest.addWidget(self.rows[key])
+        self._rest.hide()
+        rows.addWidget(self._rest)
+        rows.addStretch()
+        self._scroll = scroll = QScrollArea()
+        scroll.setWidgetResizable(True)
+        scroll.setFrameShape(QFrame.Shape.NoFrame)
+        scroll.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        scroll.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+        scroll.setWidget(body)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(0, 18, 0, 16)
+        layout.setSpacing(12)
+        title = label(self.tr("Add a host"), role="title")
+        title.setContentsMargins(20, 0, 20, 0)
+        layout.addWidget(title)
+        layout.addWidget(self.notice)
+        layout.addWidget(scroll, 1)
+        foot = QHBoxLayout()
+        foot.setContentsMargins(20, 0, 20, 0)
+        foot.addWidget(buttons)
+        layout.addLayout(foot)
+        self.add_button.setDefault(True)  # in its dialog only now: earlier, the dialog would forget it
+
+    def done(self, result: int) -> None:
+        self._job.cancel()
+        super().done(result)

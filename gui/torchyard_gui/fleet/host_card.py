@@ -1,0 +1,235 @@
+"""How a host's row is drawn: a card with its state, GPUs, load and software; trouble below, with its way out."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QPoint, QRect, QRectF, QSize, Qt
+from PySide6.QtGui import QFontMetrics, QPainter
+from PySide6.QtWidgets import QAbstractItemView, QStyle, QStyledItemDelegate, QStyleOptionViewItem
+
+from torchyard_gui.bridge.host_status import HostStatus
+from torchyard_gui.fleet.gpu_cells import paint_gpu_cells
+from torchyard_gui.fleet.host_rows import STATUS, Index
+from torchyard_gui.fleet.words import (
+    doing_word,
+    gigabytes,
+    gpu_kinds,
+    percent,
+    sentence,
+    since,
+    state_mark,
+    state_word,
+    tint,
+    used_of,
+    version,
+    way_out,
+)
+from torchyard_gui.fleet.wrapped_text import wrapped
+from torchyard_gui.theme.marks import paint_state
+from torchyard_gui.theme.theme import theme
+
+GAP = 8
+"""Between cards."""
+PAD = 14
+BODY = 60
+LINE = 19
+BUTTON_ROOM = 116
+STRIP_LINES = 3
+COLUMNS = (0.25, 0.25, 0.27, 0.23)
+"""Shares of the width: name and state, GPUs, load, software."""
+
+_LEFT = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
+_RIGHT = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
+
+
+class HostCard(QStyledItemDelegate):
+    """Draws the rows of a list as wide as its viewport."""
+
+    def __init__(self, view: QAbstractItemView):
+        super().__init__(view)
+        self._view = view
+        self.phase = 0.0
+        """Where the moving part of progress bars is, 0 to 1."""
+
+    def sizeHint(self, option: QStyleOptionViewItem, index: Index) -> QSize:
+        status = index.data(STATUS)
+        # Of the view: what `option` says depends on who asks, and a card's height must not.
+        return QSize(0, BODY + _strip_height(status, self._view.viewport().width()) + GAP)
+
+    def button_rect(self, status: HostStatus, card: QRect) -> QRect:
+        """Where the way out's button goes; empty where there is none to show."""
+        height = _strip_height(status, card.width())
+        if not height:
+            return QRect()
+        size = QSize(BUTTON_ROOM - PAD, 28)
+        corner = QPoint(card.right() - PAD - size.width() + 4, card.top() + BODY + (height - GAP - size.height()) // 2)
+        return QRect(corner, size)
+
+    def paint(self, painter: QPainter, option: QStyleOptionViewItem, index: Index) -> None:
+        status: HostStatus = index.data(STATUS)
+        rect: QRect = option.rect.adjusted(0, 0, 0, -GAP)
+        state = option.state
+        painter.save()
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        self._paint_ground(painter, rect, state)
+        x = rect.left() + PAD
+        room = rect.width() - 2 * PAD
+        paints = (self._paint_name, self._paint_gpus, self._paint_load, self._paint_software)
+        for share, paint in zip(COLUMNS, paints, strict=True):
+            width = round(room * share)
+            paint(painter, QRect(x, rect.top() + 11, width - 16, 2 * LINE), status)
+            x += width
+        self._paint_strip(painter, rect, status)
+        if status.doing is not None:
+            self._paint_progress(painter, rect, status)
+        painter.restore()
+
+    def _paint_ground(self, painter: QPainter, rect: QRect, state: QStyle.StateFlag) -> None:
+        look = theme()
+        radius = look.metrics.radius
+        selected = bool(state & QStyle.StateFlag.State_Selected)
+        hovered = bool(state & QStyle.StateFlag.State_MouseOver)
+        outlined = selected or bool(state & QStyle.StateFlag.State_HasFocus)
+        painter.setPen(look.pen("accent", 2) if outlined else look.pen("line" if hovered else "hair"))
+        painter.setBrush(look.brush("s2"))
+        inset = 1 if outlined else 0.5
+        painter.drawRoundedRect(QRectF(rect).adjusted(inset, inset, -inset, -inset), radius, radius)
+
+    def _paint_name(self, painter: QPainter, rect: QRect, status: HostStatus) -> None:
+        paint_state(painter, QRectF(rect.x(), rect.y() + 1.5, 16, 16), state_mark(status))
+        text = rect.adjusted(24, 0, 0, 0)
+        _write(painter, _line(text, 0), status.name, "strong", "text")
+        ink = tint(status) or ("unknown" if state_mark(status) == "unknown" else "text2")
+        words = doing_word(status)
+        if words:
+            _write(painter, _line(text, 1), words, "small", "text2")
+            return
+        drawn = _write(painter, _line(text, 1), state_word(status), "small", ink)
+        _write(painter, _line(text, 1).adjusted(drawn + 6, 0, 0, 0), since(status), "small", "text3")
+
+    def _paint_gpus(self, painter: QPainter, rect: QRect, status: HostStatus) -> None:
+        gpus = status.gpus
+        if not gpus:
+            known = status.facts.checked or status.sample is not None
+            _write(painter, _line(rect, 0), self.tr("no GPU") if known else self.tr("GPUs unknown"), "body", "text3")
+            return
+        _write(painter, _line(rect, 0), gpu_kinds(gpus), "body", "text2")
+        cells = QRectF(rect.x(), rect.y() + LINE + 3, rect.width() - 62, 14)
+        drawn = paint_gpu_cells(painter, cells, gpus)
+        used = status.gpus_in_use
+        if used is not None:
+            words = self.tr("{used} in use").format(used=used) if used else self.tr("all free")
+            _write(painter, _line(rect, 1).adjusted(round(drawn) + 8, 0, 0, 0), words, "small", "text3")
+
+    def _paint_load(self, painter: QPainter, rect: QRect, status: HostStatus) -> None:
+        now = status.sample["host"] if status.sample is not None else None
+        if now is not None:
+            cpu, memory, used = now["cpu"], now["memory_mb"], now["memory_used_mb"]
+            cpus = self.tr("{percent} of {cpus}").format(percent=percent(cpu), cpus=now["cpus"])
+            _meter(painter, _line(rect, 0), self.tr("CPU"), None if cpu is None else cpu / 100, cpus)
+            part = used / memory if used is not None and memory else None
+            _meter(painter, _line(rect, 1), self.tr("Memory"), part, used_of(used, memory))
+            return
+        facts = status.facts
+        if facts.cpus is not None:
+            _write(painter, _line(rect, 0), self.tr("{cpus} CPUs").format(cpus=facts.cpus), "body", "text2")
+        if facts.memory_gb is not None:
+            _write(painter, _line(rect, 1), gigabytes(facts.memory_gb * 1024), "small", "text3")
+
+    def _paint_software(self, painter: QPainter, rect: QRect, status: HostStatus) -> None:
+        if not status.facts.checked and status.check is None:
+            return
+        torch = status.facts.torch
+        first = self.tr("torch {version}").format(version=torch) if torch else self.tr("no torch")
+        python = version((status.found.get("python") or {}).get("version"))
+        parts = [self.tr("Python {version}").format(version=python)] if python else []
+        if status.check is not None and status.check.agent:
+            parts.append(self.tr("agent {version}").format(version=status.check.agent["version"]))
+        if status.facts.checked:
+            _write(painter, _line(rect, 0), first, "body", "text2" if torch else "text3")
+        _write(painter, _line(rect, 1), " · ".join(parts), "small", "text3")
+
+    def _paint_strip(self, painter: QPainter, rect: QRect, status: HostStatus) -> None:
+        height = _strip_height(status, rect.width())
+        if not height:
+            return
+        look = theme()
+        strip = QRect(rect.left() + 6, rect.top() + BODY - 2, rect.width() - 12, height - 4)
+        token = tint(status)
+        if token:
+            painter.setPen(Qt.PenStyle.NoPen)
+            painter.setBrush(look.brush(f"{token}_soft"))
+            painter.drawRoundedRect(QRectF(strip), look.metrics.radius_small, look.metrics.radius_small)
+        painter.setPen(look.pen("text"))
+        painter.setFont(look.font("small"))
+        text = strip.adjusted(PAD - 6 + 24, 0, -BUTTON_ROOM - 4, 0)
+        lines = _wrapped(sentence(status), text.width())
+        top = text.y() + (text.height() - LINE * len(lines)) // 2
+        for number, line in enumerate(lines):
+            painter.drawText(QRect(text.x(), top + number * LINE, text.width(), LINE), int(_LEFT), line)
+
+    def _paint_progress(self, painter: QPainter, rect: QRect, status: HostStatus) -> None:
+        """A thin bar at the card's lower edge: how far it is, or something that moves."""
+        doing = status.doing
+        assert doing is not None
+        look = theme()
+        track = QRectF(rect.left() + PAD, rect.bottom() - 4, rect.width() - 2 * PAD, 3)
+        painter.setPen(Qt.PenStyle.NoPen)
+        painter.setBrush(look.brush("track"))
+        painter.drawRoundedRect(track, 1.5, 1.5)
+        part = QRectF(track)
+        if doing.total:
+            part.setWidth(track.width() * doing.done / doing.total)
+        else:
+            part.setWidth(track.width() / 5)
+            part.moveLeft(track.left() + (track.width() - part.width()) * self.phase)
+        painter.setBrush(look.brush("accent"))
+        painter.drawRoundedRect(part, 1.5, 1.5)
+
+
+def _line(rect: QRect, number: int) -> QRect:
+    return QRect(rect.x(), rect.y() + number * LINE, rect.width(), LINE)
+
+
+def _write(painter: QPainter, rect: QRect, text: str, font: str, token: str) -> int:
+    """Draws one line, shortened where there is no room; returns its width."""
+    look = theme()
+    painter.setFont(look.font(font))
+    painter.setPen(look.pen(token))
+    metrics = QFontMetrics(look.font(font))
+    shown = metrics.elidedText(text, Qt.TextElideMode.ElideRight, rect.width())
+    painter.drawText(rect, int(_LEFT), shown)
+    return metrics.horizontalAdvance(shown)
+
+
+def _meter(painter: QPainter, rect: QRect, name: str, value: float | None, text: str) -> None:
+    look = theme()
+    _write(painter, rect, name, "small", "text3")
+    bar = QRectF(rect.x() + 54, rect.center().y() - 1, max(24, rect.width() - 54 - 104), 4)
+    painter.setPen(Qt.PenStyle.NoPen)
+    painter.setBrush(look.brush("track"))
+    painter.drawRoundedRect(bar, 2, 2)
+    if value:
+        painter.setBrush(look.brush("meter"))
+        painter.drawRoundedRect(QRectF(bar.x(), bar.y(), max(4.0, bar.width() * min(1.0, value)), 4), 2, 2)
+    painter.setFont(look.font("small"))
+    painter.setPen(look.pen("text2"))
+    painter.drawText(rect, int(_RIGHT), text)
+
+
+def _strip_height(status: HostStatus, width: int) -> int:
+    text = sentence(status)
+    if not text or way_out(status) is None:
+        return 0
+    lines = _wrapped(text, width - 12 - (PAD - 6 + 24) - BUTTON_ROOM - 4)
+    return max(40, len(lines) * LINE + 12)
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """The text in a few lines, the last one shortened where there is more."""
+    font = theme().font("small")
+    lines = wrapped(text, font, width)
+    if len(lines) > STRIP_LINES:
+        rest = " ".join(lines[STRIP_LINES - 1 :])
+        last = QFontMetrics(font).elidedText(rest, Qt.TextElideMode.ElideRight, max(40, width))
+        return [*lines[: STRIP_LINES - 1], last]
+    return lines

@@ -1,0 +1,175 @@
+"""The list of hosts: arrows, Enter and Delete work on it, and a trouble's way out is a button on its card."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QItemSelectionModel, QModelIndex, QRect, QTimer, Signal
+from PySide6.QtGui import QResizeEvent
+from PySide6.QtWidgets import QAbstractItemView, QListView, QPushButton, QStyle, QWidget
+
+from torchyard_gui.bridge.host_status import HostStatus
+from torchyard_gui.fleet.host_card import GAP, HostCard
+from torchyard_gui.fleet.host_rows import USE, HostRows
+from torchyard_gui.fleet.words import way_out
+from torchyard_gui.theme.theme import theme
+
+MARGIN = 24
+FRAME_MS = 60
+PHASES = 40
+
+
+class HostList(QListView):
+    """Shows HostRows as cards."""
+
+    way_out_pressed = Signal(str, str)
+    """(host, action)."""
+    chosen_changed = Signal()
+
+    def __init__(self, rows: HostRows, parent: QWidget | None = None):
+        super().__init__(parent)
+        self.rows = rows
+        self.card = HostCard(self)
+        self._buttons: dict[str, QPushButton] = {}
+        self._kept: list[str] = []
+        self._kept_current = ""
+        self._frame = 0
+        self._clock = QTimer(self)
+        self._clock.setInterval(FRAME_MS)
+        self._clock.timeout.connect(self._move)
+        self.setObjectName("hosts")
+        self.setAccessibleName(self.tr("Hosts"))
+        self.setItemDelegate(self.card)
+        self.setSelectionMode(QAbstractItemView.SelectionMode.ExtendedSelection)
+        self.setVerticalScrollMode(QAbstractItemView.ScrollMode.ScrollPerPixel)
+        self.setResizeMode(QListView.ResizeMode.Adjust)
+        self.setMouseTracking(True)
+        self.setViewportMargins(MARGIN, 0, MARGIN - 10, 0)
+        self.setStyleSheet("QListView { background: transparent; } QListView::item { padding: 0; border: none; }")
+        rows.modelAboutToBeReset.connect(self._keep)
+        self.setModel(rows)
+        rows.modelReset.connect(self._restore)
+        rows.dataChanged.connect(self._rows_changed)
+        self.selectionModel().selectionChanged.connect(lambda *_: self.chosen_changed.emit())
+        theme().changed.connect(self.viewport().update)
+
+    @property
+    def chosen(self) -> list[str]:
+        """The selected hosts, from above."""
+        rows = sorted(index.row() for index in self.selectionModel().selectedIndexes())
+        return [self.rows.names[row] for row in rows if row < len(self.rows.names)]
+
+    def choose(self, name: str) -> None:
+        """Select one host and show it."""
+        index = self.rows.index_of(name)
+        if index.isValid():
+            self.selectionModel().setCurrentIndex(index, QItemSelectionModel.SelectionFlag.ClearAndSelect)
+            self.scrollTo(index)
+
+    def way_out_button(self, name: str) -> QPushButton | None:
+        """The button on a host's card, where it has one and is in sight."""
+        return self._buttons.get(name)
+
+    def card_rect(self, index: QModelIndex) -> QRect:
+        return self.visualRect(index).adjusted(0, 0, 0, -GAP)
+
+    def updateGeometries(self) -> None:
+        super().updateGeometries()
+        self._place_buttons()
+
+    def scrollContentsBy(self, dx: int, dy: int) -> None:
+        super().scrollContentsBy(dx, dy)
+        self._place_buttons()
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self.scheduleDelayedItemsLayout()  # sentences wrap elsewhere, and cards are then of other heights
+
+    def _rows_changed(self, first: QModelIndex, last: QModelIndex, roles: list[int]) -> None:
+        if list(roles) == [USE]:
+            return
+        self.scheduleDelayedItemsLayout()
+        self._animate()
+
+    def _animate(self) -> None:
+        """Something moves only while something is under way, and never for who wants no motion."""
+        under_way = any((status := self._status(name)) is not None and status.doing for name in self.rows.names)
+        moves = self.style().styleHint(QStyle.StyleHint.SH_Widget_Animation_Duration, None, self) > 0
+        if under_way and moves and self.isVisible():
+            if not self._clock.isActive():
+                self._clock.start()
+        else:
+            self._clock.stop()
+
+    def hideEvent(self, event: object) -> None:
+        self._clock.stop()
+        super().hideEvent(event)  # type: ignore[arg-type]
+
+    def showEvent(self, event: object) -> None:
+        super().showEvent(event)  # type: ignore[arg-type]
+        self._animate()
+
+    def _move(self) -> None:
+        self._frame = (self._frame + 1) % (2 * PHASES)
+        self.card.phase = 1 - abs(self._frame - PHASES) / PHASES
+        for name in self.rows.names:
+            status = self._status(name)
+            if status is not None and status.doing is not None:
+                self.viewport().update(self.visualRect(self.rows.index_of(name)))
+
+    def _status(self, name: str) -> HostStatus | None:
+        return self.rows.status_at(self.rows.index_of(name))
+
+    def _place_buttons(self) -> None:
+        """A button for each trouble in sight; they move with their cards."""
+        sight = self.viewport().rect()
+        wanted: set[str] = set()
+        for row, name in enumerate(self.rows.names):
+            index = self.rows.index(row)
+            card = self.card_rect(index)
+            status = self.rows.status_at(index)
+            if status is None or not card.isValid() or not card.intersects(sight):
+                continue
+            rect = self.card.button_rect(status, card)
+            found = way_out(status)
+            if found is None or rect.isEmpty():
+                continue
+            wanted.add(name)
+            button = self._buttons.get(name) or self._make_button(name)
+            button.setText(found.text)
+            button.setAccessibleName(self.tr("{action} for {host}").format(action=found.text, host=name))
+            button.setProperty("action", found.action)
+            button.setGeometry(rect)
+            button.show()
+        for name in self._buttons.keys() - wanted:
+            button = self._buttons.pop(name)
+            if button.hasFocus():
+                self.setFocus()
+            button.hide()
+            button.deleteLater()
+
+    def _make_button(self, name: str) -> QPushButton:
+        button = QPushButton(self.viewport())
+        button.setObjectName(f"way-out-{name}")
+        button.clicked.connect(lambda: self._pressed(name))
+        self._buttons[name] = button
+        return button
+
+    def _pressed(self, name: str) -> None:
+        self.choose(name)
+        self.way_out_pressed.emit(name, str(self._buttons[name].property("action")))
+
+    def _keep(self) -> None:
+        self._kept = self.chosen
+        self._kept_current = str(self.currentIndex().data() or "")
+
+    def _restore(self) -> None:
+        """The same hosts stay selected, wherever they are now."""
+        selection = self.selectionModel()
+        for name in self._kept:
+            index = self.rows.index_of(name)
+            if index.isValid():
+                selection.select(index, QItemSelectionModel.SelectionFlag.Select)
+        current = self.rows.index_of(self._kept_current)
+        if current.isValid():
+            selection.setCurrentIndex(current, QItemSelectionModel.SelectionFlag.NoUpdate)
+        self.chosen_changed.emit()
+        self._animate()

@@ -1,0 +1,383 @@
+"""The Fleet page: the hosts, how each is, who uses what, and what can be done about it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable
+
+from PySide6.QtCore import QModelIndex, QPoint, Qt, QTimer, Signal
+from PySide6.QtGui import QAction, QGuiApplication, QHideEvent, QPainter, QPaintEvent, QShowEvent
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QMenu, QPushButton, QStackedLayout, QVBoxLayout, QWidget
+
+from torchyard_core.errors import TorchyardError
+from torchyard_core.fleet.inventory import Host
+from torchyard_gui.bridge.fleet_model import FleetModel
+from torchyard_gui.bridge.host_status import HostStatus
+from torchyard_gui.fleet.actions import FleetActions
+from torchyard_gui.fleet.add_dialog import AddDialog
+from torchyard_gui.fleet.details import Details
+from torchyard_gui.fleet.host_list import MARGIN, HostList
+from torchyard_gui.fleet.host_rows import HostRows
+from torchyard_gui.fleet.remove_dialog import RemoveDialog
+from torchyard_gui.fleet.trust_dialog import TrustDialog
+from torchyard_gui.fleet.words import answer_sentence, way_out
+from torchyard_gui.theme.icons import icon
+from torchyard_gui.theme.theme import theme
+from torchyard_gui.widgets import EmptyState, NoticeBar, SearchField, label
+from torchyard_gui.widgets.advice import in_the_window
+
+SUMMARIZE_AFTER_MS = 50
+"""Hosts answer in bursts; the line in the bar is written once for each."""
+
+
+class FleetPage(QWidget):
+    """Watches the model while it is shown, and only then."""
+
+    status_changed = Signal()
+    trusted = Signal(str)
+    """A host's key was recorded: who waits for that host may try again."""
+
+    def __init__(self, model: FleetModel, parent: QWidget | None = None):
+        super().__init__(parent)
+        self.model = model
+        self.title = self.tr("Fleet")
+        self.icon_name = "fleet"
+        self.acts = FleetActions(self)
+        self.rows = HostRows(model, self)
+        self.list = HostList(self.rows)
+        self.details = Details(
+            {
+                "check": self.acts.check,
+                "deploy": self.acts.deploy,
+                "trust": self.acts.trust,
+                "cancel": self.acts.cancel,
+                "remove": self.acts.remove,
+            }
+        )
+        self.notice = NoticeBar()
+        self.empty = EmptyState(
+            self.tr("No hosts yet"),
+            self.tr("Add the computers that you may log in on by SSH. They need Python 3.9 and nothing else."),
+            self.acts.add,
+            icon_name="fleet",
+        )
+        self.nothing_found = EmptyState(self.tr("No host found"), "", icon_name="search")
+        self.unreadable = EmptyState(
+            self.tr("The fleet file cannot be used"),
+            self.tr("Correct it as the line above says. The hosts appear here as soon as it is saved."),
+            icon_name="file",
+        )
+        self.search_field = SearchField(self.tr("Find a host …"))
+        self.summary = label(ink="2")
+        self.dialog: AddDialog | TrustDialog | RemoveDialog | None = None
+        """The one that is open."""
+        self._summarize_soon = QTimer(self)
+        self._summarize_soon.setSingleShot(True)
+        self._summarize_soon.setInterval(SUMMARIZE_AFTER_MS)
+        self._summarize_soon.timeout.connect(self._summarize)
+        self._buttons = self._make_buttons()
+        self.bar = self._make_bar()
+        self._lay_out()
+        self._connect()
+        self._hosts_changed()
+
+    # -- what the window asks
+
+    def page_actions(self) -> list[QAction]:
+        return self.acts.all()
+
+    def status_texts(self) -> Iterable[str]:
+        under_way = sum(status.doing is not None for status in self.model.hosts)
+        return [self.tr("{count} hosts under way").format(count=under_way)] if under_way > 1 else []
+
+    def panes(self) -> list[QWidget]:
+        """For F6."""
+        return [self.search_field, self.list, self.details]
+
+    # -- what people do
+
+    def add_host(self) -> None:
+        """Asks for a host's fields."""
+        dialog = AddDialog(self.model, self)
+        dialog.added.connect(self._added)
+        self._open(dialog)
+
+    def trust(self, name: str) -> None:
+        """Shows the key of a host, or of a bastion on the way to one, and records it once it is vouched for."""
+        dialog = TrustDialog(self.model, name, self)
+        dialog.trusted.connect(self._trusted)
+        self._open(dialog)
+
+    def remove_hosts(self) -> None:
+        """Takes the selected hosts out of the fleet, once that was confirmed."""
+        names = self.list.chosen
+        if names:
+            dialog = RemoveDialog(names, self)
+            dialog.accepted.connect(lambda: self._remove(names))
+            self._open(dialog)
+
+    def check(self) -> None:
+        self.model.check(self.list.chosen)
+
+    def check_all(self) -> None:
+        self.model.check()
+
+    def deploy(self) -> None:
+        self.model.deploy(self.list.chosen)
+
+    def cancel(self) -> None:
+        """What is under way on the selected hosts, or on all where it is on none of those."""
+        under_way = [status.name for status in self.model.hosts if status.doing is not None]
+        chosen = [name for name in self.list.chosen if name in under_way]
+        self.model.cancel(chosen or under_way)
+
+    def copy_command(self) -> None:
+        command = ["torchyard", "--fleet", str(self.model.fleet_file), "hosts", "check", *self.list.chosen]
+        QGuiApplication.clipboard().setText(shlex.join(command))
+
+    def take_way_out(self, name: str, action: str) -> None:
+        """Does what a card's button says."""
+        status = self.model.status(name)
+        if status is None:
+            return
+        if action == "trust":
+            self.trust(status.in_the_way)
+        elif action == "deploy":
+            self.model.deploy([name])
+        elif action == "cancel":
+            self.model.cancel([name])
+        else:
+            self.model.check([name])
+
+    # -- events
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        self.model.watch(True)
+        if not self.list.chosen and self.rows.names:
+            self.list.choose(self.rows.names[0])
+        if not self.search_field.hasFocus():
+            self.list.setFocus()
+        if not self.model.has_looked:
+            self.model.check()
+
+    def hideEvent(self, event: QHideEvent) -> None:
+        self.model.watch(False)
+        self._summarize_soon.stop()
+        super().hideEvent(event)
+
+    # -- inside
+
+    def _connect(self) -> None:
+        acts = self.acts
+        acts.connect_to(
+            {
+                acts.add: self.add_host,
+                acts.check: self.check,
+                acts.check_all: self.check_all,
+                acts.deploy: self.deploy,
+                acts.trust: self._trust_chosen,
+                acts.remove: self.remove_hosts,
+                acts.cancel: self.cancel,
+                acts.copy: self.copy_command,
+                acts.search: self.search_field.setFocus,
+            }
+        )
+        for widget in (self, self.bar):
+            widget.addActions(acts.all())
+        self.search_field.textChanged.connect(self._search)
+        self.list.chosen_changed.connect(self._show_chosen)
+        self.list.way_out_pressed.connect(self.take_way_out)
+        self.list.activated.connect(self._activated)
+        self.list.setContextMenuPolicy(Qt.ContextMenuPolicy.CustomContextMenu)
+        self.list.customContextMenuRequested.connect(self._open_menu)
+        self.notice.action_triggered.connect(lambda number: self._read_again())
+        self.model.hosts_changed.connect(self._hosts_changed)
+        self.model.host_changed.connect(self._host_changed)
+        self.model.use_changed.connect(self._use_changed)
+
+    def _open(self, dialog: AddDialog | TrustDialog | RemoveDialog) -> None:
+        if self.dialog is not None:
+            self.dialog.close()
+        self.dialog = dialog
+        dialog.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        dialog.finished.connect(self._dialog_closed)
+        dialog.open()
+
+    def _dialog_closed(self) -> None:
+        self.dialog = None
+        self.list.setFocus()
+
+    def _added(self, host: Host) -> None:
+        self.list.choose(host.name)
+        self.model.check([host.name])
+
+    def _trust_chosen(self) -> None:
+        if status := self._one():
+            self.trust(status.in_the_way)
+
+    def _trusted(self, name: str) -> None:
+        """Every host that this key stood in front of is asked again."""
+        waiting = [status.name for status in self.model.hosts if name in (status.name, status.in_the_way)]
+        self.model.check(waiting)
+        self.trusted.emit(name)
+
+    def _remove(self, names: list[str]) -> None:
+        try:
+            for name in names:
+                self.model.remove(name)
+        except TorchyardError as error:
+            self.notice.show_notice("fail", in_the_window(error.sentence()))
+
+    def _activated(self, index: QModelIndex) -> None:
+        """Enter: the next thing to do for this host; a check where nothing is the matter."""
+        status = self.rows.status_at(index)
+        if status is not None and status.doing is None:
+            found = way_out(status)
+            self.take_way_out(status.name, found.action if found else "check")
+
+    def _open_menu(self, at: QPoint) -> None:
+        menu = QMenu(self)
+        menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        acts = self.acts
+        for action in (acts.check, acts.deploy, acts.trust, acts.cancel, None, acts.copy, None, acts.remove):
+            if action is None:
+                menu.addSeparator()
+            elif action.isEnabled():
+                menu.addAction(action)
+        menu.popup(self.list.viewport().mapToGlobal(at))
+
+    def _search(self, text: str) -> None:
+        self.rows.search(text)
+        self._show_body()
+
+    def _hosts_changed(self) -> None:
+        problem = self.model.problem
+        if problem is not None:
+            text = self.tr("The fleet file has problems. {problems}").format(problems=problem.sentence())
+            if self.model.hosts:
+                text += " " + self.tr("The hosts below are those of its last good text.")
+            self.notice.show_notice("fail", text, self.tr("Read again"), closable=False)
+        else:
+            self.notice.clear()
+        self._show_body()
+        self._summarize()
+        self._show_chosen()
+
+    def _host_changed(self, name: str) -> None:
+        self._summarize_soon.start()
+        if name in self.list.chosen:
+            self._show_chosen()
+        else:
+            self._enable()
+        self.status_changed.emit()
+
+    def _use_changed(self, name: str) -> None:
+        self._summarize_soon.start()
+        if self.list.chosen == [name]:
+            self._show_chosen()
+
+    def _read_again(self) -> None:
+        self.model.refresh()
+        self.model.hosts_changed.emit()
+
+    def _show_body(self) -> None:
+        if not self.model.hosts:
+            shown: QWidget = self.empty if self.model.problem is None else self.unreadable
+        elif not self.rows.names:
+            self.nothing_found.set_texts(
+                self.tr("No host found"), self.tr("No host matches “{text}”.").format(text=self.search_field.text())
+            )
+            shown = self.nothing_found
+        else:
+            shown = self.list
+        self._bodies.setCurrentWidget(shown)
+        for widget in (self.details, self.search_field):
+            widget.setVisible(bool(self.model.hosts))
+
+    def _one(self) -> HostStatus | None:
+        chosen = self.list.chosen
+        return self.model.status(chosen[0]) if len(chosen) == 1 else None
+
+    def _show_chosen(self) -> None:
+        self._enable()
+        statuses = [status for name in self.list.chosen if (status := self.model.status(name)) is not None]
+        self.details.show_hosts(statuses)
+
+    def _enable(self) -> None:
+        chosen = [status for name in self.list.chosen if (status := self.model.status(name)) is not None]
+        under_way = [status for status in self.model.hosts if status.doing is not None]
+        idle = any(status.doing is None for status in chosen)
+        acts = self.acts
+        acts.check.setEnabled(idle)
+        acts.check_all.setEnabled(len(under_way) < len(self.model.hosts))
+        acts.deploy.setEnabled(idle)
+        acts.trust.setEnabled(len(chosen) == 1 and not chosen[0].host.local)
+        acts.remove.setEnabled(bool(chosen))
+        acts.cancel.setEnabled(bool(under_way))
+        acts.copy.setEnabled(bool(self.model.hosts))
+        acts.search.setEnabled(bool(self.model.hosts))
+
+    def _summarize(self) -> None:
+        hosts = self.model.hosts
+        if not hosts:
+            self.summary.setText("")
+            return
+        texts = [answer_sentence(hosts, has_looked=self.model.has_looked)]
+        gpus = sum(len(status.gpus) for status in hosts if status.answers)
+        used = [status.gpus_in_use for status in hosts if status.answers and status.gpus_in_use is not None]
+        if gpus:
+            texts.append(self.tr("{used} of {gpus} GPUs in use").format(used=sum(used) if used else "?", gpus=gpus))
+        self.summary.setText(" · ".join(texts))
+
+    def _make_buttons(self) -> list[QPushButton]:
+        buttons = []
+        for action in (self.acts.check_all, self.acts.add):
+            button = QPushButton(action.icon(), action.iconText())
+            button.setToolTip(action.toolTip())
+            button.clicked.connect(action.trigger)
+            action.enabledChanged.connect(button.setEnabled)
+            buttons.append(button)
+        buttons[1].setProperty("primary", True)
+        buttons[1].setIcon(icon("plus", "on_accent"))
+        return buttons
+
+    def _make_bar(self) -> QFrame:
+        bar = QFrame()
+        bar.setProperty("bar", True)
+        across = QHBoxLayout(bar)
+        across.setContentsMargins(16, 0, 16, 0)
+        across.setSpacing(12)
+        across.addWidget(label(self.title, role="title"))
+        across.addWidget(self.summary)
+        across.addStretch()
+        self.search_field.setFixedWidth(220)
+        across.addWidget(self.search_field)
+        for button in self._buttons:
+            across.addWidget(button)
+        return bar
+
+    def _lay_out(self) -> None:
+        middle = _Ground()
+        rows = QVBoxLayout(middle)
+        rows.setContentsMargins(0, 0, 0, 0)
+        rows.setSpacing(0)
+        rows.addWidget(self.notice)
+        bodies = QWidget()
+        self._bodies = QStackedLayout(bodies)
+        for body in (self.list, self.empty, self.nothing_found, self.unreadable):
+            self._bodies.addWidget(body)
+        rows.addSpacing(MARGIN - 8)
+        rows.addWidget(bodies, 1)
+        across = QHBoxLayout(self)
+        across.setContentsMargins(0, 0, 0, 0)
+        across.setSpacing(0)
+        across.addWidget(middle, 1)
+        across.addWidget(self.details)
+
+
+class _Ground(QWidget):
+    """What the cards lie on."""
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        QPainter(self).fillRect(self.rect(), theme().color("s0"))

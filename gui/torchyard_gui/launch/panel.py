@@ -1,0 +1,314 @@
+"""The launch panel: stays beside the window while a launch is made, and goes when the run is on its way."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import Qt, QTimer, Signal
+from PySide6.QtGui import QCloseEvent
+from PySide6.QtWidgets import QDialog, QFrame, QHBoxLayout, QPushButton, QScrollArea, QVBoxLayout, QWidget
+
+from torchyard_core.errors import AgentRefused, HostError, TorchyardError
+from torchyard_core.launch.preflight import Check
+from torchyard_core.launch.question import Question
+from torchyard_core.topology.file import TopologyFile
+from torchyard_gui.bridge.fleet_model import FleetModel
+from torchyard_gui.bridge.launch_job import LaunchJob
+from torchyard_gui.launch.ask_block import AskBlock
+from torchyard_gui.launch.check_row import CheckRow
+from torchyard_gui.launch.checklist import STEPS, Checklist
+from torchyard_gui.widgets import Divider, NoticeBar, label
+from torchyard_gui.widgets.advice import in_the_window
+
+WIDTH, HEIGHT = 520, 500
+
+
+class LaunchPanel(QDialog):
+    """One launch at a time. Not modal: the window goes on, and Cancel takes everything back at any moment."""
+
+    run_started = Signal(str)
+    """The run's ID: it is on its way."""
+    trust_requested = Signal(str)
+    """A host whose key is unknown. Whoever sees to it calls `trusted`."""
+    launch_over = Signal(bool)
+    """A launch has ended, with a run on its way (true) or with nothing left of it."""
+
+    def __init__(self, fleet_model: FleetModel, parent: QWidget | None = None):
+        super().__init__(parent)
+        self.setModal(False)
+        self._model = fleet_model
+        self._source: TopologyFile | None = None
+        self.job: LaunchJob | None = None
+        self.checklist = Checklist()
+        self._rows: dict[str, CheckRow] = {}
+        self._untrusted: list[str] = []
+        self._close_when_over = False
+
+        self.heading = label(role="title", wrap=True)
+        self.about = label(role="small", ink="2")
+        self._list = QVBoxLayout()
+        self._list.setSpacing(2)
+        inside = QWidget()
+        inside.setObjectName("contents")
+        box = QVBoxLayout(inside)
+        box.setContentsMargins(20, 10, 20, 10)
+        box.addLayout(self._list)
+        box.addStretch()
+        self._area = QScrollArea()
+        self._area.setAccessibleName(self.tr("Checklist"))
+        self._area.setWidget(inside)
+        self._area.setWidgetResizable(True)
+        self._area.setFrameShape(QFrame.Shape.NoFrame)
+        self._area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.notice = NoticeBar()
+        self.notice.action_triggered.connect(self._way_out)
+        self.question = AskBlock()
+        self.question.answered.connect(self._answered)
+        self.again = QPushButton(self.tr("Try again"))
+        self.again.clicked.connect(self.try_again)
+        self.cancel_button = QPushButton(self.tr("Cancel"))
+        self.cancel_button.setToolTip(self.tr("Take the launch back: nothing of it is left on the hosts (Esc)"))
+        self.cancel_button.clicked.connect(self._cancel_pressed)
+        head = QVBoxLayout()
+        head.setContentsMargins(20, 16, 20, 12)
+        head.setSpacing(2)
+        head.addWidget(self.heading)
+        head.addWidget(self.about)
+        foot = QHBoxLayout()
+        foot.setContentsMargins(20, 10, 20, 14)
+        foot.setSpacing(8)
+        foot.addStretch()
+        foot.addWidget(self.again)
+        foot.addWidget(self.cancel_button)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(0, 0, 0, 0)
+        layout.setSpacing(0)
+        layout.addLayout(head)
+        layout.addWidget(Divider())
+        layout.addWidget(self.notice)
+        layout.addWidget(self.question)
+        layout.addWidget(self._area, 1)
+        layout.addWidget(Divider())
+        layout.addLayout(foot)
+        self.resize(WIDTH, HEIGHT)
+
+    @property
+    def is_launching(self) -> bool:
+        return self.job is not None and not self.job.is_over
+
+    @property
+    def run_name(self) -> str:
+        """What is launched, or was last."""
+        topology = self._source.topology if self._source is not None else None
+        return topology.name if topology is not None else ""
+
+    def launch(self, source: TopologyFile) -> None:
+        """Shows the panel and begins. While a launch goes on, that one is shown and no other begun."""
+        self.show()
+        self.raise_()
+        self.activateWindow()
+        if self.is_launching:
+            return
+        self._source = source
+        self._begin()
+
+    def try_again(self) -> None:
+        """Launches the same once more."""
+        if self._source is not None and not self.is_launching:
+            self._begin()
+
+    def trusted(self, host: str) -> None:
+        """The key of a host is on record now; once all are, the launch is tried again."""
+        if host in self._untrusted:
+            self._untrusted.remove(host)
+            if not self._untrusted:
+                self.try_again()
+            else:
+                self._offer_trust()
+
+    def cancel(self) -> None:
+        """Takes the launch back."""
+        if self.job is not None and self.is_launching:
+            self.job.cancel()
+            self.question.hide()
+            self.cancel_button.setEnabled(False)
+            self.about.setText(self.tr("Taking it back …"))
+
+    def close_launch(self) -> None:
+        """For a window that closes: a launch under way is taken back, and nothing is shown any more."""
+        if self.job is not None:
+            self.job.close()
+        self.hide()
+
+    def reject(self) -> None:
+        """Esc, and the window's cross: while it launches that takes it back, and closes when nothing is left."""
+        if self.is_launching:
+            self._close_when_over = True
+            self.cancel()
+        else:
+            super().reject()
+
+    def closeEvent(self, event: QCloseEvent) -> None:
+        if self.is_launching:
+            event.ignore()
+            self.reject()
+        else:
+            super().closeEvent(event)
+
+    # The launch
+
+    def _begin(self) -> None:
+        assert self._source is not None
+        if self.job is not None:
+            self.job.deleteLater()
+        self._untrusted = []
+        self._close_when_over = False
+        self.checklist = Checklist()
+        self._rows.clear()
+        while self._list.count():
+            old = self._list.takeAt(0).widget()
+            if old is not None:
+                old.hide()
+                old.deleteLater()
+        self._show_rows()
+        topology = self._source.topology
+        self.setWindowTitle(self.tr("Launch {name}").format(name=self.run_name))
+        self.heading.setText(self.windowTitle())
+        count = sum(pool.replicas for pool in topology.pools) if topology is not None else 0
+        replicas = self.tr("1 replica") if count == 1 else self.tr("{count} replicas").format(count=count)
+        self.about.setText(replicas)
+        self.notice.clear()
+        self.question.hide()
+        self.again.hide()
+        self.cancel_button.setText(self.tr("Cancel"))
+        self.cancel_button.setEnabled(True)
+        self.cancel_button.setFocus()
+        job = LaunchJob(self._source, self._model, parent=self)
+        job.checked.connect(self._checked)
+        job.progressed.connect(self._progressed)
+        job.asked.connect(self._asked)
+        job.started.connect(self._started)
+        job.failed.connect(self._failed)
+        job.cancelled.connect(self._cancelled)
+        for end in (job.failed, job.cancelled):
+            end.connect(self._over)
+        self.job = job
+        job.start()
+
+    def _checked(self, check: Check) -> None:
+        row = self.checklist.take(check)
+        if row.name in self._rows:
+            self._rows[row.name].refresh()
+        else:
+            self._show_rows()
+
+    def _progressed(self, step: str, done: int, total: int) -> None:
+        row = self.checklist.progress(step, done, total)
+        self._rows[row.name].refresh()
+        if step in STEPS and self.is_launching and self.job is not None and not self.job.is_cancelled:
+            self.about.setText(_doing(self, step))
+
+    def _asked(self, question: Question) -> None:
+        if self.job is not None and not self.job.is_cancelled:
+            self.about.setText(self.tr("Waiting for your answer …"))
+            self.question.ask(question)
+            self.raise_()
+
+    def _answered(self, yes: bool) -> None:
+        if self.job is not None and self.is_launching:
+            self.about.setText(self.tr("Sending the code …") if yes else self.tr("Taking it back …"))
+            self.job.answer(yes)
+
+    def _started(self, run_id: str) -> None:
+        self._end(started=True)
+        self.hide()
+        self.run_started.emit(run_id)
+        self.launch_over.emit(True)
+
+    def _failed(self, error: TorchyardError) -> None:
+        if error.code == "large_files":
+            self._declined(error)
+            return
+        if not self.checklist.has_failed:
+            host = error.host if isinstance(error, HostError | AgentRefused) else ""
+            self.checklist.fail(host, error.message, error.hint, error.code)
+            self._show_rows()
+        self._end(started=False)
+        if self._close_when_over:
+            self.hide()
+            return
+        self.about.setText(self.tr("It did not start; nothing of it is left on the hosts."))
+        self.again.show()
+        self.again.setFocus()
+        red = next(row for row in self._rows.values() if row.row.failed)
+        QTimer.singleShot(0, red, lambda: self._area.ensureWidgetVisible(red))
+        self._untrusted = list(dict.fromkeys(self.checklist.unknown_keys))
+        if self._untrusted:
+            self._offer_trust()
+
+    def _cancelled(self) -> None:
+        self._taken_back(self.tr("The launch was taken back; nothing of it is left on the hosts."))
+
+    def _declined(self, error: TorchyardError) -> None:
+        """Somebody did not want to send so much: no failure, and their own files are what there is to change."""
+        advice = self.tr("It was not launched, and nothing was sent. {advice}")
+        self._taken_back(advice.format(advice=in_the_window(error.hint)))
+
+    def _taken_back(self, sentence: str) -> None:
+        self._end(started=False)
+        if self._close_when_over:
+            self.hide()
+            return
+        self.about.setText("")
+        self.notice.show_notice("info", sentence, closable=False)
+        self.again.show()
+
+    def _over(self, *_: object) -> None:
+        self.launch_over.emit(False)
+
+    def _end(self, *, started: bool) -> None:
+        self.question.hide()
+        self.checklist.end(started=started)
+        for row in self._rows.values():
+            row.refresh()
+        self.cancel_button.setText(self.tr("Close"))
+        self.cancel_button.setEnabled(True)
+
+    # Small things
+
+    def _cancel_pressed(self) -> None:
+        if self.is_launching:
+            self.cancel()
+        else:
+            self.hide()
+
+    def _offer_trust(self) -> None:
+        host, more = self._untrusted[0], len(self._untrusted) - 1
+        text = self.tr("Nobody has vouched for the key of {host} yet. Compare it, then trust it.").format(host=host)
+        if more:
+            text += " " + self.tr("So it is with {count} more hosts.").format(count=more)
+        self.notice.show_notice("fail", text, self.tr("Trust {host} …").format(host=host), closable=False)
+        self.notice.buttons[0].setFocus()  # to try again before that would come to nothing
+
+    def _way_out(self, number: int) -> None:
+        if self._untrusted:
+            self.trust_requested.emit(self._untrusted[0])
+
+    def _show_rows(self) -> None:
+        """A widget for each row, in the checklist's order."""
+        for place, (name, row) in enumerate(self.checklist.rows.items()):
+            if name not in self._rows:
+                self._rows[name] = CheckRow(row)
+                self._list.insertWidget(place, self._rows[name])
+
+    def row(self, name: str) -> CheckRow:
+        """The row of a check or step, by the names of `checklist.ORDER`."""
+        return self._rows[name]
+
+
+def _doing(panel: LaunchPanel, step: str) -> str:
+    return {
+        "reaching": panel.tr("Reaching the hosts …"),
+        "looking": panel.tr("Looking at the hosts …"),
+        "sending": panel.tr("Sending the code …"),
+        "preparing": panel.tr("Locking GPUs and holding ports …"),
+        "starting": panel.tr("Starting …"),
+    }[step]

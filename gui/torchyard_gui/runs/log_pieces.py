@@ -1,0 +1,126 @@
+"""A log of any length, of which a few pieces are here: which lines stand where, and which pieces are missing.
+
+Lines are found from byte offsets, never counted: a log of gigabytes opens at its end without being read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from dataclasses import dataclass
+
+BLOCK = 64 * 1024
+KEPT = 96
+"""Blocks: 6 MB."""
+LONGEST = 4096
+"""Bytes. A longer line is shown as several."""
+
+_COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_LEVELS = (
+    ("fail", re.compile(r"\b(ERROR|CRITICAL|FATAL|Traceback|[A-Za-z]\w*(?:Error|Exception))\b")),
+    ("wait", re.compile(r"\b(WARN|WARNING|UserWarning|FutureWarning|DeprecationWarning)\b")),
+    ("text3", re.compile(r"\b(DEBUG|TRACE)\b")),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line. `begin` and `end` are byte offsets, the newline included."""
+
+    begin: int
+    end: int
+    text: str
+
+    @property
+    def level(self) -> str:
+        """The token of its colour: errors, warnings, chatter, and the rest."""
+        return next((token for token, pattern in _LEVELS if pattern.search(self.text)), "text")
+
+
+class Missing(Exception):
+    """The piece that begins at `offset` is not here yet."""
+
+    def __init__(self, offset: int):
+        super().__init__(offset)
+        self.offset = offset
+
+
+class LogPieces:
+    """Blocks of a log by offset, the least used dropped first."""
+
+    def __init__(self, kept: int | None = None) -> None:
+        """`kept`: blocks, for one log of several."""
+        self.size = 0
+        self._kept = kept
+        self._blocks: OrderedDict[int, bytearray] = OrderedDict()
+
+    def put(self, offset: int, data: bytes, size: int) -> None:
+        """Takes a piece. One that neither begins a block nor continues what is here is of no use."""
+        self.size = max(self.size, size, offset + len(data))
+        while data:
+            number, inside = divmod(offset, BLOCK)
+            part = data[: BLOCK - inside]
+            block = self._blocks.get(number)
+            if block is None and inside == 0:
+                self._blocks[number] = bytearray(part)
+            elif block is not None and len(block) >= inside:
+                block[inside : inside + len(part)] = part
+            if number in self._blocks:
+                self._blocks.move_to_end(number)
+            offset, data = offset + len(part), data[len(part) :]
+        while len(self._blocks) > (self._kept or KEPT):
+            self._blocks.popitem(last=False)
+
+    def lines(self, begin: int, count: int) -> list[Line]:
+        """At most `count` lines from the one that begins at `begin`. Raises Missing."""
+        found: list[Line] = []
+        while len(found) < count and begin < self.size:
+            line = self._line(begin)
+            found.append(line)
+            begin = line.end
+        return found
+
+    def begin_of_line(self, offset: int) -> int:
+        """Where the line with the byte at `offset` begins. Raises Missing."""
+        offset = min(max(0, offset), self.size)
+        lowest = max(0, offset - LONGEST)
+        data = self._read(lowest, offset)
+        newline = data.rfind(b"\n")
+        return lowest + newline + 1 if newline >= 0 else lowest
+
+    def back(self, begin: int, count: int) -> int:
+        """Where the line `count` lines before the one at `begin` begins; 0 at the top. Raises Missing."""
+        for _ in range(count):
+            if begin <= 0:
+                break
+            begin = self.begin_of_line(begin - 1)
+        return begin
+
+    def last_page(self, count: int) -> int:
+        """Where the last `count` lines begin. Raises Missing."""
+        return self.back(self.size, count)
+
+    def _line(self, begin: int) -> Line:
+        data = self._read(begin, min(begin + LONGEST, self.size))
+        newline = data.find(b"\n")
+        end = newline + 1 if newline >= 0 else len(data)
+        return Line(begin, begin + end, text_of(data[:end]))
+
+    def _read(self, begin: int, end: int) -> bytes:
+        parts = []
+        while begin < end:
+            number, inside = divmod(begin, BLOCK)
+            block = self._blocks.get(number)
+            wanted = min(BLOCK, end - number * BLOCK)
+            if block is None or len(block) < wanted:
+                raise Missing(number * BLOCK)
+            self._blocks.move_to_end(number)
+            parts.append(bytes(block[inside:wanted]))
+            begin = number * BLOCK + wanted
+        return b"".join(parts)
+
+
+def text_of(data: bytes) -> str:
+    """A line as it would stand on a terminal: colours left out, and of a progress bar its last state."""
+    text = _COLOUR.sub("", data.decode("utf-8", "replace").rstrip("\r\n"))
+    return text.rpartition("\r")[2].expandtabs(8)

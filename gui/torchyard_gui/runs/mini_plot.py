@@ -1,0 +1,139 @@
+"""A small plot for the side: a name, the newest value, and the last minutes as a line. Painted, not a plot widget."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from PySide6.QtCore import QPointF, QRectF, QSize, Qt
+from PySide6.QtGui import QPainter, QPaintEvent, QPolygonF
+from PySide6.QtWidgets import QSizePolicy, QWidget
+
+from torchyard_gui.runs.thinning import calmed
+from torchyard_gui.theme.theme import theme
+
+HEAD, LINE, SENTENCE = 24, 44, 22
+
+
+class MiniPlot(QWidget):
+    """`set_values` with what is to be seen; as many points as there are pixels at most are drawn.
+
+    Where there is no line to draw a sentence says so, in less room.
+    """
+
+    def __init__(self, name: str, token: str, parent: QWidget | None = None):
+        super().__init__(parent)
+        self._name = name
+        self._token = token
+        self._value = "–"
+        self._note = ""
+        self._values: NDArray[np.float32] = np.empty(0, np.float32)
+        self._range: tuple[float, float] | None = None
+        self._calm = False
+        self._sentence = ""
+        self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
+        theme().changed.connect(self.update)
+        self._tell()
+
+    def set_values(
+        self,
+        values: NDArray[np.float32],
+        value: str,
+        note: str = "",
+        fixed: tuple[float, float] | None = None,
+        *,
+        calm: bool = False,
+        sentence: str = "",
+    ) -> None:
+        """`value` is the newest one, in words; `note` stands behind the name, `sentence` where a line cannot be drawn.
+
+        `fixed` is the range, else the data's; `calm` keeps a tremble of some percent from filling it.
+        """
+        had_line = self.has_line
+        self._values, self._value, self._note, self._range, self._calm = values, value, note, fixed, calm
+        self._sentence = sentence
+        if self.has_line != had_line:
+            self.updateGeometry()
+        self._tell()
+        self.update()
+
+    @property
+    def has_line(self) -> bool:
+        """Whether there are points enough to draw one."""
+        return int(np.isfinite(self._values).sum()) > 1
+
+    @property
+    def sentence(self) -> str:
+        """What it says in place of a line; empty where there is one."""
+        return "" if self.has_line else self._sentence
+
+    def sizeHint(self) -> QSize:
+        return QSize(200, HEAD + (LINE if self.has_line else SENTENCE))
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        look = theme()
+        painter = QPainter(self)
+        width = self.width()
+        painter.setFont(look.font("strong"))
+        painter.setPen(look.pen("text"))
+        head = QRectF(0, 0, width, HEAD)
+        painter.drawText(head, Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter, self._value)
+        room = width - painter.fontMetrics().horizontalAdvance(self._value) - 12
+        painter.setFont(look.font("small"))
+        painter.setPen(look.pen("text2"))
+        name = f"{self._name}{self._note}"
+        name = painter.fontMetrics().elidedText(name, Qt.TextElideMode.ElideRight, room)
+        painter.drawText(head, Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter, name)
+        floor = self.height() - 1
+        painter.setPen(look.pen("hair"))
+        painter.drawLine(0, floor, width, floor)
+        if not self.has_line:
+            painter.setPen(look.pen("text3"))
+            text = painter.fontMetrics().elidedText(self._sentence, Qt.TextElideMode.ElideRight, width)
+            painter.drawText(QRectF(0, HEAD - 4, width, SENTENCE), Qt.AlignmentFlag.AlignLeft, text)
+            return
+        painter.setPen(look.pen(self._token))
+        for piece in self._pieces(QRectF(0, HEAD, width, floor - HEAD - 3)):
+            painter.drawPolyline(piece)
+
+    def _pieces(self, rect: QRectF) -> list[QPolygonF]:
+        values = _thinned(self._values, max(2, int(rect.width())))
+        known = np.isfinite(values)
+        if known.sum() < 2:  # thinned to nothing: points with gaps between all of them
+            return []
+        low, high = self._range or (float(values[known].min()), float(values[known].max()))
+        if self._calm:
+            low, high = calmed(low, high)
+        span = (high - low) or 1.0
+        xs = rect.x() + np.arange(len(values)) * (rect.width() / max(1, len(values) - 1))
+        ys = rect.bottom() - rect.height() * (
+            (np.clip(values, low, high) - low) / span if high > low else 0.5 + 0 * values
+        )
+        pieces, points = [], []
+        for x, y, is_known in zip(xs.tolist(), ys.tolist(), known.tolist(), strict=True):
+            if is_known:
+                points.append(QPointF(x, y))
+                continue
+            if len(points) > 1:
+                pieces.append(QPolygonF(points))
+            points = []
+        if len(points) > 1:
+            pieces.append(QPolygonF(points))
+        return pieces
+
+    def _tell(self) -> None:
+        self.setAccessibleName(f"{self._name}{self._note}: {self._value}")
+        self.setAccessibleDescription(self.sentence)
+        self.setToolTip(self.sentence)
+
+
+def _thinned(values: NDArray[np.float32], count: int) -> NDArray[np.float32]:
+    """At most `count` of them, each the mean of its share."""
+    if len(values) <= count:
+        return values
+    share = -(-len(values) // count)
+    begin = len(values) % share
+    groups = values[begin:].reshape(-1, share)
+    known = np.isfinite(groups)
+    sums = np.where(known, groups, 0).sum(axis=1)
+    with np.errstate(invalid="ignore"):
+        return (sums / known.sum(axis=1)).astype(np.float32)

@@ -1,0 +1,296 @@
+"""The Runs page: the list at the left, the run that is chosen in it beside."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from PySide6.QtCore import QModelIndex, Qt, QTimer, Signal
+from PySide6.QtGui import QAction, QHideEvent, QShowEvent
+from PySide6.QtWidgets import QApplication, QFileDialog, QHBoxLayout, QSplitter, QStackedWidget, QVBoxLayout, QWidget
+
+from torchyard_core.errors import TorchyardError
+from torchyard_core.launch.runs import KnownRun
+from torchyard_gui.bridge.jobs import Job
+from torchyard_gui.bridge.run_feed import RunFeed
+from torchyard_gui.bridge.run_parts import Changes
+from torchyard_gui.bridge.runs_model import RunsModel
+from torchyard_gui.runs.actions import RunsActions
+from torchyard_gui.runs.run_bar import RunBar
+from torchyard_gui.runs.run_list import RUN, RunListModel, run_list_view
+from torchyard_gui.runs.run_view import RunView
+from torchyard_gui.runs.stop_dialog import StopDialog
+from torchyard_gui.runs.words import duration, size
+from torchyard_gui.widgets import EmptyState, SearchField
+
+BAR_EVERY_MS = 1000
+REFRESH_EVERY_MS = 30_000
+
+
+class RunsPage(QWidget):
+    """Lists the runs and shows one. Hosts are asked for their runs when the page is shown."""
+
+    edit_copy = Signal(str)
+    """The text of a topology, as it was run."""
+    launch_wanted = Signal()
+    """Somebody wants to start a first run."""
+    status_changed = Signal()
+
+    def __init__(self, model: RunsModel, parent: QWidget | None = None):
+        super().__init__(parent)
+        self.title = self.tr("Runs")
+        self.icon_name = "runs"
+        self.model = model
+        self.actions_ = RunsActions(self)
+        self.feed: RunFeed | None = None
+        self.fetching: Job | None = None
+        self._stop_dialog: StopDialog | None = None
+        self._wanted = ""
+        """A run that is to be shown as soon as it is known."""
+
+        self.list_model = RunListModel(self)
+        self.list = run_list_view(self.list_model)
+        self.list.setAccessibleName(self.tr("Runs"))
+        self.search = SearchField(self.tr("Find run …"))
+        self.search.textChanged.connect(self._filter)
+        left = QWidget()
+        left.setMinimumWidth(180)
+        left_box = QVBoxLayout(left)
+        left_box.setContentsMargins(0, 12, 0, 8)
+        left_box.setSpacing(8)
+        search_box = QHBoxLayout()
+        search_box.setContentsMargins(12, 0, 12, 0)
+        search_box.addWidget(self.search)
+        left_box.addLayout(search_box)
+        left_box.addWidget(self.list, 1)
+        self._left = left
+
+        acts = self.actions_
+        self.bar = RunBar(acts.stop, acts.fetch, acts.copy)
+        self.run_view = RunView(model)
+        topology = QAction(self.tr("Go to the topology"), self)
+        topology.setToolTip(self.tr("Draw a cluster and press Launch there"))
+        topology.triggered.connect(self.launch_wanted)
+        self.empty = EmptyState(
+            self.tr("No runs yet"),
+            self.tr("Draw a cluster on the Topology page and press Launch: its run is shown here, live."),
+            topology,
+            icon_name="runs",
+        )
+        self.across = QSplitter(Qt.Orientation.Horizontal)
+        self.across.addWidget(left)
+        self.across.addWidget(self.run_view)
+        self.across.setChildrenCollapsible(False)
+        self.across.setStretchFactor(1, 1)
+        self.across.setSizes([216, 1000])
+        self._pages = QStackedWidget()
+        self._pages.addWidget(self.empty)
+        self._pages.addWidget(self.across)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(0, 0, 0, 0)
+        layout.addWidget(self._pages)
+
+        self._bar_timer = self._timer(BAR_EVERY_MS, self._tick)
+        self._refresh_timer = self._timer(REFRESH_EVERY_MS, model.refresh)
+        model.runs_changed.connect(self._runs_changed)
+        self.list.selectionModel().currentChanged.connect(self._current_changed)
+        self.bar.views.changed.connect(self.run_view.set_view)
+        self.run_view.work.action_triggered.connect(self._cancel_fetch)
+        acts.stop.triggered.connect(self.ask_to_stop)
+        acts.fetch.triggered.connect(self.ask_to_fetch)
+        acts.copy.triggered.connect(self._copy)
+        acts.refresh.triggered.connect(model.refresh)
+        acts.hosts.triggered.connect(lambda: self.bar.views.set_value("canvas"))
+        acts.table.triggered.connect(lambda: self.bar.views.set_value("table"))
+        acts.plots.triggered.connect(lambda: self.bar.views.set_value("plots"))
+        acts.log.triggered.connect(lambda: self.run_view.log.set_open(not self.run_view.log.is_open))
+        acts.find.triggered.connect(self.run_view.log.start_search)
+        self.addActions(acts.all)
+        self._runs_changed()
+        self._enable()
+
+    # What the window asks
+
+    def page_actions(self) -> list[QAction]:
+        return self.actions_.all
+
+    def panes(self) -> list[QWidget]:
+        """For F6."""
+        return [self._left, self.run_view.stack, self.run_view.side, self.run_view.log]
+
+    def status_texts(self) -> list[str | tuple[str, str]]:
+        live = [run for run in self.model.runs if run.state in ("starting", "running", "stopping", "restarting")]
+        texts: list[str | tuple[str, str]] = []
+        if live:
+            count = self.tr("1 live run") if len(live) == 1 else self.tr("{count} live runs").format(count=len(live))
+            texts.append(("running", count))
+        return texts
+
+    # What others ask
+
+    def show_run(self, run_id: str) -> None:
+        """Chooses a run; one that was just launched is found in this computer's history."""
+        self.search.clear()
+        self._wanted = run_id
+        self.model.read_history()
+
+    def ask_to_stop(self) -> None:
+        """Asks, and stops."""
+        feed = self.feed
+        if feed is None or feed.picture.is_over or self._stop_dialog is not None:
+            return
+        picture = feed.picture
+        grace = picture.plan.topology.program.stop_grace_s if picture.plan else 30.0
+        lasted = duration(picture.elapsed(time.time()) or 0.0)
+        stopping = picture.state == "stopping"
+        dialog = StopDialog(picture.name, lasted, grace, is_stopping=stopping, parent=self)
+        dialog.confirmed.connect(lambda force: self._stop(feed.run, force=force))
+        dialog.finished.connect(self._dialog_gone)
+        self._stop_dialog = dialog
+        dialog.open()
+
+    def ask_to_fetch(self) -> None:
+        """Asks where to, and fetches."""
+        if self.feed is None:
+            return
+        dialog = QFileDialog(self, self.tr("Fetch into the folder"), str(Path.home()))
+        dialog.setFileMode(QFileDialog.FileMode.Directory)
+        dialog.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        run = self.feed.run
+        dialog.fileSelected.connect(lambda folder: self.fetch(run, Path(folder) / run.run_id))
+        dialog.open()
+
+    def fetch(self, run: KnownRun, target: Path) -> None:
+        """Brings a run's files home, with progress on the page."""
+        if self.fetching is not None and not self.fetching.is_finished:
+            return
+        notice = self.run_view.work
+        notice.show_notice(
+            "info",
+            self.tr("Fetching from {count} hosts …").format(count=len(run.hosts)),
+            self.tr("Cancel"),
+            closable=False,
+        )
+
+        def progress(done: int, total: int) -> None:
+            notice.label.setText(self.tr("Fetching: {done} of {total}").format(done=size(done), total=size(total)))
+
+        def ended(written: list[Path], problems: list[TorchyardError]) -> None:
+            if problems:
+                notice.show_notice("fail", " ".join(problem.sentence() for problem in problems))
+            elif written:
+                text = self.tr("{count} files fetched to {folder}").format(count=len(written), folder=target)
+                notice.show_notice("info", text)
+            else:
+                notice.show_notice("info", self.tr("The run has no files to bring home"))
+
+        def failed(error: TorchyardError) -> None:
+            notice.show_notice("fail", error.sentence())
+
+        self.fetching = self.model.fetch(run, target, progress, ended, failed, owner=self)
+
+    def close_feeds(self) -> None:
+        """Follows and reads nothing any more."""
+        self.run_view.log.close_log()
+        self._bar_timer.stop()
+        self._refresh_timer.stop()
+
+    # Inside
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        if self.model.runs and not self.isAncestorOf(QApplication.focusWidget() or self):
+            self.list.setFocus(Qt.FocusReason.OtherFocusReason)
+        self._bar_timer.start()
+        self._refresh_timer.start()
+        self.model.read_history()
+        self.model.refresh()
+
+    def hideEvent(self, event: QHideEvent) -> None:
+        super().hideEvent(event)
+        self._bar_timer.stop()
+        self._refresh_timer.stop()
+
+    def _timer(self, interval: int, slot: object) -> QTimer:
+        timer = QTimer(self)
+        timer.setInterval(interval)
+        timer.timeout.connect(slot)  # type: ignore[arg-type]
+        return timer
+
+    def _filter(self, text: str) -> None:
+        self.list_model.set_filter(text)
+        self._select(self.feed.run.run_id if self.feed else "")
+
+    def _runs_changed(self) -> None:
+        runs = self.model.runs
+        self._pages.setCurrentWidget(self.across if runs else self.empty)
+        self.list_model.set_runs(runs)
+        if self._wanted and self.model.run(self._wanted) is not None:
+            wanted, self._wanted = self._wanted, ""
+            self._select(wanted)
+        elif self.feed is not None:
+            self._select(self.feed.run.run_id)
+        else:
+            first = self.list_model.first_run()
+            if first is not None:
+                self._select(first.run_id)
+        self.status_changed.emit()
+
+    def _select(self, run_id: str) -> None:
+        row = self.list_model.row_of(run_id)
+        current = self.list.currentIndex().data(RUN) if self.list.currentIndex().isValid() else None
+        if row >= 0 and (current is None or current.run_id != run_id or self.feed is None):
+            self.list.setCurrentIndex(self.list_model.index(row))
+        if row >= 0 and (self.feed is None or self.feed.run.run_id != run_id):
+            run = self.model.run(run_id)
+            if run is not None:
+                self._open(run)
+
+    def _current_changed(self, current: QModelIndex, before: QModelIndex) -> None:
+        run = current.data(RUN) if current.isValid() else None
+        if run is not None and (self.feed is None or self.feed.run.run_id != run.run_id):
+            self._open(run)
+
+    def _open(self, run: KnownRun) -> None:
+        if self.feed is not None:
+            self.feed.changed.disconnect(self._changed)
+        self.feed = self.model.feed(run)
+        self.feed.changed.connect(self._changed)
+        self.run_view.set_feed(self.feed)
+        self.bar.set_feed(self.feed)
+        self._enable()
+
+    def _changed(self, changes: Changes) -> None:
+        if changes.run or changes.shown:
+            self.bar.refresh()
+            self._enable()
+
+    def _tick(self) -> None:
+        if self.feed is not None and not self.feed.picture.is_over:
+            self.bar.refresh()
+
+    def _enable(self) -> None:
+        acts, picture = self.actions_, self.feed.picture if self.feed else None
+        acts.stop.setEnabled(picture is not None and not picture.is_over)
+        acts.fetch.setEnabled(picture is not None)
+        acts.copy.setEnabled(picture is not None and bool(picture.topology_text))
+        for action in (acts.hosts, acts.table, acts.plots, acts.log, acts.find):
+            action.setEnabled(picture is not None)
+
+    def _stop(self, run: KnownRun, *, force: bool) -> None:
+        def failed(error: TorchyardError) -> None:
+            self.run_view.work.show_notice("fail", error.sentence())
+
+        self.model.stop(run, failed, force=force, owner=self)
+
+    def _dialog_gone(self) -> None:
+        self._stop_dialog = None
+
+    def _copy(self) -> None:
+        if self.feed is not None:
+            self.edit_copy.emit(self.feed.picture.topology_text)
+
+    def _cancel_fetch(self, number: int) -> None:
+        if self.fetching is not None and not self.fetching.is_finished:
+            self.fetching.cancel()
+            self.run_view.work.clear()

@@ -1,0 +1,316 @@
+"""Plots of chosen replicas over time: throughput, loss, use and memory, a curve a replica."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyqtgraph as pg
+from PySide6.QtCore import QEvent, QObject, Qt, QTimer
+from PySide6.QtGui import QKeyEvent
+from PySide6.QtWidgets import QGridLayout, QHBoxLayout, QVBoxLayout, QWidget
+
+from torchyard_gui.bridge.run_feed import RunFeed
+from torchyard_gui.bridge.run_parts import Track
+from torchyard_gui.runs.plot_key import PlotKey, curve_pen
+from torchyard_gui.runs.thinning import Values, bounds, calmed, extremes
+from torchyard_gui.theme.theme import theme
+from torchyard_gui.widgets import EmptyState, label
+
+MOST = 16
+"""Curves; more cannot be told apart."""
+KEYS_ACROSS = 6
+LEAST_SPAN_S = 60.0
+"""A run that has just begun is not drawn over a few seconds."""
+ZOOM = 1.5
+PAN = 0.2
+AFTER_ZOOM_MS = 30
+"""Points are found anew once a zoom has come to rest for so long."""
+
+
+class Plots(QWidget):
+    """Four plots over one time axis, which the wheel or + and - zoom and dragging or arrows move; 0 shows all again.
+
+    Ranges are set here, in steps, and points thinned to what can be seen: with what pyqtgraph would do by itself, 16
+    curves of an hour cost twice as much.
+    """
+
+    def __init__(self, parent: QWidget | None = None):
+        super().__init__(parent)
+        self._feed: RunFeed | None = None
+        self._names: list[str] = []
+        self._is_old = False
+        self._shows_all = True
+        """Whether the time axis is the run's, rather than what somebody zoomed to."""
+        self._settle = QTimer(self)
+        self._settle.setSingleShot(True)
+        self._settle.setInterval(AFTER_ZOOM_MS)
+        self._settle.timeout.connect(self._draw)
+        self._legend = QGridLayout()
+        self._legend.setHorizontalSpacing(14)
+        self._legend.setVerticalSpacing(2)
+        self._remark = label(role="small", ink="2")
+        self._plots = {
+            "throughput": self._plot(self.tr("Throughput"), self.tr("samples/s")),
+            "loss": self._plot(self.tr("Loss"), ""),
+            "use": self._plot(self.tr("Use"), "%"),
+            "memory": self._plot(self.tr("Memory"), "GB"),
+        }
+        self._curves: dict[str, list[pg.PlotCurveItem]] = {kind: [] for kind in self._plots}
+        self._drawn: list[tuple[float | None, int]] = []
+        """Of each replica, the newest sample that its curves show."""
+        for kind, plot in self._plots.items():
+            view = plot.getPlotItem().getViewBox()
+            if kind != "throughput":
+                view.setXLink(self._time_view)
+            view.sigRangeChangedManually.connect(self._moved_by_hand)
+        grid = QGridLayout()
+        grid.setContentsMargins(0, 0, 0, 0)
+        grid.setSpacing(12)
+        for number, plot in enumerate(self._plots.values()):
+            grid.addWidget(plot, number // 2, number % 2)
+        self._grid = QWidget()
+        self._grid.setLayout(grid)
+        self.nothing = EmptyState(self.tr("No curves of this run"), "", icon_name="chart")
+        head = QHBoxLayout()
+        head.addLayout(self._legend)
+        head.addStretch()
+        head.addWidget(self._remark, 0, Qt.AlignmentFlag.AlignTop)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(16, 12, 16, 12)
+        layout.setSpacing(10)
+        layout.addLayout(head)
+        layout.addWidget(self._grid, 1)
+        layout.addWidget(self.nothing, 1)
+        theme().changed.connect(self._dress)
+        self._dress()
+        self._say_nothing()
+
+    @property
+    def names(self) -> list[str]:
+        """The replicas that are plotted."""
+        return list(self._names)
+
+    def set_feed(self, feed: RunFeed | None) -> None:
+        """Another run."""
+        self._feed = feed
+        self.set_names([])
+
+    def set_names(self, names: Sequence[str]) -> None:
+        """Plots these replicas; the first 16 of them."""
+        self._names = list(names)[:MOST]
+        left_out = len(names) - len(self._names)
+        self._remark.setText(
+            self.tr("The first {count} of {all} are plotted").format(count=MOST, all=len(names)) if left_out else ""
+        )
+        self._make_curves()
+        self._shows_all = True
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Takes in the newest samples; later, where nobody sees it."""
+        if not self.isVisible():
+            self._is_old = True
+            return
+        self._is_old = False
+        self._say_nothing()
+        if self._grid.isVisibleTo(self):
+            self._draw()
+
+    def show_all(self) -> None:
+        """All that is known, after somebody zoomed."""
+        self._shows_all = True
+        self._drawn.clear()
+        self._draw()
+
+    @property
+    def time_range(self) -> tuple[float, float]:
+        """What of time can be seen, seconds since 1970."""
+        low, high = self._time_view.viewRange()[0]
+        return low, high
+
+    def showEvent(self, event: QEvent) -> None:
+        super().showEvent(event)  # type: ignore[arg-type]
+        if self._is_old:
+            self.refresh()
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        """The keys of a plot that has the keyboard; what it would make of them itself is not ours."""
+        if event.type() != QEvent.Type.KeyPress or not isinstance(event, QKeyEvent):
+            return super().eventFilter(watched, event)
+        low, high = self.time_range
+        middle, half = (low + high) / 2, (high - low) / 2
+        key = Qt.Key(event.key())
+        if key in (Qt.Key.Key_Plus, Qt.Key.Key_Equal):
+            self._go(middle - half / ZOOM, middle + half / ZOOM)
+        elif key == Qt.Key.Key_Minus:
+            self._go(middle - half * ZOOM, middle + half * ZOOM)
+        elif key in (Qt.Key.Key_Left, Qt.Key.Key_Right):
+            by = 2 * half * PAN * (1 if key == Qt.Key.Key_Right else -1)
+            self._go(low + by, high + by)
+        elif key in (Qt.Key.Key_0, Qt.Key.Key_Home):
+            self.show_all()
+        else:
+            return False
+        return True
+
+    def resizeEvent(self, event: QEvent) -> None:
+        super().resizeEvent(event)  # type: ignore[arg-type]
+        self._drawn.clear()
+        self._settle.start()
+
+    def hideEvent(self, event: QEvent) -> None:
+        super().hideEvent(event)  # type: ignore[arg-type]
+        self._settle.stop()
+
+    def curve(self, kind: str, name: str) -> pg.PlotCurveItem:
+        """The curve of a replica in one of `throughput`, `loss`, `use` and `memory`."""
+        return self._curves[kind][self._names.index(name)]
+
+    @property
+    def _time_view(self) -> pg.ViewBox:
+        return self._plots["throughput"].getPlotItem().getViewBox()
+
+    def _plot(self, title: str, unit: str) -> pg.PlotWidget:
+        plot = pg.PlotWidget(self, axisItems={"bottom": pg.DateAxisItem()})
+        item = plot.getPlotItem()
+        item.setMenuEnabled(False)
+        item.hideButtons()
+        item.showGrid(x=False, y=True, alpha=0.12)
+        item.setTitle(title + (f" ({unit})" if unit else ""), justify="left")
+        item.titleLabel.item.setPos(0, 0)
+        item.getAxis("left").setWidth(52)
+        item.getAxis("left").enableAutoSIPrefix(False)
+        plot.setProperty("card", True)
+        plot.setAccessibleName(title)
+        plot.setToolTip(self.tr("+ and - zoom, arrows move, 0 shows all"))
+        plot.setFrameShape(plot.Shape.NoFrame)
+        plot.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+        plot.installEventFilter(self)
+        view = item.getViewBox()
+        view.disableAutoRange()
+        view.setMouseEnabled(x=True, y=False)
+        plot.scene().sigMouseClicked.connect(lambda event: self.show_all() if event.double() else None)
+        return plot
+
+    def _say_nothing(self) -> None:
+        """Where there is no curve to be seen, why."""
+        tracks = self._feed.picture.tracks if self._feed else {}
+        has_curves = any(len(tracks[name].ring) > 1 for name in self._names if name in tracks)
+        if not has_curves:
+            is_over = self._feed is not None and self._feed.picture.is_over
+            self.nothing.set_texts(
+                self.tr("No curves of this run") if is_over else self.tr("No curves yet"),
+                self.tr("It is over, and its history was not kept. The table has the last values that are known.")
+                if is_over
+                else self.tr("They begin with the first samples of the chosen replicas."),
+            )
+        self._grid.setVisible(has_curves)
+        self.nothing.setVisible(not has_curves)
+
+    def _moved_by_hand(self) -> None:
+        self._shows_all = False
+        self._drawn.clear()
+        self._settle.start()
+
+    def _go(self, begin: float, end: float) -> None:
+        self._shows_all = False
+        self._time_view.setXRange(begin, end, padding=0)
+        self._drawn.clear()
+        self._draw()
+
+    def _draw(self) -> None:
+        if self._feed is None:
+            return
+        all_tracks = self._feed.picture.tracks
+        tracks = [all_tracks.get(name) for name in self._names]
+        if self._shows_all:
+            self._fit_time([track for track in tracks if track is not None and len(track.ring)])
+        begin, end = self.time_range
+        newest = [(track.ring.last_time, len(track.ring)) if track else (None, 0) for track in tracks]
+        before = self._drawn if len(self._drawn) == len(newest) else [None] * len(newest)
+        self._drawn = newest
+        most = max(100, int(self._time_view.width()))
+        for kind, curves in self._curves.items():
+            seen: list[Values] = []
+            for number, (curve, track) in enumerate(zip(curves, tracks, strict=True)):
+                if track is None:
+                    continue
+                if before[number] != newest[number]:
+                    times, values = extremes(track.ring.times(), _values(kind, track), begin, end, most)
+                    gaps = bool(np.isnan(values).any())
+                    curve.setData(times, values, connect="finite" if gaps else "all", skipFiniteCheck=True)
+                seen.append(curve.yData)
+            self._fit_values(kind, seen, any(track.gpus for track in tracks if track))
+
+    def _fit_time(self, tracks: list[Track]) -> None:
+        """All of it, up to a round time: an axis that moved every second would be drawn every second."""
+        if not tracks:
+            return
+        low = min(float(track.ring.times()[0]) for track in tracks)
+        high = max(float(track.ring.times()[-1]) for track in tracks)
+        step = 10.0 if high - low < 600 else 60.0
+        low, high = low // step * step, -(-high // step) * step
+        high = max(high, low + LEAST_SPAN_S)
+        if self.time_range != (low, high):
+            self._drawn.clear()
+            self._time_view.setXRange(low, high, padding=0)
+
+    def _fit_values(self, kind: str, seen: list[Values], has_gpus: bool) -> None:
+        view = self._plots[kind].getPlotItem().getViewBox()
+        if kind == "use" and has_gpus:  # that of CPUs may be of many
+            wanted = (0.0, 100.0)
+        elif (found := bounds([values for values in seen if values is not None])) is None:
+            return
+        elif kind == "loss":
+            wanted = calmed(*found)
+        else:
+            wanted = (min(0.0, found[0]), found[1])  # amounts: half as high is half as much
+        low, high = wanted
+        low_now, high_now = view.viewRange()[1]
+        room = (high - low) or abs(high) or 1.0
+        # As long as it fits and is not lost in it, the range stays.
+        if low_now <= low and high <= high_now and high_now - low_now < 1.4 * room:
+            return
+        view.setYRange(low - 0.06 * room if kind == "loss" else low, high + 0.06 * room, padding=0)
+
+    def _make_curves(self) -> None:
+        self._drawn.clear()
+        for kind, plot in self._plots.items():
+            item = plot.getPlotItem()
+            for curve in self._curves[kind]:
+                item.removeItem(curve)
+            self._curves[kind] = [pg.PlotCurveItem(pen=curve_pen(number)) for number in range(len(self._names))]
+            for curve in self._curves[kind]:
+                item.addItem(curve, ignoreBounds=True)
+        while self._legend.count():
+            entry = self._legend.takeAt(0).widget()
+            if entry is not None:
+                entry.hide()
+                entry.deleteLater()
+        for number, name in enumerate(self._names):
+            self._legend.addWidget(PlotKey(name, number), number // KEYS_ACROSS, number % KEYS_ACROSS)
+
+    def _dress(self) -> None:
+        look = theme()
+        for plot in self._plots.values():
+            plot.setBackground(look.color("s2"))
+            item = plot.getPlotItem()
+            for side in ("left", "bottom"):
+                axis = item.getAxis(side)
+                axis.setPen(look.pen("hair"))
+                axis.setTextPen(look.pen("text2"))
+                axis.setStyle(tickFont=look.font("tiny"), tickLength=-4)
+            item.setTitle(item.titleLabel.text, color=look.tokens.text2, size="12px", justify="left")
+        for curves in self._curves.values():
+            for number, curve in enumerate(curves):
+                curve.setPen(curve_pen(number))
+
+
+def _values(kind: str, track: Track) -> Values:
+    ring = track.ring
+    if kind == "use":
+        return ring.values("gpu" if track.gpus else "cpu")
+    if kind == "memory":
+        return ring.values("gpu_memory_mb" if track.gpus else "memory_mb") / 1024
+    return ring.values(kind)

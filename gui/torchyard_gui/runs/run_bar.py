@@ -1,0 +1,113 @@
+"""The bar above a run: its name, how it stands, what it is seen as, and what can be done."""
+
+from __future__ import annotations
+
+import time
+
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QAction
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QPushButton, QSizePolicy, QWidget
+
+from torchyard_gui.bridge.run_feed import RunFeed
+from torchyard_gui.runs.words import clock, duration, mark_of, moment_in_full, rate, restarts, state_word
+from torchyard_gui.theme.theme import theme
+from torchyard_gui.widgets import ElidedLabel, Segmented, StateMark
+
+
+class RunBar(QFrame):
+    """Buttons stand for the page's actions."""
+
+    def __init__(self, stop: QAction, fetch: QAction, copy: QAction, parent: QWidget | None = None):
+        super().__init__(parent)
+        self.setProperty("bar", True)
+        self.setFixedHeight(theme().metrics.bar)
+        self._feed: RunFeed | None = None
+        self.name = ElidedLabel()
+        self.name.setProperty("role", "title")
+        self.name.setSizePolicy(QSizePolicy.Policy.Maximum, QSizePolicy.Policy.Preferred)
+        self.mark = StateMark("idle", 14)
+        self.state = ElidedLabel()
+        self.state.setProperty("ink", "2")
+        self.views = Segmented(
+            [
+                ("canvas", self.tr("Hosts")),
+                ("table", self.tr("Replicas")),
+                ("plots", self.tr("Plots")),
+            ]
+        )
+        self._buttons = {action: _button(action) for action in (copy, fetch, stop)}
+        layout = QHBoxLayout(self)
+        layout.setContentsMargins(16, 0, 16, 0)
+        layout.setSpacing(8)
+        layout.addWidget(self.name)
+        layout.addSpacing(4)
+        layout.addWidget(self.mark)
+        layout.addWidget(self.state, 1)
+        layout.addWidget(self.views, 0, Qt.AlignmentFlag.AlignVCenter)
+        layout.addSpacing(8)
+        for button in self._buttons.values():
+            layout.addWidget(button)
+        self.set_feed(None)
+
+    def set_feed(self, feed: RunFeed | None) -> None:
+        self._feed = feed
+        for widget in (self.mark, self.views, *self._buttons.values()):
+            widget.setVisible(feed is not None)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """As it stands now."""
+        if self._feed is None:
+            self.name.setText(self.tr("Runs"))
+            self.state.setText("")
+            return
+        picture = self._feed.picture
+        self.name.setText(picture.name or picture.run_id)
+        self.name.setToolTip(picture.run_id)
+        self.mark.set_state("unknown" if picture.is_stale else mark_of(picture.state))
+        self.state.setText(" · ".join(self._parts()))
+        began = picture.started or picture.submitted
+        self.state.setToolTip(moment_in_full(began))
+
+    def _parts(self) -> list[str]:
+        assert self._feed is not None
+        picture = self._feed.picture
+        elapsed = picture.elapsed(time.time())
+        word = state_word(picture.state)
+        lasted = duration(elapsed) if elapsed is not None else ""
+        if picture.is_stale:
+            at = clock(picture.as_of, exact=True)
+            head = self.tr("{state} as of {time}").format(state=word, time=at)
+        elif picture.is_over:
+            head = self.tr("{state} after {time}").format(state=word, time=lasted) if lasted else word
+        elif picture.state == "restarting":
+            head = word  # how long the run has lasted says nothing of how long it restarts
+        else:
+            head = f"{word} {lasted}".strip()
+        parts = [head]
+        waiting = None if picture.is_stale else picture.waiting
+        if waiting is not None:
+            until = clock(waiting.until, exact=True)
+            parts.append(self.tr("waiting for {hosts} until {time}").format(hosts=waiting.hosts, time=until))
+        if picture.restarts:
+            parts.append(restarts(picture.restarts))
+        step, throughput = picture.total("step"), picture.total("throughput")
+        if step is not None:
+            parts.append(self.tr("step {step}").format(step=f"{step:,.0f}"))
+        if throughput is not None and not picture.is_over and picture.state != "restarting":
+            parts.append(self.tr("{rate} samples/s").format(rate=rate(throughput)))
+        return parts
+
+
+def _button(action: QAction) -> QPushButton:
+    button = QPushButton(action.text())
+    button.setIcon(action.icon())
+    button.setToolTip(action.toolTip())
+    button.clicked.connect(action.trigger)
+
+    def follow() -> None:
+        button.setEnabled(action.isEnabled())
+
+    action.changed.connect(follow)
+    follow()
+    return button

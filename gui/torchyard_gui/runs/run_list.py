@@ -1,0 +1,173 @@
+"""The list of runs: those that live above those that are over, each with its state, name and times."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from PySide6.QtCore import QAbstractListModel, QModelIndex, QObject, QPersistentModelIndex, QRect, QRectF, QSize, Qt
+from PySide6.QtGui import QPainter
+from PySide6.QtWidgets import QListView, QStyle, QStyledItemDelegate, QStyleOptionViewItem, QWidget
+
+from torchyard_core.launch.runs import KnownRun, is_over
+from torchyard_gui.bridge.run_parts import when
+from torchyard_gui.runs.words import clock, day_or_clock, mark_of, moment_in_full, state_word
+from torchyard_gui.theme.icons import paint_state
+from torchyard_gui.theme.theme import theme
+
+Index = QModelIndex | QPersistentModelIndex
+RUN = Qt.ItemDataRole.UserRole
+"""The KnownRun; None for a heading."""
+ROW, HEADING = 48, 28
+
+
+class RunListModel(QAbstractListModel):
+    """Rows are runs, and the headings above them."""
+
+    def __init__(self, parent: QObject | None = None):
+        super().__init__(parent)
+        self._all: tuple[KnownRun, ...] = ()
+        self._rows: list[KnownRun | str] = []
+        self._filter = ""
+
+    def set_runs(self, runs: Sequence[KnownRun]) -> None:
+        """Keeps rows that stay, so that selection and scroll position do too."""
+        self._all = tuple(runs)
+        self._arrange()
+
+    def set_filter(self, text: str) -> None:
+        """Only runs with this in their name, ID, hosts or state."""
+        self._filter = text.strip().lower()
+        self._arrange()
+
+    def row_of(self, run_id: str) -> int:
+        """-1 where it is not shown."""
+        rows = (row for row, run in enumerate(self._rows) if isinstance(run, KnownRun) and run.run_id == run_id)
+        return next(rows, -1)
+
+    def first_run(self) -> KnownRun | None:
+        return next((run for run in self._rows if isinstance(run, KnownRun)), None)
+
+    def rowCount(self, parent: Index = QModelIndex()) -> int:  # noqa: B008
+        return 0 if parent.isValid() else len(self._rows)
+
+    def data(self, index: Index, role: int = Qt.ItemDataRole.DisplayRole) -> Any:
+        row = self._rows[index.row()]
+        if role == RUN:
+            return row if isinstance(row, KnownRun) else None
+        if isinstance(row, str):
+            return row if role in (Qt.ItemDataRole.DisplayRole, Qt.ItemDataRole.AccessibleTextRole) else None
+        if role == Qt.ItemDataRole.DisplayRole:
+            return row.name or row.run_id
+        if role == Qt.ItemDataRole.AccessibleTextRole:
+            return f"{row.name}, {self.state_of(row)}, {row.run_id}"
+        if role == Qt.ItemDataRole.ToolTipRole:
+            lines = [row.run_id, " ".join(row.hosts), moment_in_full(when(row.submitted)), row.reason]
+            return "\n".join(line for line in lines if line)
+        return None
+
+    def flags(self, index: Index) -> Qt.ItemFlag:
+        if isinstance(self._rows[index.row()], str):
+            return Qt.ItemFlag.NoItemFlags
+        return Qt.ItemFlag.ItemIsEnabled | Qt.ItemFlag.ItemIsSelectable
+
+    def state_of(self, run: KnownRun) -> str:
+        """Its state in words, with since when nobody has heard of it."""
+        word = state_word(run.state)
+        if run.is_fresh or is_over(run.state):
+            return word
+        return self.tr("{state} as of {time}").format(state=word, time=clock(when(run.as_of)))
+
+    def _arrange(self) -> None:
+        shown = [run for run in self._all if self._filter in _text(run)]
+        live = [run for run in shown if not is_over(run.state)]
+        past = [run for run in shown if is_over(run.state)]
+        rows: list[KnownRun | str] = []
+        if live:
+            rows += [self.tr("Live"), *live]
+        if past:
+            rows += [self.tr("Past"), *past]
+        if [_key(row) for row in rows] == [_key(row) for row in self._rows]:
+            self._rows = rows
+            if rows:
+                self.dataChanged.emit(self.index(0), self.index(len(rows) - 1))
+            return
+        self.beginResetModel()
+        self._rows = rows
+        self.endResetModel()
+
+
+class RunDelegate(QStyledItemDelegate):
+    """A mark, the name, and a line of what and when."""
+
+    def sizeHint(self, option: QStyleOptionViewItem, index: Index) -> QSize:
+        return QSize(100, ROW if index.data(RUN) else HEADING)
+
+    def paint(self, painter: QPainter, option: QStyleOptionViewItem, index: Index) -> None:
+        look = theme()
+        rect: QRect = option.rect  # type: ignore[attr-defined]
+        run: KnownRun | None = index.data(RUN)
+        painter.save()
+        if run is None:
+            painter.setFont(look.font("tiny"))
+            painter.setPen(look.pen("text2"))
+            text = str(index.data()).upper()
+            painter.drawText(rect.adjusted(12, 0, -12, -4), Qt.AlignmentFlag.AlignBottom, text)
+            painter.restore()
+            return
+        state: QStyle.StateFlag = option.state  # type: ignore[attr-defined]
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        box = QRectF(rect.adjusted(6, 1, -6, -1))
+        if state & (QStyle.StateFlag.State_Selected | QStyle.StateFlag.State_MouseOver):
+            selected = bool(state & QStyle.StateFlag.State_Selected)
+            painter.setPen(Qt.PenStyle.NoPen)
+            painter.setBrush(look.brush("accent_soft" if selected else "hover"))
+            painter.drawRoundedRect(box, 6, 6)
+        stale = not run.is_fresh and not is_over(run.state)
+        paint_state(painter, QRectF(rect.x() + 14, rect.y() + 8, 14, 14), "unknown" if stale else mark_of(run.state))
+        left, right = rect.x() + 36, rect.right() - 14
+        time_text = day_or_clock(when(run.submitted), time.time())
+        painter.setFont(look.font("small"))
+        painter.setPen(look.pen("text3"))
+        time_width = painter.fontMetrics().horizontalAdvance(time_text)
+        top = QRect(left, rect.y() + 5, right - left, 19)
+        painter.drawText(top, Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter, time_text)
+        painter.setFont(look.font("strong"))
+        painter.setPen(look.pen("text"))
+        top.setRight(right - time_width - 8)
+        _draw(painter, top, run.name or run.run_id)
+        painter.setFont(look.font("small"))
+        painter.setPen(look.pen("fail" if run.state == "failed" else "text2"))
+        model = index.model()
+        words = model.state_of(run) if isinstance(model, RunListModel) else state_word(run.state)
+        hosts = run.hosts[0] if len(run.hosts) == 1 else self.tr("{count} hosts").format(count=len(run.hosts))
+        detail = run.reason if run.state == "failed" and run.reason else hosts
+        _draw(painter, QRect(left, rect.y() + 24, right - left, 19), f"{words} · {detail}" if detail else words)
+        painter.restore()
+
+
+def run_list_view(model: RunListModel, parent: QWidget | None = None) -> QListView:
+    """The view of the list, for the panel at the left."""
+    view = QListView(parent)
+    view.setModel(model)
+    view.setItemDelegate(RunDelegate(view))
+    view.setMouseTracking(True)
+    view.setVerticalScrollMode(QListView.ScrollMode.ScrollPerPixel)
+    view.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+    view.viewport().setAutoFillBackground(False)
+    view.setStyleSheet("QListView { background: transparent; }")
+    return view
+
+
+def _draw(painter: QPainter, rect: QRect, text: str) -> None:
+    short = painter.fontMetrics().elidedText(text, Qt.TextElideMode.ElideRight, rect.width())
+    painter.drawText(rect, Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter, short)
+
+
+def _key(row: KnownRun | str) -> str:
+    return row if isinstance(row, str) else row.run_id
+
+
+def _text(run: KnownRun) -> str:
+    return f"{run.name} {run.run_id} {' '.join(run.hosts)} {run.state} {run.primary}".lower()

@@ -1,0 +1,265 @@
+"""One run: its hosts live, its replicas in a table or in plots, beside them what needs you, below them the log."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Literal
+
+from PySide6.QtCore import Qt, Signal
+from PySide6.QtGui import QHideEvent, QShowEvent
+from PySide6.QtWidgets import QSplitter, QStackedWidget, QVBoxLayout, QWidget
+
+from torchyard_gui.bridge.run_feed import RunFeed
+from torchyard_gui.bridge.run_parts import Changes
+from torchyard_gui.bridge.runs_model import RunsModel
+from torchyard_gui.canvas.looks import HostLook
+from torchyard_gui.canvas.scene import TopologyScene
+from torchyard_gui.canvas.view import CanvasView
+from torchyard_gui.runs.log_dock import LogDock
+from torchyard_gui.runs.plots import MOST, Plots
+from torchyard_gui.runs.replica_table import ReplicaTable
+from torchyard_gui.runs.side_panel import SidePanel
+from torchyard_gui.runs.words import clock, ended_at, restarting_sentence
+from torchyard_gui.theme.theme import theme
+from torchyard_gui.widgets import NoticeBar, SearchField
+
+VIEWS = ("canvas", "table", "plots")
+LOG_HEIGHT = 220
+
+
+class RunView(QWidget):
+    """Shows a RunFeed. What is chosen in one view is chosen in all."""
+
+    trouble = Signal(str)
+
+    def __init__(self, model: RunsModel, parent: QWidget | None = None):
+        super().__init__(parent)
+        self.feed: RunFeed | None = None
+        self._chosen: list[str] = []
+        self._is_old = False
+        self.notice = NoticeBar()
+        self.work = NoticeBar()
+        self.scene = TopologyScene(self)
+        self.canvas = CanvasView(self.scene)
+        self.canvas.set_editable(False)
+        self.canvas.set_empty_text(self.tr("No picture of this run"), self.tr("Its hosts have not told of it yet."))
+        self.table = ReplicaTable()
+        self.find = SearchField(self.tr("Find replica …"))
+        self.find.textChanged.connect(self.table.order.set_filter)
+        self.plots = Plots()
+        self.side = SidePanel()
+        self.log = LogDock(model)
+
+        below = QWidget()
+        table_box = QVBoxLayout(below)
+        table_box.setContentsMargins(0, 0, 0, 0)
+        table_box.setSpacing(0)
+        self._find_row = _padded(self.find)
+        table_box.addWidget(self._find_row)
+        table_box.addWidget(self.table, 1)
+        self.stack = QStackedWidget()
+        for widget in (self.canvas, below, self.plots):
+            self.stack.addWidget(widget)
+        self.upright = QSplitter(Qt.Orientation.Vertical)
+        self.upright.addWidget(self.stack)
+        self.upright.addWidget(self.log)
+        self.upright.setChildrenCollapsible(False)
+        self.upright.setStretchFactor(0, 1)
+        self.across = QSplitter(Qt.Orientation.Horizontal)
+        self.across.addWidget(self.upright)
+        self.across.addWidget(self.side)
+        self.across.setChildrenCollapsible(False)
+        self.across.setStretchFactor(0, 1)
+        self.across.setSizes([800, theme().metrics.inspector])
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(0, 0, 0, 0)
+        layout.setSpacing(0)
+        layout.addWidget(self.notice)
+        layout.addWidget(self.work)
+        layout.addWidget(self.across, 1)
+
+        self.scene.selection_changed.connect(self.choose)
+        self.canvas.activated.connect(self.log.show_replica)
+        self.table.chosen_changed.connect(self.choose)
+        self.table.opened.connect(self.log.show_replica)
+        self.side.opened.connect(self.log.show_replica)
+        self.log.opened_changed.connect(self._log_opened)
+        self.notice.action_triggered.connect(self._notice_pressed)
+        self._log_opened(False)
+        self._on_notice: Callable[[], None] = lambda: None
+
+    @property
+    def view(self) -> str:
+        return VIEWS[self.stack.currentIndex()]
+
+    def set_view(self, name: str) -> None:
+        """`canvas`, `table` or `plots`."""
+        self.stack.setCurrentIndex(VIEWS.index(name))
+        if name == "plots" and not self.plots.names and self.feed is not None:
+            self.plots.set_names(list(self.feed.picture.tracks)[:4])
+        self._refresh()
+
+    def set_feed(self, feed: RunFeed | None) -> None:
+        """Another run; None shows none."""
+        if self.feed is not None:
+            self.feed.changed.disconnect(self._take)
+        self.feed = feed
+        self._chosen = []
+        self.notice.clear()
+        self.scene.show_plan(None)
+        self.scene.show_states({})
+        self.table.replicas.set_feed(feed)
+        self.plots.set_feed(feed)
+        self.side.set_feed(feed)
+        self.log.set_run(feed)
+        if feed is not None:
+            feed.changed.connect(self._take)
+            self._show_plan()
+            self._show_notice()
+            self.set_view(self.view)
+
+    def choose(self, names: list[str]) -> None:
+        """These replicas are chosen, in every view; one alone has the small plots and the log."""
+        if names == self._chosen:
+            return
+        self._chosen = list(names)
+        self.scene.set_selection(names)
+        if sorted(self.table.chosen()) != sorted(names):
+            self.table.choose(names)
+        self.side.set_chosen(names)
+        if names:
+            self.plots.set_names(names[: MOST + 1] if len(names) > MOST else names)
+        self.log.set_chosen(self._chosen)
+
+    @property
+    def chosen(self) -> list[str]:
+        return list(self._chosen)
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        if self._is_old:
+            self._refresh()
+
+    def hideEvent(self, event: QHideEvent) -> None:
+        super().hideEvent(event)
+
+    def _take(self, changes: Changes) -> None:
+        if changes.shown:
+            self._show_plan()
+        if changes.run:
+            self._show_notice()
+            self.log.refresh()
+        if not self.isVisible():
+            self._is_old = True
+            return
+        self.side.take(changes)
+        view = self.view
+        if changes.replicas or changes.run or changes.shown:
+            if view == "canvas":
+                self._show_states()
+            self.table.replicas.take(changes)
+        if view == "plots" and changes.samples:
+            self.plots.refresh()
+
+    def _refresh(self) -> None:
+        """All of it, after a while out of sight."""
+        self._is_old = False
+        if self.feed is None:
+            return
+        self._show_states()
+        self.table.replicas.take(Changes(set(self.feed.picture.tracks), run=True))
+        self.side.refresh()
+        self.plots.refresh()
+
+    def _show_plan(self) -> None:
+        assert self.feed is not None
+        picture = self.feed.picture
+        self.scene.show_plan(picture.plan, picture.plan_hosts)
+        self._show_states()
+        if len(self.table.replicas.feed.picture.tracks if self.table.replicas.feed else {}):
+            self.table.replicas.set_feed(self.feed)
+        self.log.refresh()
+
+    def _show_states(self) -> None:
+        if self.feed is None:
+            return
+        self.scene.show_states(self.feed.looks)
+        picture = self.feed.picture
+        if picture.is_over:
+            # How its hosts are now is the Fleet page's to say.
+            note = ended_at(picture.ended, time.time())
+            self.scene.show_hosts({host.name: HostLook("idle", note=note) for host in picture.plan_hosts})
+        else:
+            looks = self._between_starts() if picture.state == "restarting" else {}
+            lost = picture.lost.items()
+            looks |= {host: HostLook("unknown", clock(since) if since else "") for host, since in lost}
+            self.scene.show_hosts(looks)
+
+    def _between_starts(self) -> dict[str, HostLook]:
+        """Hosts whose replicas have all ended, but not for good."""
+        assert self.feed is not None
+        picture = self.feed.picture
+        gone = {track.host for track in picture.tracks.values() if track.state == "lost"}
+        return {
+            host.name: HostLook("warning", note=self.tr("lost"))
+            if host.name in gone
+            else HostLook(note=self.tr("to start again"))
+            for host in picture.plan_hosts
+        }
+
+    def _show_notice(self) -> None:
+        """The cause of a failure, or why nothing is heard, above it all."""
+        assert self.feed is not None
+        picture, error = self.feed.picture, self.feed.error
+        if picture.state == "failed":
+            reason = picture.reason or self.tr("nobody said why")
+            self._notice_of("fail", self.tr("The run failed: {reason}").format(reason=reason))
+        elif picture.is_stale:
+            text = self.tr(
+                "{host} does not answer: what is shown is as of {time}. The run goes on there; it is tried again."
+            ).format(host=picture.primary, time=clock(picture.as_of, exact=True))
+            self.notice.show_notice("warn", text, closable=False)
+        elif error is not None and picture.is_over is False:
+            self.notice.show_notice("warn", error.sentence(), closable=False)
+        elif picture.state == "restarting":
+            self._notice_of("warn", restarting_sentence(picture))
+        else:
+            self.notice.clear()
+
+    def _notice_of(self, kind: Literal["warn", "fail"], text: str) -> None:
+        """What became of the run, with a button for the log of the replica that it began with."""
+        assert self.feed is not None
+        picture = self.feed.picture
+        # The log of a host that is waited for cannot be read now.
+        failed = [track for track in picture.failures() if picture.is_over or track.state == "failed"]
+        if not failed:
+            self.notice.show_notice(kind, text, closable=False)
+            return
+        name = failed[0].name
+        self._on_notice = lambda: self.log.show_replica(name)
+        self.notice.show_notice(kind, text, self.tr("Show its log"), closable=False)
+
+    def _notice_pressed(self, number: int) -> None:
+        self._on_notice()
+
+    def _log_opened(self, on: bool) -> None:
+        head = theme().metrics.problems + 8
+        if on:
+            self.log.setMinimumHeight(120)
+            self.log.setMaximumHeight(16_777_215)
+            whole = max(self.upright.height(), 2 * LOG_HEIGHT)
+            self.upright.setSizes([whole - LOG_HEIGHT, LOG_HEIGHT])
+        else:
+            self.log.setMinimumHeight(head)
+            self.log.setMaximumHeight(head)
+            self.upright.setSizes([max(1, self.upright.height() - head), head])
+
+
+def _padded(widget: QWidget) -> QWidget:
+    around = QWidget()
+    layout = QVBoxLayout(around)
+    layout.setContentsMargins(12, 10, 12, 8)
+    layout.addWidget(widget)
+    widget.setMaximumWidth(260)
+    return around

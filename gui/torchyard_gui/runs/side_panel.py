@@ -1,0 +1,163 @@
+"""Beside a run: what needs somebody, how it goes in small plots, and what happened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from PySide6.QtCore import QRect, Qt, Signal
+from PySide6.QtWidgets import QFrame, QScrollArea, QVBoxLayout, QWidget
+
+from torchyard_gui.bridge.run_feed import RunFeed
+from torchyard_gui.bridge.run_parts import Changes, Track
+from torchyard_gui.bridge.run_totals import OF_TRAINERS, SUMS
+from torchyard_gui.runs.mini_plot import MiniPlot
+from torchyard_gui.runs.needs_you import NeedsYou, needs_of
+from torchyard_gui.runs.timeline import Timeline
+from torchyard_gui.runs.words import loss, memory, percent, rate
+from torchyard_gui.theme.theme import theme
+from torchyard_gui.widgets import SectionLabel
+
+SHOWN = 600
+"""Samples in the small plots: ten minutes at one a second."""
+REPORTED = OF_TRAINERS
+"""What scripts report, and the journal keeps; the rest is measured while somebody watches."""
+
+
+class SidePanel(QWidget):
+    """The plots are of the run, or of the one replica that is chosen."""
+
+    opened = Signal(str)
+    """A replica, whose log is wanted."""
+
+    def __init__(self, parent: QWidget | None = None):
+        super().__init__(parent)
+        self.setMinimumWidth(theme().metrics.inspector - 48)
+        self._feed: RunFeed | None = None
+        self._replica = ""
+        self.needs = NeedsYou()
+        self.plots = {
+            "throughput": MiniPlot(self.tr("Throughput"), "run"),
+            "loss": MiniPlot(self.tr("Loss"), "accent"),
+            "use": MiniPlot(self.tr("GPU use"), "meter"),
+            "memory": MiniPlot(self.tr("Memory"), "text3"),
+        }
+        self.timeline = Timeline()
+        self.needs.opened.connect(self.opened)
+        self.timeline.opened.connect(self.opened)
+        inside = QWidget()
+        inside.setObjectName("contents")
+        layout = QVBoxLayout(inside)
+        layout.setContentsMargins(16, 14, 16, 16)
+        layout.setSpacing(10)
+        layout.addWidget(self.needs)
+        for plot in self.plots.values():
+            layout.addWidget(plot)
+        layout.addSpacing(6)
+        layout.addWidget(SectionLabel(self.tr("Events")))
+        layout.addWidget(self.timeline)
+        layout.addStretch()
+        area = QScrollArea()
+        area.setWidget(inside)
+        area.setWidgetResizable(True)
+        area.setFrameShape(QFrame.Shape.NoFrame)
+        area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+        self._area, self._inside = area, inside
+        self.timeline.row_entered.connect(self._show_row)
+        around = QVBoxLayout(self)
+        around.setContentsMargins(0, 0, 0, 0)
+        around.addWidget(area)
+
+    def set_feed(self, feed: RunFeed | None) -> None:
+        self._feed, self._replica = feed, ""
+        self.refresh()
+
+    def set_chosen(self, names: Sequence[str]) -> None:
+        """One chosen replica has the plots to itself."""
+        self._replica = names[0] if len(names) == 1 else ""
+        self._show_plots()
+
+    def take(self, changes: Changes) -> None:
+        if changes.run or changes.replicas:
+            self._show_needs()
+        if changes.moments and self._feed is not None:
+            self.timeline.show_moments(self._feed.picture.moments)
+        if changes.samples or changes.run:
+            self._show_plots()
+
+    def refresh(self) -> None:
+        self._show_needs()
+        self._show_plots()
+        self.timeline.show_moments(self._feed.picture.moments if self._feed else [])
+
+    def _show_row(self, row: QRect) -> None:
+        """Scrolls to a line of the timeline."""
+        middle = self.timeline.mapTo(self._inside, row.center())
+        self._area.ensureVisible(middle.x(), middle.y(), 0, row.height())
+
+    def _show_needs(self) -> None:
+        self.needs.show_needs(needs_of(self._feed.picture) if self._feed else [])
+
+    def _show_plots(self) -> None:
+        """Of a run that is over these are the last values that are known, and are called so."""
+        if self._feed is None:
+            for plot in self.plots.values():
+                plot.set_values(np.empty(0, np.float32), "–")
+            return
+        picture = self._feed.picture
+        track = picture.tracks.get(self._replica)
+        gpus = len(track.gpus) if track else sum(len(each.gpus) for each in picture.tracks.values())
+        memory_kind = "gpu_memory_mb" if gpus else "memory_mb"
+        self._show("throughput", "throughput", self._rate, track, calm=True)
+        self._show("loss", "loss", loss, track, calm=True)
+        self.plots["use"].setVisible(gpus > 0)
+        if gpus:
+            count = self.tr(", 1 GPU") if gpus == 1 else self.tr(", {count} GPUs").format(count=gpus)
+            words = percent if track or gpus == 1 else self._median
+            self._show("use", "gpu", words, track, note=count, fixed=(0.0, 100.0))
+        self._show("memory", memory_kind, memory, track, calm=True)
+
+    def _show(
+        self,
+        plot: str,
+        kind: str,
+        words: Callable[[float | None], str],
+        track: Track | None,
+        *,
+        note: str = "",
+        fixed: tuple[float, float] | None = None,
+        calm: bool = False,
+    ) -> None:
+        assert self._feed is not None
+        picture = self._feed.picture
+        value = track.ring.last(kind) if track else picture.total(kind)
+        is_over = picture.is_over or (track is not None and track.is_over)
+        note = f", {track.name}" if track else note
+        if is_over and value is not None:
+            note += self.tr(", last")
+        ring = track.ring if track else picture.totals
+        sentence = self._sentence(kind, value, track, is_over)
+        self.plots[plot].set_values(ring.tail(kind, SHOWN), words(value), note, fixed, calm=calm, sentence=sentence)
+
+    def _sentence(self, kind: str, value: float | None, track: Track | None, is_over: bool) -> str:
+        """Why there is no line to be seen."""
+        assert self._feed is not None
+        if not is_over:
+            if kind in REPORTED:
+                return self.tr("Nothing reported so far")
+            return self.tr("Nothing measured so far")
+        if value is None:
+            if kind in REPORTED:
+                return self.tr("No report of it is known here")
+            return self.tr("Not kept: nobody watched this run here")
+        told, asked = self._feed.picture.told_by(kind)
+        if track is None and told < asked and kind in SUMS:
+            return self.tr("From {told} of {asked} replicas; no history").format(told=told, asked=asked)
+        return self.tr("Only the last value was kept")
+
+    def _rate(self, value: float | None) -> str:
+        return "–" if value is None else self.tr("{rate} samples/s").format(rate=rate(value))
+
+    def _median(self, value: float | None) -> str:
+        return "–" if value is None else self.tr("median {use}").format(use=percent(value))

@@ -1,0 +1,45 @@
+"""Asks whether a run is to be stopped, and how."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import Qt, Signal
+from PySide6.QtWidgets import QCheckBox, QDialog, QDialogButtonBox, QVBoxLayout, QWidget
+
+from torchyard_gui.widgets import label
+
+
+class StopDialog(QDialog):
+    """Shown with `open`: the window goes on meanwhile. `confirmed` carries whether to kill it at once."""
+
+    confirmed = Signal(bool)
+
+    def __init__(self, name: str, lasted: str, grace_s: float, *, is_stopping: bool, parent: QWidget | None = None):
+        super().__init__(parent)
+        self.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        self.setWindowTitle(self.tr("Stop {name}?").format(name=name))
+        sentence = self.tr("It has run for {time}. What it did not save is lost.").format(time=lasted)
+        if is_stopping:
+            sentence = self.tr("It is being stopped already, and has its time to end well.")
+        self.force = QCheckBox(
+            self.tr("Kill it at once, without its {seconds} s to end well").format(seconds=f"{grace_s:.0f}")
+        )
+        self.force.setChecked(is_stopping)
+        buttons = QDialogButtonBox()
+        self.stop = buttons.addButton(self.tr("Stop the run"), QDialogButtonBox.ButtonRole.AcceptRole)
+        self.stop.setProperty("danger", True)
+        self.keep = buttons.addButton(self.tr("Let it run"), QDialogButtonBox.ButtonRole.RejectRole)
+        self.keep.setDefault(True)
+        buttons.accepted.connect(self._confirm)
+        buttons.rejected.connect(self.reject)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(20, 18, 20, 16)
+        layout.setSpacing(12)
+        layout.addWidget(label(self.windowTitle(), role="title"))
+        layout.addWidget(label(sentence, ink="2", wrap=True))
+        layout.addWidget(self.force)
+        layout.addSpacing(4)
+        layout.addWidget(buttons)
+
+    def _confirm(self) -> None:
+        self.confirmed.emit(self.force.isChecked())
+        self.accept()

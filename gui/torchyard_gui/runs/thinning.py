@@ -1,0 +1,55 @@
+"""No more points than can be seen: the least and the most of each stretch of time, so that no peak is lost."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+Times = NDArray[np.float64]
+Values = NDArray[np.float32]
+
+
+def extremes(times: Times, values: Values, begin: float, end: float, most: int) -> tuple[Times, Values]:
+    """What lies between `begin` and `end`, and a point on either side, in `most` points about.
+
+    Stretches begin at round times, whatever is asked for: a curve that grows does not tremble.
+    """
+    first = max(0, int(np.searchsorted(times, begin)) - 1)
+    last = min(len(times), int(np.searchsorted(times, end, side="right")) + 1)
+    times, values = times[first:last], values[first:last]
+    if len(times) <= most:
+        return times, values
+    stretch = 2.0 ** math.ceil(math.log2((times[-1] - times[0]) / (most / 2)))
+    numbers = np.floor(times / stretch)
+    starts = np.concatenate(([0], np.flatnonzero(np.diff(numbers)) + 1))
+    low, high = np.fmin.reduceat(values, starts), np.fmax.reduceat(values, starts)
+    thin_times = np.repeat(times[starts], 2)
+    thin_times[1::2] += stretch / 2
+    # The newest is never drawn later than it was measured.
+    np.minimum(thin_times, times[-1], out=thin_times)
+    thin_values = np.empty(2 * len(starts), values.dtype)
+    thin_values[::2], thin_values[1::2] = low, high
+    return thin_times, thin_values
+
+
+def bounds(pieces: list[Values]) -> tuple[float, float] | None:
+    """The least and the most of all of them; None where nothing is known."""
+    known = [piece for piece in pieces if len(piece) and not np.isnan(piece).all()]
+    if not known:
+        return None
+    return float(min(np.nanmin(piece) for piece in known)), float(max(np.nanmax(piece) for piece in known))
+
+
+CALM = 0.4
+"""Of the value: the least range that is drawn. A tremble of some percent is no storm."""
+
+
+def calmed(low: float, high: float) -> tuple[float, float]:
+    """A range about the same values that is wide enough for a tremble to look like one."""
+    least = CALM * max(abs(low), abs(high))
+    if high - low >= least:
+        return low, high
+    middle = (low + high) / 2
+    return middle - least / 2, middle + least / 2

@@ -1,0 +1,122 @@
+"""Icons that follow the theme, and the marks of roles and states as vectors for painters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from PySide6.QtCore import QByteArray, QRectF, Qt
+from PySide6.QtGui import QAction, QColor, QGuiApplication, QIcon, QPainter, QPixmap
+from PySide6.QtSvg import QSvgRenderer
+from PySide6.QtWidgets import QAbstractButton, QApplication, QWidget
+
+from torchyard_gui.theme.drawings import drawing
+from torchyard_gui.theme.marks import paint_role_badge, paint_state
+from torchyard_gui.theme.theme import theme
+
+__all__ = ["icon", "paint_role_badge", "paint_state", "pixmap", "refresh_icons", "role_icon", "state_icon"]
+
+SIZES = (16, 20)
+"""Logical pixels: what menus and buttons, and the rail, ask for."""
+
+_icons: dict[tuple[str, str, bool], QIcon] = {}
+_known: dict[int, tuple[str, str]] = {}
+
+
+def pixmap(name: str, size: int, color: str | QColor = "text2", ratio: float = 1.0) -> QPixmap:
+    """An icon as a pixmap of `size` logical pixels, in a token's colour or a colour."""
+    value = color if isinstance(color, QColor) else theme().color(color)
+    return _rendered(QSvgRenderer(QByteArray(drawing(name, value.name()).encode())), size, ratio, value.alphaF())
+
+
+def icon(name: str, color: str = "text2") -> QIcon:
+    """An icon by its file's name; its disabled look is paler, its checked look in the accent.
+
+    `refresh_icons` changes it on actions and buttons when the theme changes: nothing to do for who uses it.
+    """
+    key = (name, color, theme().is_dark)
+    made = _icons.get(key)
+    if made is None:
+        made = QIcon()
+        plain = drawing(name, theme().color(color).name())
+        # What lies on the accent has no accent below it where it is disabled.
+        pale = drawing(name, theme().color("text3").name()) if color == "on_accent" else plain
+        looks = [(plain, 1.0, QIcon.Mode.Normal, QIcon.State.Off), (pale, 0.4, QIcon.Mode.Disabled, QIcon.State.Off)]
+        if color == "text2":
+            checked = drawing(name, theme().color("accent").name())
+            looks.append((checked, 1.0, QIcon.Mode.Normal, QIcon.State.On))
+        ratio = QGuiApplication.instance().devicePixelRatio()  # type: ignore[union-attr]
+        for text, opacity, mode, state in looks:
+            renderer = QSvgRenderer(QByteArray(text.encode()))
+            for size in SIZES:
+                made.addPixmap(_rendered(renderer, size, ratio, opacity), mode, state)
+        _icons[key] = made
+        _known[made.cacheKey()] = (name, color)
+    return made
+
+
+def _rendered(renderer: QSvgRenderer, size: int, ratio: float, opacity: float) -> QPixmap:
+    image = _blank(size, ratio)
+    painter = QPainter(image)
+    painter.setOpacity(opacity)
+    renderer.render(painter, QRectF(0, 0, size, size))
+    painter.end()
+    return image
+
+
+def role_icon(role: str) -> QIcon:
+    """A role's badge as an icon."""
+    return _painted(f"role:{role}", lambda painter, rect: paint_role_badge(painter, rect, role))
+
+
+def state_icon(state: str) -> QIcon:
+    """A state's mark as an icon."""
+    return _painted(f"state:{state}", lambda painter, rect: paint_state(painter, rect, state))
+
+
+def refresh_icons() -> None:
+    """Give every action and button its icon in the colours that hold now."""
+    for widget in QApplication.allWidgets():
+        _refresh_actions(widget)
+        if isinstance(widget, QAbstractButton) and (found := _again(widget.icon())) is not None:
+            widget.setIcon(found)
+
+
+def _refresh_actions(widget: QWidget) -> None:
+    for action in {*widget.actions(), *widget.findChildren(QAction, options=Qt.FindChildOption.FindDirectChildrenOnly)}:
+        if (found := _again(action.icon())) is not None:
+            action.setIcon(found)
+
+
+def _again(old: QIcon) -> QIcon | None:
+    name, color = _known.get(old.cacheKey(), ("", ""))
+    if not name:
+        return None
+    if name.startswith("role:"):
+        return role_icon(name.removeprefix("role:"))
+    if name.startswith("state:"):
+        return state_icon(name.removeprefix("state:"))
+    return icon(name, color)
+
+
+def _painted(name: str, paint: Callable[[QPainter, QRectF], None]) -> QIcon:
+    key = (name, "", theme().is_dark)
+    made = _icons.get(key)
+    if made is None:
+        made = QIcon()
+        ratio = QGuiApplication.instance().devicePixelRatio()  # type: ignore[union-attr]
+        for size in SIZES:
+            image = _blank(size, ratio)
+            painter = QPainter(image)
+            paint(painter, QRectF(0, 0, size, size))
+            painter.end()
+            made.addPixmap(image)
+        _icons[key] = made
+        _known[made.cacheKey()] = (name, "")
+    return made
+
+
+def _blank(size: int, ratio: float) -> QPixmap:
+    image = QPixmap(round(size * ratio), round(size * ratio))
+    image.setDevicePixelRatio(ratio)
+    image.fill(Qt.GlobalColor.transparent)
+    return image

@@ -1,0 +1,178 @@
+"""The one theme: which tokens hold now, as Qt's colours, pens and fonts, and the application dressed in them."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Literal, cast
+
+from PySide6.QtCore import QObject, Qt, Signal
+from PySide6.QtGui import QBrush, QColor, QFont, QGuiApplication, QPalette, QPen
+from PySide6.QtWidgets import QApplication
+
+from torchyard_gui.theme.arrows import write_arrows
+from torchyard_gui.theme.stylesheet import stylesheet
+from torchyard_gui.theme.tokens import DARK, LIGHT, METRICS, Metrics, Tokens
+
+Mode = Literal["system", "light", "dark"]
+MODES: tuple[Mode, ...] = ("system", "light", "dark")
+
+FAMILIES = ("Inter", "Noto Sans CJK KR")
+"""What we ask for first, and what draws Korean where the first has no such letters."""
+
+FONTS = {"title": (14, 600), "body": (13, 400), "strong": (13, 600), "small": (12, 400), "tiny": (11, 400)}
+"""Pixel size and weight of each role of text."""
+
+
+class Theme(QObject):
+    """What things look like now. Widgets ask when they paint, and repaint on `changed`."""
+
+    changed = Signal()
+    metrics: Metrics = METRICS
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mode: Mode = "system"
+        self._tokens = LIGHT
+        self._colors: dict[str, QColor] = {}
+        self._pens: dict[tuple[str, float], QPen] = {}
+        self._brushes: dict[str, QBrush] = {}
+        self._fonts: dict[str, QFont] = {}
+        self._is_prepared = False
+        self._has_sheet = False
+        if isinstance(QGuiApplication.instance(), QGuiApplication):
+            hints = QGuiApplication.styleHints()
+            hints.colorSchemeChanged.connect(self._follow_system)
+            self._tokens = self._wanted()
+
+    @property
+    def tokens(self) -> Tokens:
+        return self._tokens
+
+    @property
+    def is_dark(self) -> bool:
+        return self._tokens.dark
+
+    def color(self, name: str, alpha: float = 1.0) -> QColor:
+        """The colour of a token; with `alpha` below 1 a copy that lets through."""
+        color = self._colors.get(name)
+        if color is None:
+            color = self._colors[name] = QColor(cast(str, getattr(self._tokens, name)))
+        if alpha < 1:
+            color = QColor(color)
+            color.setAlphaF(alpha)
+        return color
+
+    def pen(self, name: str, width: float = 1) -> QPen:
+        """A solid pen in a token's colour. Shared: copy it before changing it."""
+        pen = self._pens.get((name, width))
+        if pen is None:
+            pen = self._pens[name, width] = QPen(self.color(name), width)
+        return pen
+
+    def brush(self, name: str) -> QBrush:
+        """A brush in a token's colour. Shared: copy it before changing it."""
+        brush = self._brushes.get(name)
+        if brush is None:
+            brush = self._brushes[name] = QBrush(self.color(name))
+        return brush
+
+    def font(self, role: str = "body") -> QFont:
+        """The font of "title", "body", "strong", "small" or "tiny", with tabular figures. Shared, as pens are."""
+        font = self._fonts.get(role)
+        if font is None:
+            font = self._fonts[role] = _font(*FONTS[role])
+        return font
+
+    def set_mode(self, mode: Mode) -> None:
+        """Follow the system, or hold to light or dark."""
+        self.mode = mode
+        self._take(self._wanted())
+
+    def install(self, application: QApplication) -> None:
+        """Dress the application: style, palette, font and stylesheet. Costs nothing the second time."""
+        self.prepare(application)
+        if not self._has_sheet:
+            self._has_sheet = True
+            self._dress()
+
+    def prepare(self, application: QApplication) -> None:
+        """All of `install` but the stylesheet. A window that is built before it is there is built in half the time:
+        with it, every widget is dressed anew each time that what it is in goes into something else."""
+        if self._is_prepared:
+            return
+        self._is_prepared = True
+        application.setStyle("Fusion")
+        application.setFont(self.font("body"))
+        self._dress()
+
+    def _wanted(self) -> Tokens:
+        if self.mode == "system":
+            return DARK if QGuiApplication.styleHints().colorScheme() == Qt.ColorScheme.Dark else LIGHT
+        return DARK if self.mode == "dark" else LIGHT
+
+    def _follow_system(self) -> None:
+        self._take(self._wanted())
+
+    def _take(self, tokens: Tokens) -> None:
+        if tokens is self._tokens:
+            return
+        self._tokens = tokens
+        self._colors.clear()
+        self._pens.clear()
+        self._brushes.clear()
+        if self._is_prepared:
+            self._dress()
+        self.changed.emit()
+
+    def _dress(self) -> None:
+        application = QApplication.instance()
+        assert isinstance(application, QApplication)
+        application.setPalette(self._palette())
+        if self._has_sheet:
+            application.setStyleSheet(stylesheet(self._tokens, METRICS, write_arrows(self._tokens)))
+
+    def _palette(self) -> QPalette:
+        colors = {
+            QPalette.ColorRole.Window: "s1",
+            QPalette.ColorRole.WindowText: "text",
+            QPalette.ColorRole.Base: "s2",
+            QPalette.ColorRole.AlternateBase: "s1",
+            QPalette.ColorRole.Text: "text",
+            QPalette.ColorRole.PlaceholderText: "text3",
+            QPalette.ColorRole.Button: "s2",
+            QPalette.ColorRole.ButtonText: "text",
+            QPalette.ColorRole.BrightText: "fail",
+            QPalette.ColorRole.Highlight: "accent",
+            QPalette.ColorRole.HighlightedText: "on_accent",
+            QPalette.ColorRole.Link: "accent",
+            QPalette.ColorRole.LinkVisited: "accent",
+            QPalette.ColorRole.ToolTipBase: "text",
+            QPalette.ColorRole.ToolTipText: "s2",
+            QPalette.ColorRole.Light: "s2",
+            QPalette.ColorRole.Midlight: "s1",
+            QPalette.ColorRole.Mid: "hair",
+            QPalette.ColorRole.Dark: "line",
+            QPalette.ColorRole.Shadow: "shadow",
+            QPalette.ColorRole.Accent: "accent",
+        }
+        palette = QPalette()
+        for role, name in colors.items():
+            palette.setColor(role, self.color(name))
+        for role in (QPalette.ColorRole.WindowText, QPalette.ColorRole.Text, QPalette.ColorRole.ButtonText):
+            palette.setColor(QPalette.ColorGroup.Disabled, role, self.color("text3", 0.6))
+        return palette
+
+
+@cache
+def theme() -> Theme:
+    """The one theme. The first call wants an application to be there."""
+    return Theme()
+
+
+def _font(size: int, weight: int) -> QFont:
+    font = QFont()
+    font.setFamilies([FAMILIES[0], *QFont().families(), FAMILIES[1]])
+    font.setPixelSize(size)
+    font.setWeight(QFont.Weight(weight))
+    font.setFeature(QFont.Tag("tnum"), 1)
+    return font

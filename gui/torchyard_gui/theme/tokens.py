@@ -1,0 +1,169 @@
+"""The tokens of the visual language: every colour, in light and dark, and every metric. Plain values, no Qt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The colours of one theme as #RRGGBB. Text on `s2` has at least 4.8 : 1; roles stay apart for every eye."""
+
+    dark: bool
+    # Surfaces: canvas, panel, card.
+    s0: str
+    s1: str
+    s2: str
+    hover: str
+    # Dividers, outlines of chips.
+    hair: str
+    line: str
+    # Ink, from the strongest.
+    text: str
+    text2: str
+    text3: str
+    # Selection, one's own, the primary button.
+    accent: str
+    accent_soft: str
+    accent_hover: str
+    on_accent: str
+    # States: never without their shape and word.
+    run: str
+    wait: str
+    wait_soft: str
+    fail: str
+    fail_soft: str
+    unknown: str
+    done: str
+    stopped: str
+    # Roles: never without their shape and letter.
+    worker: str
+    ps: str
+    chief: str
+    reducer: str
+    evaluator: str
+    on_role: str
+    # Meters and traffic.
+    meter: str
+    track: str
+    edge: str
+    edge_used: str
+    # Dots of the canvas' grid; the shadow below what floats.
+    dot: str
+    shadow: str
+
+
+LIGHT = Tokens(
+    dark=False,
+    s0="#EDEFF2",
+    s1="#F7F8FA",
+    s2="#FFFFFF",
+    hover="#ECEEF2",
+    hair="#DADEE4",
+    line="#8A93A0",
+    text="#191D23",
+    text2="#4A5462",
+    text3="#606A78",
+    accent="#4450C8",
+    accent_soft="#E4E6FA",
+    accent_hover="#3A45B2",
+    on_accent="#FFFFFF",
+    run="#287262",
+    wait="#8C5800",
+    wait_soft="#FBF1DC",
+    fail="#86110B",
+    fail_soft="#FBE9E6",
+    unknown="#3F4654",
+    done="#4A5462",
+    stopped="#4A5462",
+    worker="#2976CB",
+    ps="#6F2F00",
+    chief="#632885",
+    reducer="#2E6647",
+    evaluator="#A05C81",
+    on_role="#FFFFFF",
+    meter="#4A8276",
+    track="#E3E7EA",
+    edge="#5B6675",
+    edge_used="#5B6675",
+    dot="#DDE0E6",
+    shadow="#191D23",
+)
+
+DARK = Tokens(
+    dark=True,
+    s0="#121519",
+    s1="#181C21",
+    s2="#20252B",
+    hover="#262C33",
+    hair="#2E353D",
+    line="#6E7885",
+    text="#E7EAEE",
+    text2="#B4BCC7",
+    text3="#929CA9",
+    accent="#A3ADFF",
+    accent_soft="#2A2F55",
+    accent_hover="#B8C0FF",
+    on_accent="#121519",
+    run="#6CAF98",
+    wait="#FEDB8A",
+    wait_soft="#33291A",
+    fail="#F2604A",
+    fail_soft="#3A201D",
+    unknown="#AEB9C8",
+    done="#B4BCC7",
+    stopped="#B4BCC7",
+    worker="#97C0FC",
+    ps="#FCCE94",
+    chief="#937BE7",
+    reducer="#569F72",
+    evaluator="#CF77A0",
+    on_role="#121519",
+    meter="#4F8F7D",
+    track="#2B3138",
+    edge="#8D97A4",
+    edge_used="#A7B1BE",
+    dot="#1B1F24",
+    shadow="#000000",
+)
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """Lengths in device-independent pixels."""
+
+    # Frame
+    rail: int = 64
+    bar: int = 48
+    palette: int = 200
+    palette_strip: int = 48
+    inspector: int = 288
+    problems: int = 32
+    status: int = 24
+    narrow_below: int = 1360
+    # Rows and controls; a line of Korean is 19 high at 13 px, one of Latin 16.
+    row: int = 28
+    control: int = 28
+    line: int = 19
+    pad: int = 12
+    radius: int = 6
+    radius_small: int = 4
+    focus_ring: int = 2
+    # Topology
+    rack: int = 352
+    rack_header: int = 36
+    rack_footer: int = 32
+    slot_width: int = 76
+    slot_height: int = 40
+    slot_gap: int = 8
+    cpu_chip: int = 28
+    gap_across: int = 72
+    gap_down: int = 32
+    grid: int = 24
+    badge: int = 16
+    meter: int = 3
+    edge: int = 3
+    edge_corner: int = 10
+
+
+METRICS = Metrics()

@@ -1,0 +1,1 @@
+"""The Topology page: the document, drawn and edited."""

@@ -1,0 +1,43 @@
+"""Makes an action as the window wants it: text, icon, shortcut, menu, and a sentence for its tooltip."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from PySide6.QtCore import QObject
+from PySide6.QtGui import QAction, QKeySequence
+
+from torchyard_gui.theme.icons import icon
+
+MENU = "menu"
+"""The property that says which menu an action is in."""
+
+Keys = str | QKeySequence.StandardKey | None
+
+
+def action(
+    owner: QObject,
+    menu: str,
+    text: str,
+    do: Callable[[], object],
+    keys: Keys = None,
+    icon_name: str = "",
+    tip: str = "",
+) -> QAction:
+    """An action of `owner` in a menu ("file", "edit", "view", "run")."""
+    made = QAction(text, owner)
+    dress(made, menu, keys, icon_name, tip)
+    made.triggered.connect(lambda: do())
+    return made
+
+
+def dress(made: QAction, menu: str, keys: Keys = None, icon_name: str = "", tip: str = "") -> None:
+    """Gives an action its menu, shortcut, icon and tooltip."""
+    made.setProperty(MENU, menu)
+    if icon_name:
+        made.setIcon(icon(icon_name))
+    if keys is not None:
+        made.setShortcut(QKeySequence(keys))
+    shortcut = made.shortcut().toString(QKeySequence.SequenceFormat.NativeText)
+    said = tip or made.text().replace("&", "")
+    made.setToolTip(f"{said} ({shortcut})" if shortcut else said)

@@ -1,0 +1,104 @@
+"""Undo, redo, the clipboard and the other edits of the selection, as actions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from PySide6.QtCore import QObject
+from PySide6.QtGui import QAction, QGuiApplication, QKeySequence
+
+from torchyard_core.topology.model import Role
+from torchyard_gui.topology.actions import action, dress
+from torchyard_gui.topology.editor import Editor
+from torchyard_gui.topology.words import role_name, role_sentence
+
+
+class EditActions(QObject):
+    """Enabled where they have something to do. `say` shows the sentence of an edit that was refused."""
+
+    def __init__(
+        self, editor: Editor, say: Callable[[str], None], search: Callable[[], object], owner: QObject
+    ) -> None:
+        super().__init__(owner)
+        self._editor = editor
+        self._say = say
+        keys = QKeySequence.StandardKey
+        make = partial(action, self, "edit")
+        self.undo = editor.stack.createUndoAction(self, self.tr("Undo"))
+        dress(self.undo, "edit", keys.Undo, "undo", self.tr("Undo"))
+        self.redo = editor.stack.createRedoAction(self, self.tr("Redo"))
+        dress(self.redo, "edit", keys.Redo, "redo", self.tr("Redo"))
+        for one in (self.undo, self.redo):
+            one.setToolTip("")  # It is then the text, which names the edit.
+        # Beside the platform's key, the other usual one.
+        self.redo.setShortcuts([QKeySequence(keys.Redo), QKeySequence("Ctrl+Y"), QKeySequence("Ctrl+Shift+Z")])
+        self.cut = make(self.tr("Cu&t"), self._cut, keys.Cut, "cut")
+        self.copy = make(self.tr("&Copy"), self._copy, keys.Copy, "copy")
+        self.paste = make(self.tr("&Paste"), self._paste, keys.Paste, "paste")
+        self.duplicate = make(
+            self.tr("D&uplicate"),
+            lambda: self._do(self._editor.duplicate()),
+            "Ctrl+D",
+            "duplicate",
+            self.tr("More of what is selected"),
+        )
+        self.delete = make(self.tr("&Delete"), self._delete, keys.Delete, "trash", self.tr("Delete what is selected"))
+        self.unpin = make(
+            self.tr("U&npin"),
+            lambda: self._do(self._editor.unpin(self._editor.selection)),
+            "Ctrl+U",
+            "pin",
+            self.tr("Leave it to the planner where the selected replicas go"),
+        )
+        self.select_all = make(self.tr("Select &all"), self._editor.select_all, keys.SelectAll)
+        self.select_none = make(self.tr("Select nothing"), lambda: self._editor.select(()), "Ctrl+Shift+A")
+        self.add = make(self.tr("Add …"), search, "A", "plus", self.tr("Add a role or a host by a few letters"))
+        self.add_roles = [self._adds(role) for role in Role]
+        editor.selection_changed.connect(self.refresh)
+        editor.changed.connect(self.refresh)
+        self.refresh()
+
+    def actions(self) -> list[QAction]:
+        return [
+            self.undo, self.redo, self.cut, self.copy, self.paste, self.duplicate, self.delete, self.unpin,
+            self.select_all, self.select_none, self.add, *self.add_roles,
+        ]  # fmt: skip
+
+    def of_selection(self) -> list[QAction]:
+        """Those that a menu of the canvas offers."""
+        return [self.cut, self.copy, self.paste, self.duplicate, self.delete, self.unpin]
+
+    def refresh(self) -> None:
+        chosen = self._editor.selection
+        editable = not self._editor.document.broken
+        for one in (self.cut, self.duplicate, self.delete):
+            one.setEnabled(bool(chosen) and editable)
+        self.copy.setEnabled(bool(chosen))
+        self.paste.setEnabled(editable)
+        self.unpin.setEnabled(any(name in self._editor.value.pins for name in chosen))
+        self.select_all.setEnabled(bool(self._editor.value.pools))
+        self.select_none.setEnabled(bool(chosen))
+        for one in (self.add, *self.add_roles):
+            one.setEnabled(editable)
+
+    def _adds(self, role: Role) -> QAction:
+        text = self.tr("Add {role}").format(role=role_name(role).lower())
+        return action(self, "edit", text, lambda: self._do(self._editor.add(role)), None, "", role_sentence(role))
+
+    def _do(self, why_not: str) -> None:
+        if why_not:
+            self._say(why_not)
+
+    def _cut(self) -> None:
+        self._copy()
+        self._do(self._editor.cut())
+
+    def _copy(self) -> None:
+        QGuiApplication.clipboard().setText(self._editor.copied())
+
+    def _paste(self) -> None:
+        self._do(self._editor.paste(QGuiApplication.clipboard().text()))
+
+    def _delete(self) -> None:
+        self._do(self._editor.remove(self._editor.selection))

@@ -1,0 +1,248 @@
+"""Every edit that the page makes, each as one named step that can be undone; and which replicas are selected.
+
+It knows no widget. Panels call its methods and listen to its signals; what an edit does is core's to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from PySide6.QtCore import QObject, Signal
+from PySide6.QtGui import QUndoStack
+
+from torchyard_core.errors import TorchyardError
+from torchyard_core.topology import clipboard, edits, fitting
+from torchyard_core.topology.document import TopologyDocument
+from torchyard_core.topology.hosts import HostFacts
+from torchyard_core.topology.model import Role, Topology
+from torchyard_core.topology.replicas import replicas_of
+from torchyard_gui.topology.commands import Edit
+from torchyard_gui.topology.hosts_source import HostsSource
+from torchyard_gui.topology.words import named, role_name, role_plural
+from torchyard_gui.widgets.advice import in_the_window
+
+MOST_STEPS = 2000
+"""That can be undone. A step holds two topologies, which share what is the same in them."""
+
+
+class Editor(QObject):
+    """Edits one document. A method gives "" where it did its work, else the sentence why not."""
+
+    changed = Signal()
+    """The document's value is another one."""
+    selection_changed = Signal()
+
+    def __init__(self, document: TopologyDocument, hosts: HostsSource, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self.document = document
+        self._hosts = hosts
+        self._selection: tuple[str, ...] = ()
+        self._known: frozenset[str] = frozenset()
+        self.stack = QUndoStack(self)
+        self.stack.setUndoLimit(MOST_STEPS)
+        document.changed.connect(self._document_changed)
+
+    @property
+    def value(self) -> Topology:
+        return self.document.value
+
+    def facts(self) -> Sequence[HostFacts]:
+        return self._hosts.facts()
+
+    # Selection
+
+    @property
+    def selection(self) -> tuple[str, ...]:
+        """Names of the selected replicas."""
+        return self._selection
+
+    def select(self, names: Sequence[str]) -> None:
+        """Selects these replicas, those of them that there are."""
+        chosen = tuple(name for name in dict.fromkeys(names) if name in self._known)
+        if chosen != self._selection:
+            self._selection = chosen
+            self.selection_changed.emit()
+
+    def select_all(self) -> None:
+        self.select([replica.name for replica in replicas_of(self.value)])
+
+    def selected_pools(self) -> tuple[int, ...]:
+        """Positions of the pools that the selected replicas are of."""
+        return edits.pools_of(self.value, self._selection)
+
+    def _document_changed(self) -> None:
+        self._known = frozenset(replica.name for replica in replicas_of(self.value))
+        left = tuple(name for name in self._selection if name in self._known)
+        gone = left != self._selection
+        self._selection = left
+        self.changed.emit()
+        if gone:
+            self.selection_changed.emit()
+
+    # One step
+
+    def apply(
+        self,
+        text: str,
+        change: Callable[[Topology], Topology],
+        *,
+        key: str = "",
+        select: Callable[[Topology], Sequence[str]] | None = None,
+    ) -> str:
+        """Makes one edit. `select` says which replicas are selected after it; without, those that were."""
+        before = self.value
+        try:
+            after = change(before)
+            if after == before:
+                return ""
+            chosen = tuple(select(after)) if select is not None else self._selection
+            selections = (self._selection, chosen)
+            self.stack.push(Edit(self.document, before, after, text, key, self.select, selections))
+        except TorchyardError as problem:
+            return in_the_window(problem.message)
+        return ""
+
+    # Replicas
+
+    def add(self, role: Role, count: int = 1, target: str = "") -> str:
+        """Adds replicas, on `target` (a host or a slot) where it is given, and selects them."""
+        new: list[str] = []
+
+        def change(value: Topology) -> Topology:
+            grown, names = edits.add_replicas(value, role, count, gpus=self.gpus_for(role, target))
+            new.extend(names)
+            pins = fitting.pins_for(grown, self.facts(), names, target) if target else {}
+            return edits.set_pins(grown, pins) if pins else grown
+
+        if count == 1:
+            text = self.tr("Add {role}").format(role=role_name(role).lower())
+        else:
+            text = self.tr("Add {count} {roles}").format(count=count, roles=role_plural(role))
+        return self.apply(text, change, select=lambda _: new)
+
+    def gpus_for(self, role: Role, target: str = "") -> int:
+        """GPUs of a replica in a pool that is made for it: one for who trains, where there are any."""
+        if not (role.trains or role is Role.EVALUATOR):
+            return 0
+        host = target.partition(":")[0]
+        return int(any(facts.gpus for facts in self.facts() if not host or facts.name == host))
+
+    def remove(self, names: Collection[str]) -> str:
+        text = self.tr("Delete {replicas}").format(replicas=named(list(names)))
+        return self.apply(text, lambda value: edits.remove_replicas(value, names), select=lambda _: ())
+
+    def pin(self, names: Sequence[str], target: str) -> str:
+        """Puts replicas onto a host or a slot; "" as target leaves them to the planner."""
+        if not target:
+            return self.unpin(names)
+        text = self.tr("Put {replicas} on {target}").format(replicas=named(names), target=target)
+
+        def change(value: Topology) -> Topology:
+            return edits.set_pins(value, fitting.pins_for(value, self.facts(), names, target))
+
+        return self.apply(text, change)
+
+    def pin_exactly(self, name: str, target: str) -> str:
+        """A pin as somebody typed it; what is wrong with it is a problem like any other."""
+        text = self.tr("Pin {replica} to {target}").format(replica=name, target=target)
+        return self.apply(text, lambda value: edits.set_pins(value, {name: target}))
+
+    def pin_all(self, pins: Mapping[str, str]) -> str:
+        """Pins each of some replicas to a place of its own."""
+        text = self.tr("Pin {replicas}").format(replicas=named(list(pins)))
+        return self.apply(text, lambda value: edits.set_pins(value, pins))
+
+    def unpin(self, names: Collection[str]) -> str:
+        text = self.tr("Unpin {replicas}").format(replicas=named(list(names)))
+        return self.apply(text, lambda value: edits.unpin(value, names))
+
+    def why_not(self, names: Sequence[str], target: str) -> str:
+        """Why replicas cannot be put there; "" where they can."""
+        return fitting.why_not(self.value, self.facts(), names, target)
+
+    def why_not_new(self, role: Role, target: str) -> str:
+        """Why a replica of this role cannot be added there; "" where it can."""
+        return fitting.why_not_new(self.value, self.facts(), role, target, gpus=self.gpus_for(role, target))
+
+    # Clipboard
+
+    def copied(self) -> str:
+        """The selected replicas as text for the clipboard."""
+        return clipboard.copy_replicas(self.value, self._selection)
+
+    def cut(self) -> str:
+        names = self._selection
+        text = self.tr("Cut {replicas}").format(replicas=named(names))
+        return self.apply(text, lambda value: edits.remove_replicas(value, names), select=lambda _: ())
+
+    def paste(self, text: str) -> str:
+        try:
+            copied = clipboard.read_copied(text)
+        except TorchyardError as problem:
+            return in_the_window(problem.message)
+        return self._grow(self.tr("Paste"), lambda value: clipboard.paste_replicas(value, copied))
+
+    def duplicate(self) -> str:
+        names = self._selection
+        text = self.tr("Duplicate {replicas}").format(replicas=named(names))
+        return self._grow(text, lambda value: clipboard.duplicate_replicas(value, names))
+
+    def _grow(self, text: str, change: Callable[[Topology], tuple[Topology, tuple[str, ...]]]) -> str:
+        new: list[str] = []
+
+        def grown(value: Topology) -> Topology:
+            after, names = change(value)
+            new.extend(names)
+            return after
+
+        return self.apply(text, grown, select=lambda _: new)
+
+    # Blocks
+
+    def set_pools(self, positions: Sequence[int], key: str, value: Any, label: str) -> str:
+        """One key of some pools. `label` is what the window calls it."""
+        pools = self.value.pools
+        what = (
+            pools[positions[0]].name if len(positions) == 1 else self.tr("{count} pools").format(count=len(positions))
+        )
+        text = self.tr("Change {field} of {pools}").format(field=label, pools=what)
+        merge = f"pools {sorted(positions)} {key}"
+        return self.apply(text, lambda before: edits.set_pools(before, positions, **{key: value}), key=merge)
+
+    def set_strategy(self, key: str, value: Any, label: str) -> str:
+        text = self.tr("Change {field}").format(field=label)
+        return self.apply(text, lambda before: edits.set_strategy(before, **{key: value}), key=f"strategy {key}")
+
+    def set_program(self, key: str, value: Any, label: str) -> str:
+        text = self.tr("Change {field}").format(field=label)
+        return self.apply(text, lambda before: edits.set_program(before, **{key: value}), key=f"program {key}")
+
+    def set_name(self, name: str) -> str:
+        text = self.tr("Rename to {name}").format(name=name)
+        return self.apply(text, lambda value: edits.set_name(value, name), key="name")
+
+    # Hosts on the canvas
+
+    def shown_hosts(self) -> tuple[str, ...]:
+        """Hosts that were put on the canvas, whether or not anything runs there."""
+        hosts = (self.value.layout or {}).get("hosts")
+        return tuple(name for name in hosts if isinstance(name, str)) if isinstance(hosts, list) else ()
+
+    def show_host(self, name: str) -> str:
+        text = self.tr("Show {host}").format(host=name)
+        return self._set_hosts(text, [*self.shown_hosts(), name])
+
+    def hide_host(self, name: str) -> str:
+        text = self.tr("Hide {host}").format(host=name)
+        return self._set_hosts(text, [host for host in self.shown_hosts() if host != name])
+
+    def _set_hosts(self, text: str, hosts: Sequence[str]) -> str:
+        def change(value: Topology) -> Topology:
+            layout = dict(value.layout or {})
+            layout.pop("hosts", None)
+            if hosts:
+                layout["hosts"] = list(dict.fromkeys(hosts))
+            return edits.set_layout(value, layout)
+
+        return self.apply(text, change)

@@ -1,0 +1,174 @@
+"""The inspector: the selected replicas and their pools, or with nothing selected the design as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QScrollArea, QStackedWidget, QVBoxLayout, QWidget
+
+from torchyard_core.launch.plan import Plan
+from torchyard_core.topology.model import Pool, Role
+from torchyard_core.topology.problems import Problem
+from torchyard_gui.theme.theme import theme
+from torchyard_gui.topology.editor import Editor
+from torchyard_gui.topology.inspector.fields import LineField
+from torchyard_gui.topology.inspector.group import Group
+from torchyard_gui.topology.inspector.place_group import PlaceGroup
+from torchyard_gui.topology.inspector.pool_group import PoolGroup
+from torchyard_gui.topology.inspector.program_group import ProgramGroup
+from torchyard_gui.topology.inspector.strategy_group import StrategyGroup
+from torchyard_gui.topology.problem_places import keys_of_block, pool_of, whole_block_key
+from torchyard_gui.topology.words import named, role_name
+from torchyard_gui.widgets.labels import Divider, ElidedLabel
+from torchyard_gui.widgets.state_mark import RoleBadge
+
+
+class Inspector(QFrame):
+    """Two panels in one place; which one is shown follows the selection."""
+
+    def __init__(self, editor: Editor, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setProperty("panel", "right")
+        self.setAccessibleName(self.tr("Inspector"))
+        self._editor = editor
+        self._plan: Plan | None = None
+        self.badge = RoleBadge("worker", 20)
+        self.title = ElidedLabel()
+        self.title.setProperty("role", "title")
+        self.subtitle = ElidedLabel()
+        self.subtitle.setProperty("role", "small")
+        self.subtitle.setProperty("ink", "2")
+        self.pools = PoolGroup(editor)
+        self.place = PlaceGroup(editor)
+        self.design = Group("", lambda key, value, label: editor.set_name(value))
+        self.design.add("name", self.tr("Name"), LineField(), self.tr("The run's name."))
+        self.strategy = StrategyGroup(editor)
+        self.program = ProgramGroup(editor)
+        self._panels = QStackedWidget()
+        self._panels.addWidget(_scrolled(self.tr("Fields of the design"), self.design, self.strategy, self.program))
+        self._panels.addWidget(_scrolled(self.tr("Fields of what is selected"), self.place, self.pools))
+        words = QVBoxLayout()
+        words.setSpacing(0)
+        words.addWidget(self.title)
+        words.addWidget(self.subtitle)
+        head = QHBoxLayout()
+        head.setContentsMargins(16, 12, 16, 8)
+        head.setSpacing(10)
+        head.addWidget(self.badge, 0, Qt.AlignmentFlag.AlignTop)
+        head.addLayout(words, 1)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(0, 0, 0, 0)
+        layout.setSpacing(0)
+        layout.addLayout(head)
+        layout.addWidget(self._panels, 1)
+        self.setFixedWidth(theme().metrics.inspector)
+
+    def show_plan(self, plan: Plan) -> None:
+        """Shows the document as it is now, placed as in this plan."""
+        self._plan = plan
+        self.setEnabled(not self._editor.document.broken)
+        chosen = self._editor.selection
+        if chosen:
+            self._show_replicas(chosen, plan)
+        else:
+            self._show_design()
+
+    def show_problems(self, problems: Sequence[Problem]) -> None:
+        """Says problems beside the fields that they are about."""
+        names = [self._editor.value.pools[position].name for position in self._editor.selected_pools()]
+        of_pools = keys_of_block([problem for problem in problems if pool_of(problem, names)], "pools", names)
+        for group in self.pools.groups:
+            group.show_problems(of_pools)
+        self.strategy.group.show_problems(keys_of_block(problems, "strategy"))
+        self.design.show_problems({problem.path: problem.message for problem in problems if problem.path == "name"})
+        program = keys_of_block(problems, "program")
+        if "" in program:
+            program[whole_block_key(self._editor.value, "program")] = program[""]
+        for group in self.program.groups:
+            group.show_problems(program)
+        if len(self._editor.selection) == 1:
+            pin = f"pins.{self._editor.selection[0]}"
+            self.place.show_problem(next((p.message for p in problems if p.path == pin), ""))
+
+    def focus(self, block: str, key: str) -> bool:
+        """Puts the cursor into the field of a key of `pools`, `strategy`, `program` or the top (`""`)."""
+        if block == "pins":
+            if not self._editor.selection or self.place.row.isHidden():
+                return False
+            return self._focus(self.place.pin)
+        groups = {"pools": self.pools.groups, "strategy": (self.strategy.group,), "program": self.program.groups}
+        for group in groups.get(block, (self.design,)):
+            if group.shows(key):
+                return self._focus(group.field(key))
+        return False
+
+    def _focus(self, field: QWidget) -> bool:
+        field.setFocus(Qt.FocusReason.OtherFocusReason)
+        area = self._panels.currentWidget()
+        if isinstance(area, QScrollArea):
+            area.ensureWidgetVisible(field, 0, 2 * field.height())
+        return True
+
+    def _show_design(self) -> None:
+        self._panels.setCurrentIndex(0)
+        value = self._editor.value
+        count = sum(pool.replicas for pool in value.pools)
+        self.badge.hide()
+        self.title.setText(self.tr("Design"))
+        self.subtitle.setText(
+            self.tr("{replicas} replicas in {pools} pools").format(replicas=count, pools=len(value.pools))
+            if count != 1
+            else self.tr("1 replica")
+        )
+        self.design.show_blocks([value])
+        self.strategy.show_strategy(value.strategy)
+        self.program.show_program(value.program)
+
+    def _show_replicas(self, chosen: Sequence[str], plan: Plan) -> None:
+        self._panels.setCurrentIndex(1)
+        pools = [self._editor.value.pools[position] for position in self._editor.selected_pools()]
+        roles = {pool.role for pool in pools}
+        self.badge.setVisible(len(roles) == 1)
+        if len(roles) == 1:
+            self.badge.set_role(next(iter(roles)).value)
+        self.title.setText(self._title(chosen, roles))
+        self.subtitle.setText(self._subtitle(pools, chosen, plan))
+        self.pools.show_pools(pools, [facts.name for facts in self._editor.facts()])
+        self.place.show_selection(plan)
+
+    def _title(self, chosen: Sequence[str], roles: set[Role]) -> str:
+        if len(chosen) > 1:
+            return self.tr("{replicas} selected").format(replicas=named(chosen))
+        role = next(iter(roles))
+        return f"{role_name(role)} {chosen[0].rpartition('-')[2]}"
+
+    def _subtitle(self, pools: Sequence[Pool], chosen: Sequence[str], plan: Plan) -> str:
+        if len(pools) > 1:
+            return self.tr("{count} pools").format(count=len(pools))
+        wanted = set(chosen)
+        hosts = list(dict.fromkeys(p.host for p in plan.replicas if p.name in wanted and p.host is not None))
+        parts = [self.tr("pool “{pool}”").format(pool=pools[0].name)]
+        if hosts:
+            parts.append(", ".join(hosts) if len(hosts) <= 2 else self.tr("{count} hosts").format(count=len(hosts)))
+        return " · ".join(parts)
+
+
+def _scrolled(name: str, *groups: QWidget) -> QScrollArea:
+    inside = QWidget()
+    inside.setObjectName("contents")
+    layout = QVBoxLayout(inside)
+    layout.setContentsMargins(16, 4, 10, 16)
+    layout.setSpacing(14)
+    for number, group in enumerate(groups):
+        if number:
+            layout.addWidget(Divider())
+        layout.addWidget(group)
+    layout.addStretch()
+    area = QScrollArea()
+    area.setAccessibleName(name)
+    area.setWidgetResizable(True)
+    area.setFrameShape(QFrame.Shape.NoFrame)
+    area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+    area.setWidget(inside)
+    return area

@@ -1,0 +1,399 @@
+"""The Topology page: palette, canvas, inspector, problems and YAML round one document."""
+
+from __future__ import annotations
+
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from PySide6.QtCore import QPoint, Qt, QTimer, Signal
+from PySide6.QtGui import QAction, QHideEvent, QShowEvent
+from PySide6.QtWidgets import QHBoxLayout, QMenu, QSplitter, QVBoxLayout, QWidget
+
+from torchyard_core.launch.plan import Plan, plan
+from torchyard_core.topology.document import TopologyDocument, topology_in
+from torchyard_core.topology.file import TopologyFile, topology_from_text
+from torchyard_core.topology.model import Role, StrategyKind
+from torchyard_core.topology.problems import Problem
+from torchyard_gui.canvas.scene import TopologyScene
+from torchyard_gui.canvas.view import CanvasView
+from torchyard_gui.topology.actions import action
+from torchyard_gui.topology.autosave import Autosave
+from torchyard_gui.topology.edit_actions import EditActions
+from torchyard_gui.topology.editor import Editor
+from torchyard_gui.topology.file_actions import FileActions, RecentFiles
+from torchyard_gui.topology.hosts_source import HostsSource
+from torchyard_gui.topology.inspector.inspector import Inspector
+from torchyard_gui.topology.jumps import Jumps
+from torchyard_gui.topology.notices import Notices, WayOut
+from torchyard_gui.topology.palette import Palette
+from torchyard_gui.topology.palette_strip import PaletteSide
+from torchyard_gui.topology.problem_places import in_window, place_of
+from torchyard_gui.topology.problems_dock import ProblemsDock
+from torchyard_gui.topology.recovery_offer import offer_recovery
+from torchyard_gui.topology.top_bar import TopBar
+from torchyard_gui.widgets.notice_bar import NoticeBar
+from torchyard_gui.widgets.toast import Toast
+
+if TYPE_CHECKING:
+    from torchyard_gui.topology.yaml_view import YamlView
+
+CHECK_AFTER_MS = 120
+"""From an edit to the checks, which look at the disk too."""
+YAML_WIDTH = 420
+
+
+class TopologyPage(QWidget):
+    """`bar` is the page's top bar, for the window to put above it."""
+
+    launch_requested = Signal(object)
+    """A TopologyFile that can be launched."""
+    title_changed = Signal(str)
+    status_changed = Signal()
+
+    def __init__(
+        self,
+        hosts: HostsSource,
+        settings: RecentFiles,
+        *,
+        document: TopologyDocument | None = None,
+        recovery_folder: Path | None = None,
+        parent: QWidget | None = None,
+    ) -> None:
+        """Without a recovery folder, unsaved work is not kept for when the program dies."""
+        super().__init__(parent)
+        self.title = self.tr("Topology")
+        self.icon_name = "topology"
+        self.document = document if document is not None else TopologyDocument()
+        self.editor = Editor(self.document, hosts, self)
+        self._hosts = hosts
+        self._may_close = False
+        self._plan: Plan = plan(self.document.value, ())
+        self._file: TopologyFile | None = None
+
+        self.scene = TopologyScene(self)
+        self.view = CanvasView(self.scene)
+        self.palette_ = Palette()
+        self.side = PaletteSide(self.palette_, self)
+        self.inspector = Inspector(self.editor)
+        self.problems = ProblemsDock()
+        self._yaml_place = QWidget()
+        self.notice_bar = NoticeBar()
+        self.notices = Notices(self.notice_bar)
+        self._lay_out()
+        self._toast = Toast(self.view)
+
+        self.files = FileActions(self.editor, settings, self.notices, self)
+        self.edits = EditActions(self.editor, self.say, self.side.open, self)
+        self.autosave = Autosave(self.document, recovery_folder, self)
+        self._make_actions()
+        self.bar = TopBar(self.edits.undo, self.edits.redo, self.show_yaml, self.launch_action)
+        self._checks = QTimer(self)
+        self._checks.setSingleShot(True)
+        self._checks.setInterval(CHECK_AFTER_MS)
+        self._checks.timeout.connect(self.check_now)
+        self._jumps = Jumps(self.editor, self.view, self.inspector, self._show_in_palette, self._show_line)
+        self.setFocusProxy(self.view)
+        self._join()
+        self._refresh()
+        self._follow_file()
+        offer_recovery(self.autosave, self.files, self.notices, self.editor)
+
+    # For the window
+
+    def page_actions(self) -> list[QAction]:
+        return [*self.files.actions(), *self.edits.actions(), *self._view_actions, self.launch_action]
+
+    def status_texts(self) -> list[str]:
+        hosts = len(self._plan.hosts)
+        count = len(self._plan.replicas)
+        if not count:
+            return []
+        replicas = self.tr("1 replica") if count == 1 else self.tr("{count} replicas").format(count=count)
+        on = self.tr("1 host") if hosts == 1 else self.tr("{count} hosts").format(count=hosts)
+        return [self.tr("{replicas} on {hosts}").format(replicas=replicas, hosts=on)]
+
+    def panes(self) -> list[QWidget]:
+        """What F6 goes through."""
+        return [self.bar, self.side.pane, self.view, self._yaml_place, self.problems, self.inspector]
+
+    def can_close(self) -> bool:
+        """Whether the window may close now; else it closes once it is settled what happens with unsaved changes."""
+        if self._may_close or not self.document.is_modified:
+            self.autosave.finish()
+            return True
+        self.files.guard(self._close_window)
+        return False
+
+    def open(self, path: Path | str) -> None:
+        """Opens a file, once unsaved changes are out of the way."""
+        self.files.open(Path(path))
+
+    open_file = open
+
+    def save(self) -> None:
+        """Saves; asks for a name where there is none yet."""
+        self.files.save()
+
+    def edit_copy(self, text: str) -> None:
+        """Opens a topology that is in no file, as what a run ran, to be changed and launched again."""
+        self.files.guard(lambda: self._edit_copy(text))
+
+    def say(self, sentence: str) -> None:
+        """Says in passing why an edit was refused."""
+        self._toast.say(sentence)
+
+    @property
+    def current_plan(self) -> Plan:
+        return self._plan
+
+    # Making
+
+    @cached_property
+    def yaml(self) -> YamlView:
+        """The file's text; made when it is first shown, which for most windows is never."""
+        from torchyard_gui.topology.yaml_view import YamlView
+
+        layout = QVBoxLayout(self._yaml_place)
+        layout.setContentsMargins(0, 0, 0, 0)
+        made = YamlView()
+        layout.addWidget(made)
+        made.show()
+        return made
+
+    def _lay_out(self) -> None:
+        self.split = QSplitter(Qt.Orientation.Horizontal)
+        self.split.setObjectName("topology-canvas-yaml")
+        self.split.setChildrenCollapsible(False)
+        self.split.addWidget(self.view)
+        self.split.addWidget(self._yaml_place)
+        self.split.setStretchFactor(0, 1)
+        self.split.setSizes([YAML_WIDTH * 2, YAML_WIDTH])
+        self._yaml_place.hide()
+        middle = QVBoxLayout()
+        middle.setSpacing(0)
+        middle.addWidget(self.notice_bar)
+        middle.addWidget(self.split, 1)
+        middle.addWidget(self.problems)
+        layout = QHBoxLayout(self)
+        layout.setContentsMargins(0, 0, 0, 0)
+        layout.setSpacing(0)
+        for widget in self.side.widgets():
+            layout.addWidget(widget)
+        layout.addLayout(middle, 1)
+        layout.addWidget(self.inspector)
+
+    def _make_actions(self) -> None:
+        view = partial(action, self, "view")
+        self.show_yaml = view(self.tr("YAML"), lambda: None, "Ctrl+E", "code", self.tr("Show the file's text"))
+        self.show_yaml.setCheckable(True)
+        self.show_yaml.toggled.connect(self._show_yaml)
+        self._view_actions = [
+            view(self.tr("Zoom in"), self.view.zoom_in, "Ctrl++", "zoom-in"),
+            view(self.tr("Zoom out"), self.view.zoom_out, "Ctrl+-", "zoom-out"),
+            view(self.tr("Full size"), self.view.reset, "Ctrl+0"),
+            view(self.tr("Fit everything"), self.view.fit, "Ctrl+Shift+0", "fit"),
+            self.show_yaml,
+            view(self.tr("Problems"), self.problems.toggle, "Ctrl+J", "warning", self.tr("Show or hide problems")),
+            view(self.tr("Next problem"), self.problems.next_problem, "F8"),
+        ]
+        self.launch_action = action(
+            self, "run", self.tr("Launch …"), self.launch, "F5", "play", self.tr("Run this topology on its hosts")
+        )
+        self.addActions(self.page_actions())
+
+    def _join(self) -> None:
+        self.editor.changed.connect(self._refresh)
+        self.editor.selection_changed.connect(self._show_selection)
+        self._hosts.facts_changed.connect(self._refresh)
+        self.document.path_changed.connect(self._follow_file)
+        self.files.opened.connect(self.view.fit)
+        self.scene.selection_changed.connect(self.editor.select)
+        self.view.fits = self.editor.why_not
+        self.view.role_fits = lambda role, target: self.editor.why_not_new(Role(role), target)
+        self.view.pin_requested.connect(lambda names, target: self._do(self.editor.pin(names, target)))
+        self.view.role_dropped.connect(lambda role, target: self._do(self.editor.add(Role(role), 1, target)))
+        self.view.host_dropped.connect(lambda host: self._do(self.editor.show_host(host)))
+        self.view.delete_requested.connect(lambda names: self._do(self.editor.remove(names)))
+        self.view.context_requested.connect(self._context)
+        self.view.activated.connect(lambda _: self.inspector.focus("pools", "replicas"))
+        self.palette_.role_chosen.connect(lambda role, count: self._do(self.editor.add(Role(role), count)))
+        self.palette_.host_chosen.connect(self._host_chosen)
+        self.problems.jump.connect(self.jump_to)
+        self.bar.strategy_chosen.connect(self._strategy_chosen)
+        self.autosave.failed.connect(self.say)
+
+    # Showing
+
+    def _refresh(self) -> None:
+        """Shows the document's value everywhere; the checks follow a little later."""
+        hosts = tuple(self.editor.facts())
+        value = self.document.value
+        self._plan = plan(value, hosts)
+        self.scene.show_plan(self._plan, hosts, self.editor.shown_hosts())
+        self.scene.set_selection(self.editor.selection)
+        self.palette_.show_plan(self._plan, hosts)
+        self.inspector.show_plan(self._plan)
+        self.bar.show_plan(self._plan, hosts)
+        self.bar.show_document(self.document)
+        self.launch_action.setEnabled(bool(value.pools))
+        self._say_title()
+        self._checks.start()
+        self.status_changed.emit()
+
+    def _show_selection(self) -> None:
+        self.scene.set_selection(self.editor.selection)
+        self.inspector.show_plan(self._plan)
+        self.inspector.show_problems(self.problems.problems)
+        self._point_at_lines()
+
+    def check_now(self) -> None:
+        """Checks the document as `torchyard validate` and `plan` do, and shows what they found."""
+        self._checks.stop()
+        self._file = None
+        if self.document.broken:
+            found: tuple[Problem, ...] = self.document.broken
+        elif not self.document.value.pools and not self.document.is_modified:
+            found = ()  # A new document is not wrong, only empty.
+        else:
+            hosts = tuple(self.editor.facts())
+            self._file = file = self.document.as_file()
+            checked = plan(self.document.value, hosts, found=file.check(hosts), line=file.line)
+            found = in_window(checked.problems)
+        self.problems.show_problems(found)
+        self.inspector.show_problems(found)
+        self._mark_chips(found)
+        if self._yaml_place.isVisible():
+            self._show_text()
+
+    def _mark_chips(self, problems: tuple[Problem, ...]) -> None:
+        marks: dict[str, str] = {}
+        for problem in problems:
+            for name in place_of(problem, self.document.value).replicas:
+                marks.setdefault(name, problem.message)
+        self.scene.show_problems(marks)
+
+    def _show_yaml(self, shown: bool) -> None:
+        self._yaml_place.setVisible(shown)
+        if shown:
+            self._show_text()
+
+    def _show_text(self) -> None:
+        self.yaml.show_text(self.document.text.removeprefix("\ufeff"))
+        lines: dict[int, Problem] = {}
+        for problem in self.problems.problems:
+            if problem.line is not None:
+                lines.setdefault(problem.line, problem)
+        self.yaml.show_problems(lines)
+        self._point_at_lines()
+
+    def _point_at_lines(self) -> None:
+        """Points at the lines of the selected replicas' pools."""
+        if not self._yaml_place.isVisible() or self._file is None:
+            return
+        lines = [line for at in self.editor.selected_pools() if (line := self._file.line(("pools", at)))]
+        self.yaml.show_lines(min(lines, default=0), max(lines, default=0))
+
+    def _follow_file(self) -> None:
+        self._say_title()
+        self.bar.show_document(self.document)
+        self.palette_.setEnabled(not self.document.broken)
+        self.view.set_editable(not self.document.broken)
+        if self.document.broken:
+            self.view.set_empty_text(
+                self.tr("This file holds no topology"),
+                self.tr("Its problems are listed below. Mend it in a text editor: it is read again when it changes."),
+            )
+            self.show_yaml.setChecked(True)
+            self.problems.set_open(True)
+        else:
+            self.view.set_empty_text(
+                self.tr("Nothing drawn yet"),
+                self.tr("Drag a role from the left onto this canvas, or press A and type what to add."),
+            )
+
+    def _say_title(self) -> None:
+        mark = "*" if self.document.is_modified else ""
+        self.title_changed.emit(f"{self.document.name}{mark}")
+
+    # Doing
+
+    def launch(self) -> None:
+        """Asks the window to launch the document as it is drawn; errors are shown instead."""
+        self.check_now()
+        found = self._file.check(self.editor.facts()) if self._file is not None else self.document.broken
+        errors = sum(problem.severity == "error" for problem in found)
+        if errors:
+            self._tell_errors(errors)
+            return
+        self.notices.clear("launch")
+        if self.document.path is None and self.document.value.program.workdir is not None:
+            text = self.tr("Save this topology first: the folder that is sent to hosts is the one it lies in.")
+            save = WayOut(self.tr("Save and launch …"), lambda: self.files.save(self.launch))
+            self.notices.tell("launch", "info", text, save)
+            return
+        text = self.document.text.removeprefix("\ufeff")
+        self.launch_requested.emit(topology_from_text(text, str(self.document.path or ""), self.document.folder))
+
+    def _tell_errors(self, count: int) -> None:
+        self.problems.set_open(True)
+        if count == 1:
+            text, way = self.tr("1 error keeps this from running."), self.tr("Show it")
+        else:
+            text, way = self.tr("{count} errors keep this from running."), self.tr("Show the first")
+        self.notices.tell("launch", "fail", text.format(count=count), WayOut(way, self.problems.next_problem))
+
+    def jump_to(self, problem: Problem) -> None:
+        """Goes to where a problem can be mended: its replicas, its field, its host, its line."""
+        self._jumps.to(problem)
+        if problem.line is not None and self.show_yaml.isChecked():
+            self._show_line(problem.line)
+
+    def _show_in_palette(self, host: str) -> bool:
+        self.side.reveal()
+        return self.palette_.go_to(host)
+
+    def _show_line(self, line: int) -> None:
+        self.show_yaml.setChecked(True)
+        self.yaml.show_lines(line, line)
+
+    def _do(self, why_not: str) -> None:
+        if why_not:
+            self.say(why_not)
+
+    def _host_chosen(self, host: str) -> None:
+        self._do(self.editor.show_host(host))
+        rect = self.scene.rect_of_rack(host)
+        if not rect.isNull():
+            self.view.ensureVisible(rect)
+
+    def _strategy_chosen(self, kind: StrategyKind) -> None:
+        self._do(self.editor.set_strategy("kind", kind.value, self.tr("strategy")))
+
+    def _context(self, place: QPoint) -> None:
+        menu = QMenu(self)
+        menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        if self.editor.selection:
+            menu.addActions(self.edits.of_selection())
+        else:
+            menu.addActions([self.edits.paste, self.edits.add, *self.edits.add_roles, self.edits.select_all])
+        menu.popup(place)
+
+    def _edit_copy(self, text: str) -> None:
+        value, _ = topology_in(text)
+        if value is not None:
+            self.files.begin(value)
+
+    def _close_window(self) -> None:
+        self._may_close = True
+        self.window().close()
+        self._may_close = False
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        self._hosts.watch(True, "topology")
+        self.files.watch.look()
+
+    def hideEvent(self, event: QHideEvent) -> None:
+        self._hosts.watch(False, "topology")
+        super().hideEvent(event)

@@ -1,0 +1,271 @@
+"""The palette: roles and hosts to drag onto the canvas, or to add with a click, Enter or a few letters."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from PySide6.QtCore import QEvent, QMimeData, QPoint, Qt, Signal
+from PySide6.QtGui import QDrag, QKeyEvent, QMouseEvent
+from PySide6.QtWidgets import QApplication, QFrame, QListWidget, QListWidgetItem, QVBoxLayout, QWidget
+
+from torchyard_core.launch.plan import Plan
+from torchyard_core.topology.hosts import HostFacts
+from torchyard_core.topology.model import Role
+from torchyard_gui.theme.icons import role_icon, state_icon
+from torchyard_gui.theme.theme import theme
+from torchyard_gui.topology.count_popup import CountPopup
+from torchyard_gui.topology.palette_row import COUNT, PaletteRow
+from torchyard_gui.topology.words import role_name, role_plural, role_sentence
+from torchyard_gui.widgets.labels import SectionLabel
+from torchyard_gui.widgets.search_field import SearchField
+
+ROLE_MIME = "application/x-torchyard-role"
+HOST_MIME = "application/x-torchyard-host"
+KEY = int(Qt.ItemDataRole.UserRole)
+_AMOUNT = re.compile(r"\s*([0-9]{1,5})?\s*(.*)", re.DOTALL)
+
+
+class PaletteList(QListWidget):
+    """One section: rows that can be dragged, clicked, and chosen with Enter. It is as high as its rows."""
+
+    chosen = Signal(str, bool)
+    """A row's key, and whether many were asked for (Shift)."""
+    drag_begun = Signal()
+
+    def __init__(self, mime: str, name: str) -> None:
+        super().__init__()
+        self._mime = mime
+        self._pressed: QPoint | None = None
+        self.setAccessibleName(name)
+        self.setItemDelegate(PaletteRow(self))
+        self.setVerticalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.setMouseTracking(True)
+        self.setStyleSheet("QListWidget { background: transparent; }")
+
+    def put(self, rows: Sequence[tuple[str, str, str]], tips: Sequence[str]) -> None:
+        """Rows as (key, text, count). Rows that stay keep being current."""
+        current = self.current_key()
+        self.clear()
+        for (key, text, count), tip in zip(rows, tips, strict=True):
+            item = QListWidgetItem(text, self)
+            item.setData(KEY, key)
+            item.setData(COUNT, count)
+            item.setToolTip(tip)
+            item.setData(Qt.ItemDataRole.AccessibleTextRole, f"{text}, {count}")
+            if key == current:
+                self.setCurrentItem(item)
+        self._fit()
+
+    def keep(self, letters: str) -> str:
+        """Shows only rows with these letters; gives the first one's key."""
+        first = ""
+        for row in range(self.count()):
+            item = self.item(row)
+            fits = letters.lower() in item.text().lower() or letters.lower() in str(item.data(KEY)).lower()
+            item.setHidden(not fits)
+            first = first or (str(item.data(KEY)) if fits else "")
+        self._fit()
+        return first
+
+    def current_key(self) -> str:
+        item = self.currentItem()
+        return str(item.data(KEY)) if item is not None else ""
+
+    def row_of(self, key: str) -> QListWidgetItem | None:
+        """The row of a key."""
+        return next((self.item(row) for row in range(self.count()) if self.item(row).data(KEY) == key), None)
+
+    def _fit(self) -> None:
+        shown = sum(not self.item(row).isHidden() for row in range(self.count()))
+        self.setFixedHeight(shown * theme().metrics.row)
+        self.setVisible(bool(shown))
+
+    def mousePressEvent(self, event: QMouseEvent) -> None:
+        super().mousePressEvent(event)
+        at = event.position().toPoint()
+        self._pressed = at if event.button() is Qt.MouseButton.LeftButton and self.itemAt(at) is not None else None
+
+    def mouseMoveEvent(self, event: QMouseEvent) -> None:
+        at = event.position().toPoint()
+        if self._pressed is None or not event.buttons() & Qt.MouseButton.LeftButton:
+            super().mouseMoveEvent(event)
+        elif (at - self._pressed).manhattanLength() >= QApplication.startDragDistance():
+            item = self.itemAt(self._pressed)
+            self._pressed = None
+            if item is not None:
+                self._drag(item)
+
+    def mouseReleaseEvent(self, event: QMouseEvent) -> None:
+        super().mouseReleaseEvent(event)
+        at = event.position().toPoint()
+        item = self.itemAt(at)
+        if self._pressed is not None and item is not None and item is self.itemAt(self._pressed):
+            self._choose(item, event.modifiers())
+        self._pressed = None
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        if event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter, Qt.Key.Key_Space) and self.currentItem() is not None:
+            self._choose(self.currentItem(), event.modifiers())
+            return
+        super().keyPressEvent(event)
+
+    def _choose(self, item: QListWidgetItem, modifiers: Qt.KeyboardModifier) -> None:
+        self.chosen.emit(str(item.data(KEY)), bool(modifiers & Qt.KeyboardModifier.ShiftModifier))
+
+    def mime_of(self, key: str) -> QMimeData:
+        """What a drag of a row carries."""
+        mime = QMimeData()
+        mime.setData(self._mime, key.encode())
+        return mime
+
+    def _drag(self, item: QListWidgetItem) -> None:
+        drag = QDrag(self)
+        drag.setMimeData(self.mime_of(str(item.data(KEY))))
+        icon = item.icon()
+        if not icon.isNull():
+            drag.setPixmap(icon.pixmap(20, 20))
+            drag.setHotSpot(QPoint(10, 10))
+        self.drag_begun.emit()
+        drag.exec(Qt.DropAction.CopyAction)
+
+
+class Palette(QFrame):
+    """Roles with how many there are, hosts with what is free on them."""
+
+    role_chosen = Signal(str, int)
+    """A role, and how many of it."""
+    host_chosen = Signal(str)
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setProperty("panel", "left")
+        self.setAccessibleName(self.tr("Palette"))
+        self.setFixedWidth(theme().metrics.palette)
+        self.search = SearchField(self.tr("Add …"))
+        self.search.setToolTip(self.tr("Type a role or a host and press Enter; “4 worker” adds four. (A)"))
+        self.roles = PaletteList(ROLE_MIME, self.tr("Roles"))
+        self.hosts = PaletteList(HOST_MIME, self.tr("Hosts"))
+        self._roles_title = SectionLabel(self.tr("Roles"))
+        self._hosts_title = SectionLabel(self.tr("Hosts"))
+        self.popup = CountPopup(self)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(12, 12, 8, 12)
+        layout.setSpacing(4)
+        layout.addWidget(self.search)
+        layout.addSpacing(8)
+        layout.addWidget(self._roles_title)
+        layout.addWidget(self.roles)
+        layout.addSpacing(12)
+        layout.addWidget(self._hosts_title)
+        layout.addWidget(self.hosts)
+        layout.addStretch()
+        self.search.textChanged.connect(self._filter)
+        self.search.installEventFilter(self)
+        self.roles.chosen.connect(lambda role, many: self.choose_role(role, many))
+        self.hosts.chosen.connect(lambda host, _: self.host_chosen.emit(host))
+        self.popup.agreed.connect(self.role_chosen)
+        theme().changed.connect(self._paint_icons)
+
+    def show_plan(self, plan: Plan, hosts: Sequence[HostFacts]) -> None:
+        """Counts and free GPUs as of now."""
+        counts = {role: sum(p.replicas for p in plan.topology.pools if p.role is role) for role in Role}
+        self.roles.put(
+            [(role.value, role_name(role), str(counts[role]) if counts[role] else "–") for role in Role],
+            [role_sentence(role) + "\n" + self.tr("Click or Enter adds one, Shift many; or drag it.") for role in Role],
+        )
+        used = {host.name: 0 for host in hosts}
+        for planned in plan.replicas:
+            if planned.host in used:
+                used[planned.host] += len(planned.gpus)
+        self.hosts.put(
+            [(host.name, host.name, self._free(host, used[host.name])) for host in hosts],
+            [self._host_tip(host, used[host.name]) for host in hosts],
+        )
+        self._hosts_title.setVisible(bool(hosts))
+        self._paint_icons()
+        self._filter(self.search.text())
+
+    def go_to(self, host: str) -> bool:
+        """Puts the keyboard on a host's row, or for "" on the roles. Whether there is one."""
+        self.search.clear()
+        rows = self.hosts if host else self.roles
+        item = rows.row_of(host) if host else rows.item(0)
+        if item is None:
+            return False
+        rows.setCurrentItem(item)
+        rows.setFocus(Qt.FocusReason.OtherFocusReason)
+        return True
+
+    def _host_tip(self, host: HostFacts, used: int) -> str:
+        """All that the row says and may have cut, and what can be done with it."""
+        said = f"{host.name}: {self._free(host, used)}"
+        users = dict.fromkeys(host.user_of(gpu) or self.tr("others") for gpu in host.gpus if gpu.uuid in host.busy_gpus)
+        if users:
+            said += ", " + self.tr("used by {users}").format(users=", ".join(users))
+        return f"{said}\n" + self.tr("Click or Enter puts it on the canvas; or drag it.")
+
+    def _free(self, host: HostFacts, used: int) -> str:
+        if not host.checked:
+            return self.tr("unknown")
+        if not host.gpus:
+            return self.tr("CPU only")
+        if not host.use_known:
+            return self.tr("? of {count} free").format(count=len(host.gpus))
+        busy = sum(gpu.uuid in host.busy_gpus for gpu in host.gpus)
+        return self.tr("{free} of {count} free").format(free=len(host.gpus) - busy - used, count=len(host.gpus))
+
+    def _paint_icons(self) -> None:
+        for row in range(self.roles.count()):
+            self.roles.item(row).setIcon(role_icon(str(self.roles.item(row).data(KEY))))
+        unknown = self.tr("unknown")
+        for row in range(self.hosts.count()):
+            item = self.hosts.item(row)
+            told = str(item.data(COUNT))
+            item.setIcon(state_icon("unknown" if told == unknown or told.startswith("?") else "ok"))
+
+    def choose_role(self, role: str, many: bool, among: PaletteList | None = None) -> None:
+        """Adds one of a role, or asks how many beside the row that was chosen."""
+        rows = among or self.roles
+        if many and role != Role.CHIEF:
+            item = rows.row_of(role)
+            if item is not None:
+                corner = rows.visualItemRect(item).topRight()
+                self.popup.ask(role, role_plural(Role(role)), rows.mapToGlobal(corner))
+            return
+        self.role_chosen.emit(role, 1)
+
+    def _parted(self) -> tuple[int, str]:
+        match = _AMOUNT.fullmatch(self.search.text())
+        assert match is not None
+        return int(match[1] or 1), match[2].strip()
+
+    def _filter(self, _text: str) -> tuple[str, str]:
+        _, letters = self._parted()
+        return self.roles.keep(letters), self.hosts.keep(letters)
+
+    def eventFilter(self, watched: object, event: QEvent) -> bool:
+        if isinstance(event, QKeyEvent) and event.type() == QEvent.Type.KeyPress:
+            if event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter):
+                self._quick_add(bool(event.modifiers() & Qt.KeyboardModifier.ShiftModifier))
+                return True
+            if event.key() == Qt.Key.Key_Down:
+                (self.roles if self.roles.isVisible() else self.hosts).setFocus(Qt.FocusReason.TabFocusReason)
+                return True
+        return False
+
+    def _quick_add(self, many: bool) -> None:
+        count, letters = self._parted()
+        if not letters:
+            return
+        role, host = self._filter("")
+        if role and count == 1:
+            self.choose_role(role, many)
+        elif role:
+            self.role_chosen.emit(role, count)
+        elif host:
+            self.host_chosen.emit(host)
+        else:
+            return
+        self.search.selectAll()

@@ -1,0 +1,104 @@
+"""The page's top bar: the file, undo and redo, the strategy, how many GPUs the design uses, and Launch."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import Qt, Signal
+from PySide6.QtGui import QAction
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QPushButton, QToolButton, QWidget
+
+from torchyard_core.launch.plan import Plan
+from torchyard_core.topology.document import TopologyDocument
+from torchyard_core.topology.hosts import HostFacts
+from torchyard_core.topology.model import StrategyKind
+from torchyard_gui.theme.icons import icon
+from torchyard_gui.theme.theme import theme
+from torchyard_gui.topology.inspector.fields import ChoiceField
+from torchyard_gui.topology.inspector.strategy_group import kinds_for
+from torchyard_gui.topology.words import strategy_name, strategy_sentence
+from torchyard_gui.widgets.labels import ElidedLabel, label
+
+
+class TopBar(QFrame):
+    """Shows; what is pressed goes out as signals and actions."""
+
+    strategy_chosen = Signal(object)
+    """A StrategyKind."""
+
+    def __init__(self, undo: QAction, redo: QAction, yaml: QAction, launch: QAction) -> None:
+        super().__init__()
+        self.setProperty("bar", True)
+        self.setFixedHeight(theme().metrics.bar)
+        self.file = ElidedLabel(mode=Qt.TextElideMode.ElideMiddle)
+        self.file.setProperty("role", "title")
+        self.unsaved = label(role="small", ink="2")
+        self.strategy = ChoiceField([])
+        self.strategy.setAccessibleName(self.tr("Strategy"))
+        self.strategy.setMinimumWidth(148)
+        self.strategy.committed.connect(self.strategy_chosen)
+        self.gpus = label(role="small", ink="2")
+        self.launch = QPushButton(icon("play", "on_accent"), self.tr("Launch …"))
+        self.launch.setProperty("primary", True)
+        self.launch.setToolTip(launch.toolTip())
+        self.launch.clicked.connect(launch.trigger)
+        layout = QHBoxLayout(self)
+        layout.setContentsMargins(16, 0, 12, 0)
+        layout.setSpacing(8)
+        layout.addWidget(self.file)
+        layout.addWidget(self.unsaved)
+        layout.addSpacing(12)
+        layout.addWidget(_button(undo))
+        layout.addWidget(_button(redo))
+        layout.addSpacing(12)
+        layout.addWidget(label(self.tr("Strategy"), ink="2"))
+        layout.addWidget(self.strategy)
+        layout.addStretch(1)
+        layout.addWidget(self.gpus)
+        layout.addSpacing(4)
+        layout.addWidget(_button(yaml))
+        layout.addWidget(self.launch)
+        launch.changed.connect(lambda: self.launch.setEnabled(launch.isEnabled()))
+
+    def show_document(self, document: TopologyDocument) -> None:
+        """The file's name, and whether there is anything to save."""
+        self.file.setText(document.name)
+        self.file.setToolTip(str(document.path or ""))
+        self.unsaved.setText("• " + self.tr("unsaved") if document.is_modified else "")
+
+    def show_plan(self, plan: Plan, hosts: tuple[HostFacts, ...]) -> None:
+        """The strategy, and the GPUs that the design uses of those that are free."""
+        kind = plan.topology.strategy.kind
+        self.strategy.set_choices([(other, strategy_name(other)) for other in kinds_for(kind)])
+        self.strategy.set_values([kind])
+        self.strategy.setToolTip(strategy_sentence(kind))
+        self.gpus.setText(self._gpus(plan, hosts))
+
+    def _gpus(self, plan: Plan, hosts: tuple[HostFacts, ...]) -> str:
+        free = sum(gpu.uuid not in host.busy_gpus for host in hosts for gpu in host.gpus)
+        used = sum(len(planned.gpus) for planned in plan.replicas)
+        unknown = [host.name for host in hosts if host.gpus and not host.use_known]
+        self.gpus.setToolTip(
+            self.tr("Nobody knows now who uses the GPUs of {hosts}.").format(hosts=", ".join(unknown))
+            if unknown
+            else ""
+        )
+        if free and unknown:
+            return self.tr("{used} of {free} GPUs used").format(used=used, free=free)
+        if free:
+            return self.tr("{used} of {free} free GPUs used").format(used=used, free=free)
+        count = len(plan.replicas)
+        if not count:
+            return ""
+        if not used:
+            return self.tr("1 replica") if count == 1 else self.tr("{count} replicas").format(count=count)
+        return self.tr("{used} GPUs used").format(used=used)
+
+    def kind(self) -> StrategyKind:
+        """The strategy that is shown."""
+        return next(kind for kind in StrategyKind if strategy_name(kind) == self.strategy.currentText())
+
+
+def _button(action: QAction) -> QWidget:
+    button = QToolButton()
+    button.setDefaultAction(action)
+    button.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonIconOnly)
+    return button

@@ -1,0 +1,148 @@
+"""The document as its file says it, beside the canvas: it follows every edit, and marks the lines of problems."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from PySide6.QtCore import QRect, QSize, Qt
+from PySide6.QtGui import QColor, QFont, QFontDatabase, QPainter, QPaintEvent, QResizeEvent, QTextCursor, QTextFormat
+from PySide6.QtWidgets import QPlainTextEdit, QTextEdit, QWidget
+
+from torchyard_core.topology.problems import Problem
+from torchyard_gui.theme.icons import paint_state
+from torchyard_gui.theme.theme import theme
+from torchyard_gui.topology.yaml_colors import YamlColors
+
+MARK = 12
+
+
+class YamlView(QPlainTextEdit):
+    """Read-only."""
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setReadOnly(True)
+        self.setAccessibleName(self.tr("YAML of this topology"))
+        self.setLineWrapMode(QPlainTextEdit.LineWrapMode.NoWrap)
+        self.setTextInteractionFlags(
+            Qt.TextInteractionFlag.TextSelectableByMouse | Qt.TextInteractionFlag.TextSelectableByKeyboard
+        )
+        self.setFrameShape(QPlainTextEdit.Shape.NoFrame)
+        self.setFont(_monospaced())
+        self.setStyleSheet("QPlainTextEdit { border: none; border-radius: 0; }")
+        self._problems: dict[int, Problem] = {}
+        self._shown: tuple[int, int] | None = None
+        self._margin = _Margin(self)
+        self._colors = YamlColors(self.document())
+        self.blockCountChanged.connect(lambda _: self._make_room())
+        self.updateRequest.connect(self._scrolled)
+        theme().changed.connect(self._dress)
+        self._make_room()
+
+    def show_text(self, text: str) -> None:
+        """Shows another text; the place that is looked at stays."""
+        if text == self.toPlainText():
+            return
+        bar, across = self.verticalScrollBar(), self.horizontalScrollBar()
+        at = bar.value(), across.value()
+        self.setPlainText(text)
+        bar.setValue(at[0])
+        across.setValue(at[1])
+        self._dress()
+
+    def show_problems(self, problems: Mapping[int, Problem]) -> None:
+        """Marks lines, the first problem of each."""
+        self._problems = dict(problems)
+        self._dress()
+
+    def show_lines(self, first: int, last: int) -> None:
+        """Points at lines, counted from 1, and scrolls to the first."""
+        self._shown = (first, last) if first else None
+        self._dress()
+        if first and (block := self.document().findBlockByNumber(first - 1)).isValid():
+            self.setTextCursor(QTextCursor(block))
+            self.ensureCursorVisible()
+
+    def marked_lines(self) -> list[int]:
+        """Lines with a problem."""
+        return sorted(self._problems)
+
+    def problem_at(self, line: int) -> Problem | None:
+        return self._problems.get(line)
+
+    def _dress(self) -> None:
+        marks: list[QTextEdit.ExtraSelection] = []
+        first, last = self._shown or (0, -1)
+        for line in range(first, last + 1):
+            marks.append(self._band(line, theme().color("accent_soft")))
+        for line, problem in self._problems.items():
+            marks.append(self._band(line, theme().color("fail_soft" if problem.severity == "error" else "wait_soft")))
+        self.setExtraSelections([mark for mark in marks if not mark.cursor.isNull()])
+        self._margin.update()
+
+    def _band(self, line: int, color: QColor) -> QTextEdit.ExtraSelection:
+        mark = QTextEdit.ExtraSelection()
+        block = self.document().findBlockByNumber(line - 1)
+        mark.cursor = QTextCursor(block) if block.isValid() else QTextCursor()
+        mark.format.setBackground(color)
+        mark.format.setProperty(QTextFormat.Property.FullWidthSelection, True)
+        return mark
+
+    # The margin with line numbers
+
+    def margin_width(self) -> int:
+        digits = len(str(max(1, self.blockCount())))
+        return MARK + 12 + self.fontMetrics().horizontalAdvance("9") * max(2, digits)
+
+    def _make_room(self) -> None:
+        self.setViewportMargins(self.margin_width(), 0, 0, 0)
+
+    def _scrolled(self, rect: QRect, by: int) -> None:
+        if by:
+            self._margin.scroll(0, by)
+        else:
+            self._margin.update(0, rect.y(), self._margin.width(), rect.height())
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        inside = self.contentsRect()
+        self._margin.setGeometry(QRect(inside.left(), inside.top(), self.margin_width(), inside.height()))
+
+    def paint_margin(self, event: QPaintEvent) -> None:
+        painter = QPainter(self._margin)
+        painter.fillRect(event.rect(), theme().color("s1"))
+        painter.setFont(self.font())
+        block = self.firstVisibleBlock()
+        top = self.blockBoundingGeometry(block).translated(self.contentOffset()).top()
+        while block.isValid() and top <= event.rect().bottom():
+            height = self.blockBoundingRect(block).height()
+            line = block.blockNumber() + 1
+            problem = self._problems.get(line)
+            if problem is not None:
+                state = "failed" if problem.severity == "error" else "warning"
+                paint_state(painter, QRect(4, round(top + (height - MARK) / 2), MARK, MARK).toRectF(), state)
+            painter.setPen(theme().pen("text3"))
+            box = QRect(0, round(top), self._margin.width() - 6, round(height))
+            painter.drawText(box, int(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter), str(line))
+            block = block.next()
+            top += height
+
+
+class _Margin(QWidget):
+    """Line numbers, and the marks of problems with their sentences on hover."""
+
+    def __init__(self, view: YamlView) -> None:
+        super().__init__(view)
+        self._view = view
+
+    def sizeHint(self) -> QSize:
+        return QSize(self._view.margin_width(), 0)
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        self._view.paint_margin(event)
+
+
+def _monospaced() -> QFont:
+    font = QFontDatabase.systemFont(QFontDatabase.SystemFont.FixedFont)
+    font.setPixelSize(12)
+    return font

@@ -1,0 +1,34 @@
+"""Small widgets that every page uses."""
+
+from torchyard_gui.widgets.card import Card
+from torchyard_gui.widgets.command_palette import CommandPalette
+from torchyard_gui.widgets.empty_state import EmptyState
+from torchyard_gui.widgets.form_row import FormRow
+from torchyard_gui.widgets.labels import Divider, ElidedLabel, SectionLabel, label, set_ink
+from torchyard_gui.widgets.meter_bar import MeterBar
+from torchyard_gui.widgets.notice_bar import NoticeBar
+from torchyard_gui.widgets.progress_row import ProgressRow
+from torchyard_gui.widgets.search_field import SearchField
+from torchyard_gui.widgets.segmented import Segmented
+from torchyard_gui.widgets.state_mark import RoleBadge, StateMark
+from torchyard_gui.widgets.toast import Toast
+
+__all__ = [
+    "Card",
+    "CommandPalette",
+    "Divider",
+    "ElidedLabel",
+    "EmptyState",
+    "FormRow",
+    "MeterBar",
+    "NoticeBar",
+    "ProgressRow",
+    "RoleBadge",
+    "SearchField",
+    "SectionLabel",
+    "Segmented",
+    "StateMark",
+    "Toast",
+    "label",
+    "set_ink",
+]

@@ -1,0 +1,72 @@
+"""What core says, as the window says it: with a capital where a sentence begins, and buttons for commands."""
+
+from __future__ import annotations
+
+import re
+
+from PySide6.QtCore import QCoreApplication
+
+_translate = QCoreApplication.translate
+
+_PRESSED = (
+    (re.compile(r"([Rr])un `torchyard deploy [^`]*`"), "Deploy"),
+    (re.compile(r"([Rr])un `torchyard hosts trust [^`]*`"), "Trust …"),
+)
+_REMOVE = re.compile(r"or `torchyard hosts remove [^`]*` first")
+_OLD_RUNS = re.compile(r"\(`torchyard runs list` shows old runs\)")
+_LIST = re.compile(r"`torchyard runs list` shows")
+_VALIDATE = re.compile(r"`torchyard validate [^`]*` lists")
+_ADD = re.compile(r"with `torchyard hosts add`")
+_CHECK = re.compile(r"see `torchyard hosts check`")
+_YES = re.compile(r", or add -y to send it all(?=\.)")
+_BEGINNINGS = {"a", "compare", "no", "only", "port", "something", "the", "there", "this"}
+"""Words that a sentence of the core begins with; other beginnings are names, which stay as they are."""
+
+
+def as_sentence(message: str, hint: str = "", *, host: str = "", elsewhere: bool = False) -> str:
+    """A message of the core with its hint.
+
+    A sentence that begins with the name `host` keeps that as it is. `elsewhere`: the buttons that the hint means are
+    those of the Fleet page, and another page is looked at.
+    """
+    message = in_the_window(message, elsewhere=elsewhere)
+    if not message.endswith((".", "!", "?")):
+        message += "."
+    first = message.split(" ")[0]
+    if first in _BEGINNINGS and first != host:
+        message = message[0].upper() + message[1:]
+    return f"{message} {in_the_window(hint, elsewhere=elsewhere)}".strip()
+
+
+def in_the_window(text: str, *, elsewhere: bool = False) -> str:
+    """The command line's advice, as the window's."""
+    for command, button in _PRESSED:
+        for found in command.finditer(text):
+            text = text.replace(found[0], _press(found[1] == "R", button, elsewhere))
+    for command, words in _elsewhere_in_the_window():
+        text = command.sub(lambda _, words=words: words, text)
+    return text
+
+
+def _elsewhere_in_the_window() -> tuple[tuple[re.Pattern[str], str], ...]:
+    """Commands that tell or change something, and where the window has it."""
+    return (
+        (_OLD_RUNS, _translate("Advice", "(the Runs page shows old runs)")),
+        (_REMOVE, _translate("Advice", "or remove that one first")),
+        (_LIST, _translate("Advice", "the Runs page shows")),
+        (_VALIDATE, _translate("Advice", "Problems on the Topology page lists")),
+        (_ADD, _translate("Advice", "on the Fleet page")),
+        (_CHECK, _translate("Advice", "see the Fleet page")),
+        (_YES, ""),
+    )
+
+
+def _press(begins: bool, button: str, elsewhere: bool) -> str:
+    words = _translate("Advice", "Press “{button}”") if begins else _translate("Advice", "press “{button}”")
+    if elsewhere:
+        words = (
+            _translate("Advice", "On the Fleet page, press “{button}”")
+            if begins
+            else _translate("Advice", "press “{button}” on the Fleet page")
+        )
+    return words.format(button=button)

@@ -1,0 +1,23 @@
+"""A card: a raised surface that holds one thing."""
+
+from __future__ import annotations
+
+from PySide6.QtWidgets import QFrame, QVBoxLayout, QWidget
+
+
+class Card(QFrame):
+    """Fill it through `body`, a vertical layout."""
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setProperty("card", True)
+        self.body = QVBoxLayout(self)
+        self.body.setContentsMargins(12, 10, 12, 10)
+        self.body.setSpacing(6)
+
+    def set_selected(self, selected: bool) -> None:
+        """Draw the outline of what is selected."""
+        if bool(self.property("selected")) != selected:
+            self.setProperty("selected", selected)
+            self.style().unpolish(self)
+            self.style().polish(self)

@@ -1,0 +1,132 @@
+"""Every action of the window in one searchable list: Ctrl+Shift+P, some letters, Enter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from PySide6.QtCore import QEvent, QObject, QSize, Qt
+from PySide6.QtGui import QAction, QIcon, QKeyEvent, QKeySequence, QPixmap
+from PySide6.QtWidgets import QFrame, QListWidget, QListWidgetItem, QVBoxLayout, QWidget
+
+from torchyard_gui.widgets.search_field import SearchField
+from torchyard_gui.widgets.shortcut_delegate import SHORTCUT_ROLE, ShortcutDelegate
+
+WIDTH = 520
+ROWS = 12
+
+
+class CommandPalette(QFrame):
+    """Lies over its window; asks for the actions each time it opens, so it knows what is there now."""
+
+    def __init__(
+        self,
+        actions: Callable[[], Iterable[QAction]],
+        parent: QWidget,
+        *,
+        run: Callable[[QAction], None] = QAction.trigger,
+        first: Callable[[], Iterable[QAction]] = tuple,
+    ) -> None:
+        """`first`: those to show above the others, such as those of the page that is shown."""
+        super().__init__(parent)
+        self._ask = actions
+        self._do = run
+        self._ask_first = first
+        self._around = parent
+        self._actions: list[QAction] = []
+        self._came_from: QWidget | None = None
+        self._no_icon = _blank_icon()
+        self.setProperty("popup", True)
+        self.setAccessibleName(self.tr("Commands"))
+        self.field = SearchField(self.tr("What do you want to do?"), self)
+        self.list = QListWidget(self)
+        self.list.setItemDelegate(ShortcutDelegate(self.list))
+        self.list.setUniformItemSizes(True)
+        self.list.setIconSize(QSize(16, 16))
+        self.list.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.list.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+        self.list.setAccessibleName(self.tr("Commands that match"))
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(8, 8, 8, 8)
+        layout.setSpacing(6)
+        layout.addWidget(self.field)
+        layout.addWidget(self.list)
+        self.field.textChanged.connect(self._search)
+        self.field.installEventFilter(self)
+        self.list.itemClicked.connect(self._run)
+        self.hide()
+
+    def open(self) -> None:
+        """Show all actions, with the cursor in the field."""
+        self._came_from = self.window().focusWidget()
+        first = set(self._ask_first())
+        self._actions = sorted(filter(_can_be_run, self._ask()), key=lambda each: (each not in first, _name(each)))
+        self.field.clear()
+        self._search("")
+        around = self._around.rect()
+        width = min(WIDTH, around.width() - 32)
+        self.setGeometry((around.width() - width) // 2, 64, width, 56 + ROWS * 28)
+        self.show()
+        self.raise_()
+        self.field.setFocus()
+
+    def close_palette(self) -> None:
+        """Give the keyboard back to where it came from."""
+        self.hide()
+        if self._came_from is not None:
+            self._came_from.setFocus()
+        self._came_from = None
+        self._actions = []
+        self.list.clear()
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        if event.type() == QEvent.Type.KeyPress and isinstance(event, QKeyEvent):
+            return self._key(Qt.Key(event.key()))
+        if event.type() == QEvent.Type.FocusOut and self.isVisible() and not self.list.underMouse():
+            self.hide()
+        return False
+
+    def _key(self, key: Qt.Key) -> bool:
+        if key == Qt.Key.Key_Escape:
+            self.close_palette()
+        elif key in (Qt.Key.Key_Down, Qt.Key.Key_Up):
+            count = self.list.count()
+            if count:
+                self.list.setCurrentRow((self.list.currentRow() + (1 if key == Qt.Key.Key_Down else -1)) % count)
+        elif key in (Qt.Key.Key_Return, Qt.Key.Key_Enter):
+            if (item := self.list.currentItem()) is not None:
+                self._run(item)
+        else:
+            return False
+        return True
+
+    def _search(self, text: str) -> None:
+        words = text.casefold().split()
+        self.list.clear()
+        for action in self._actions:
+            hay = f"{_name(action)} {action.toolTip()}".casefold()
+            if all(word in hay for word in words):
+                item = QListWidgetItem(self._no_icon if action.icon().isNull() else action.icon(), _name(action))
+                item.setData(Qt.ItemDataRole.UserRole, self._actions.index(action))
+                item.setData(SHORTCUT_ROLE, action.shortcut().toString(QKeySequence.SequenceFormat.NativeText))
+                self.list.addItem(item)
+        self.list.setCurrentRow(0)
+
+    def _run(self, item: QListWidgetItem) -> None:
+        action = self._actions[item.data(Qt.ItemDataRole.UserRole)]
+        self.close_palette()
+        self._do(action)
+
+
+def _can_be_run(action: QAction) -> bool:
+    return action.isEnabled() and bool(action.text()) and action.menu() is None
+
+
+def _name(action: QAction) -> str:
+    return action.text().replace("&", "")
+
+
+def _blank_icon() -> QIcon:
+    """Keeps the names of actions without an icon in line with the others."""
+    nothing = QPixmap(16, 16)
+    nothing.fill(Qt.GlobalColor.transparent)
+    return QIcon(nothing)

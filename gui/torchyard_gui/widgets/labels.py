@@ -1,0 +1,104 @@
+"""Labels: one that shortens what does not fit, the heading of a section, and short ways to make the others."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QEvent, QRect, QSize, Qt
+from PySide6.QtGui import QPainter, QPaintEvent, QResizeEvent
+from PySide6.QtWidgets import QFrame, QLabel, QStyleOption, QWidget
+
+
+def label(text: str = "", *, role: str = "", ink: str = "", wrap: bool = False) -> QLabel:
+    """A plain text label in a font role ("title", "strong", "small", "tiny") and an ink ("2", "3", "fail", "wait")."""
+    made = QLabel(text)
+    made.setTextFormat(Qt.TextFormat.PlainText)
+    if role:
+        made.setProperty("role", role)
+    if ink:
+        made.setProperty("ink", ink)
+    made.setWordWrap(wrap)
+    return made
+
+
+def set_ink(widget: QWidget, ink: str) -> None:
+    """Change the ink of a label that is shown."""
+    if (widget.property("ink") or "") != ink:
+        widget.setProperty("ink", ink)
+        widget.style().unpolish(widget)
+        widget.style().polish(widget)
+
+
+class SectionLabel(QLabel):
+    """The small heading of a section, in capitals where the language has any."""
+
+    def __init__(self, text: str, parent: QWidget | None = None) -> None:
+        super().__init__(text.upper(), parent)
+        self.setProperty("role", "section")
+        self.setAccessibleName(text)
+
+
+class ElidedLabel(QLabel):
+    """A line of text that ends in … where there is no room, and shows all of it on hover."""
+
+    def __init__(
+        self,
+        text: str = "",
+        parent: QWidget | None = None,
+        *,
+        mode: Qt.TextElideMode = Qt.TextElideMode.ElideRight,
+    ) -> None:
+        super().__init__(text, parent)
+        self.setTextFormat(Qt.TextFormat.PlainText)
+        self._mode = mode
+        self._own_tip = False
+
+    def minimumSizeHint(self) -> QSize:
+        return QSize(min(24, super().sizeHint().width()), super().sizeHint().height())
+
+    def setText(self, text: str) -> None:
+        super().setText(text)
+        self._tell_all()
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._tell_all()
+
+    def changeEvent(self, event: QEvent) -> None:
+        super().changeEvent(event)
+        if event.type() == QEvent.Type.FontChange:
+            self._tell_all()
+
+    def shown_text(self) -> str:
+        """What there is room for."""
+        return self.fontMetrics().elidedText(self.text(), self._mode, self.contentsRect().width())
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        option = QStyleOption()
+        option.initFrom(self)
+        rect: QRect = self.contentsRect()
+        self.style().drawItemText(
+            painter,
+            rect,
+            int(self.alignment().value),
+            option.palette,
+            self.isEnabled(),
+            self.shown_text(),
+            self.foregroundRole(),
+        )
+
+    def _tell_all(self) -> None:
+        short = self.shown_text() != self.text()
+        if short:
+            self.setToolTip(self.text())
+            self._own_tip = True
+        elif self._own_tip:
+            self.setToolTip("")
+            self._own_tip = False
+
+
+class Divider(QFrame):
+    """A hair across."""
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setProperty("divider", True)

@@ -1,0 +1,98 @@
+"""A line across the top of a page that says what is the matter and offers the way out."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from PySide6.QtCore import QRectF, Qt, Signal
+from PySide6.QtGui import QPainter, QPaintEvent
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QPushButton, QToolButton, QWidget
+
+from torchyard_gui.theme.icons import icon, paint_state, pixmap
+from torchyard_gui.theme.theme import theme
+
+Kind = Literal["info", "warn", "fail"]
+
+
+class NoticeBar(QFrame):
+    """Hidden until `show_notice`. `action_triggered` carries the number of the button that was pressed."""
+
+    action_triggered = Signal(int)
+    closed = Signal()
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.kind: Kind = "info"
+        self._mark = _Mark(self)
+        self.label = QLabel(self)
+        self.label.setTextFormat(Qt.TextFormat.PlainText)
+        self.label.setWordWrap(True)
+        self.label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+        self._close = QToolButton(self)
+        self._close.setIcon(icon("close"))
+        self._close.setToolTip(self.tr("Dismiss"))
+        self._close.setAccessibleName(self.tr("Dismiss"))
+        self._close.clicked.connect(self._dismiss)
+        self.buttons: list[QPushButton] = []
+        self._layout = QHBoxLayout(self)
+        self._layout.setContentsMargins(16, 6, 8, 6)
+        self._layout.setSpacing(10)
+        self._layout.addWidget(self._mark)
+        self._layout.addWidget(self.label, 1)
+        self._layout.addWidget(self._close)
+        self.hide()
+
+    @property
+    def text(self) -> str:
+        return self.label.text()
+
+    def show_notice(self, kind: Kind, text: str, *actions: str, closable: bool = True) -> None:
+        """Say `text`, with a button for each of `actions`; replaces what was said before."""
+        self.kind = kind
+        self._mark.kind = kind
+        self.setProperty("notice", kind)
+        self.style().unpolish(self)
+        self.style().polish(self)
+        self.label.setText(text)
+        self.setAccessibleName(text)
+        for button in self.buttons:
+            self._layout.removeWidget(button)
+            button.hide()
+            button.deleteLater()
+        self.buttons = [self._button(number, words) for number, words in enumerate(actions)]
+        self._close.setVisible(closable)
+        self._mark.update()
+        self.show()
+
+    def clear(self) -> None:
+        """Nothing is the matter any more."""
+        self.hide()
+        self.label.clear()
+
+    def _button(self, number: int, text: str) -> QPushButton:
+        button = QPushButton(text, self)
+        button.clicked.connect(lambda: self.action_triggered.emit(number))
+        self._layout.insertWidget(2 + number, button)
+        button.show()
+        return button
+
+    def _dismiss(self) -> None:
+        self.clear()
+        self.closed.emit()
+
+
+class _Mark(QWidget):
+    """The shape that goes with the kind: never colour alone."""
+
+    def __init__(self, parent: QWidget) -> None:
+        super().__init__(parent)
+        self.kind: Kind = "info"
+        self.setFixedSize(16, 16)
+        theme().changed.connect(self.update)
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        if self.kind == "info":
+            painter.drawPixmap(0, 0, pixmap("info", 16, "accent", self.devicePixelRatioF()))
+        else:
+            paint_state(painter, QRectF(0, 0, 16, 16), "warning" if self.kind == "warn" else "failed")

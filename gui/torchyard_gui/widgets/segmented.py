@@ -1,0 +1,54 @@
+"""A control of a few choices beside each other, one of which holds: By host | By group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from PySide6.QtCore import Qt, Signal
+from PySide6.QtWidgets import QButtonGroup, QFrame, QHBoxLayout, QToolButton, QWidget
+
+
+class Segmented(QFrame):
+    """Choices are (key, text); the arrows move between them."""
+
+    changed = Signal(str)
+
+    def __init__(self, choices: Sequence[tuple[str, str]], parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setProperty("segmented", True)
+        self._keys = [key for key, _ in choices]
+        self._buttons = QButtonGroup(self)
+        self._buttons.setExclusive(True)
+        layout = QHBoxLayout(self)
+        layout.setContentsMargins(2, 2, 2, 2)
+        layout.setSpacing(2)
+        for number, (_, text) in enumerate(choices):
+            button = QToolButton(self)
+            button.setProperty("segment", True)
+            button.setText(text)
+            button.setCheckable(True)
+            button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
+            self._buttons.addButton(button, number)
+            layout.addWidget(button)
+        if choices:
+            self._buttons.button(0).setChecked(True)
+        self._buttons.idToggled.connect(self._toggled)
+
+    @property
+    def value(self) -> str:
+        """The key of the choice that holds."""
+        return self._keys[self._buttons.checkedId()]
+
+    def set_value(self, key: str) -> None:
+        """Make a choice hold; `changed` follows where it is another one."""
+        self._buttons.button(self._keys.index(key)).setChecked(True)
+
+    def button(self, key: str) -> QToolButton:
+        """The button of a choice, to disable it or explain it."""
+        button = self._buttons.button(self._keys.index(key))
+        assert isinstance(button, QToolButton)
+        return button
+
+    def _toggled(self, number: int, on: bool) -> None:
+        if on:
+            self.changed.emit(self._keys[number])

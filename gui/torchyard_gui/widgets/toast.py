@@ -1,0 +1,49 @@
+"""A word about what has just been done, above the lower edge of a window, gone by itself."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QEvent, QObject, Qt, QTimer
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QWidget
+
+SHOWN_FOR_MS = 4000
+
+
+class Toast(QFrame):
+    """One a window: a newer word takes the older one's place. Never for what needs an answer."""
+
+    def __init__(self, parent: QWidget) -> None:
+        super().__init__(parent)
+        self.setProperty("toast", True)
+        self.setAttribute(Qt.WidgetAttribute.WA_TransparentForMouseEvents)
+        self.label = QLabel(self)
+        self.label.setTextFormat(Qt.TextFormat.PlainText)
+        layout = QHBoxLayout(self)
+        layout.setContentsMargins(14, 8, 14, 8)
+        layout.addWidget(self.label)
+        self._timer = QTimer(self)
+        self._timer.setSingleShot(True)
+        self._timer.timeout.connect(self.hide)
+        self._around = parent
+        parent.installEventFilter(self)
+        self.hide()
+
+    def say(self, text: str, for_ms: int = SHOWN_FOR_MS) -> None:
+        """Show `text` for a while."""
+        self.label.setText(text)
+        self.setAccessibleName(text)
+        self._place()
+        self.show()
+        self.raise_()
+        self._timer.start(for_ms)
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        if event.type() == QEvent.Type.Resize and self.isVisible():
+            self._place()
+        elif event.type() == QEvent.Type.Close:
+            self._timer.stop()
+        return False
+
+    def _place(self) -> None:
+        self.adjustSize()
+        around = self._around.rect()
+        self.move((around.width() - self.width()) // 2, around.height() - self.height() - 48)

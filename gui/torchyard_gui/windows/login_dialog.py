@@ -1,0 +1,124 @@
+"""Asks what a login needs to know: passphrases, passwords, one-time codes. The window goes on meanwhile."""
+
+from __future__ import annotations
+
+import shiboken6
+from PySide6.QtCore import QObject, Qt
+from PySide6.QtWidgets import QApplication, QDialog, QDialogButtonBox, QLineEdit, QPushButton, QVBoxLayout, QWidget
+
+from torchyard_core.fleet.questions import Kind, Question
+from torchyard_gui.bridge.login_questions import LoginQuestions, WaitingQuestion
+from torchyard_gui.widgets import Card, NoticeBar, SectionLabel, label
+
+WIDTH = 460
+
+
+class LoginDialog(QDialog):
+    """One question. Enter answers, Esc gives up; so does closing it in any other way."""
+
+    def __init__(self, waiting: WaitingQuestion, parent: QWidget | None = None):
+        super().__init__(parent)
+        self.setModal(False)
+        self.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        self.setMinimumWidth(WIDTH)
+        self.waiting = waiting
+        question = waiting.question
+        self.setWindowTitle(self._title(question))
+        self.complaint = NoticeBar()
+        self.said = Card()
+        self.instructions = label(question.instructions, wrap=True)
+        self.said.body.addWidget(SectionLabel(self.tr("{host} says").format(host=question.host)))
+        self.said.body.addWidget(self.instructions)
+        self.said.setVisible(bool(question.instructions))
+        self.prompt = label(self._prompt(question), role="strong", wrap=True)
+        self.field = QLineEdit()
+        if question.hidden:
+            self.field.setEchoMode(QLineEdit.EchoMode.Password)
+        self.field.setAccessibleName(f"{self.windowTitle()}, {question.about}: {self.prompt.text()}")
+        self.prompt.setBuddy(self.field)
+        self.log_in = QPushButton(self.tr("Log in"))
+        self.log_in.setProperty("primary", True)
+        buttons = QDialogButtonBox()
+        buttons.addButton(self.log_in, QDialogButtonBox.ButtonRole.AcceptRole)
+        self.cancel = buttons.addButton(self.tr("Cancel"), QDialogButtonBox.ButtonRole.RejectRole)
+        buttons.accepted.connect(self.accept)
+        buttons.rejected.connect(self.reject)
+        head = QVBoxLayout()
+        head.setContentsMargins(20, 0, 20, 0)
+        head.setSpacing(2)
+        head.addWidget(label(self.windowTitle(), role="title", wrap=True))
+        head.addWidget(label(question.about, ink="2", wrap=True))
+        body = QVBoxLayout()
+        body.setContentsMargins(20, 0, 20, 0)
+        body.setSpacing(6)
+        body.addWidget(self.said)
+        body.addWidget(self.prompt)
+        body.addWidget(self.field)
+        body.addWidget(label(self._note(question), role="small", ink="3", wrap=True))
+        body.addSpacing(8)
+        body.addStretch()
+        body.addWidget(buttons)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(0, 18, 0, 16)
+        layout.setSpacing(12)
+        layout.addLayout(head)
+        layout.addWidget(self.complaint)
+        layout.addLayout(body)
+        if question.complaint:
+            self.complaint.show_notice("fail", question.complaint, closable=False)
+        self.log_in.setDefault(True)
+        self.field.setFocus()
+
+    def done(self, result: int) -> None:
+        # Before the dialog goes, and the text with it.
+        self.waiting.answer(self.field.text() if result == QDialog.DialogCode.Accepted else None)
+        self.field.clear()
+        super().done(result)
+
+    def _title(self, question: Question) -> str:
+        titles = {
+            Kind.PASSPHRASE: self.tr("{host} needs a key that is locked"),
+            Kind.PASSWORD: self.tr("{host} asks for a password"),
+            Kind.ANSWER: self.tr("{host} asks before it lets you in"),
+        }
+        return titles[question.kind].format(host=question.host)
+
+    def _prompt(self, question: Question) -> str:
+        """Ours has our words; a server's question has its own."""
+        words = {Kind.PASSPHRASE: self.tr("Passphrase"), Kind.PASSWORD: self.tr("Password")}
+        return words.get(question.kind, question.prompt)
+
+    def _note(self, question: Question) -> str:
+        kept = self.tr("Kept in memory while the window is open, and written nowhere.")
+        if question.kind is Kind.PASSPHRASE:
+            return self.tr("{kept} Leave it empty to go on without this key.").format(kept=kept)
+        return kept
+
+
+class LoginAsker(QObject):
+    """Shows what logins ask, over whatever somebody works with, one question after the other."""
+
+    def __init__(self, window: QWidget, questions: LoginQuestions):
+        super().__init__(window)
+        self._window = window
+        self.dialog: LoginDialog | None = None
+        """The last one that was shown."""
+        questions.asked.connect(self._ask)
+        questions.withdrawn.connect(self._withdraw)
+
+    def _ask(self, waiting: WaitingQuestion) -> None:
+        if waiting.is_answered:
+            return  # or called off on its way here
+        # A dialog that keeps the window waiting would keep this one waiting too, if it were not its own.
+        dialog = LoginDialog(waiting, QApplication.activeModalWidget() or self._window)
+        # It goes with the dialog that it lies over; the question stays.
+        dialog.destroyed.connect(lambda: shiboken6.isValid(self) and self._ask(waiting))
+        self.dialog = dialog
+        dialog.show()
+        dialog.raise_()
+        dialog.activateWindow()
+
+    def _withdraw(self) -> None:
+        dialog, self.dialog = self.dialog, None
+        if dialog is not None and shiboken6.isValid(dialog) and not dialog.waiting.is_answered:
+            dialog.reject()

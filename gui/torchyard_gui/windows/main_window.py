@@ -1,0 +1,248 @@
+"""The one window: a rail of pages, the page that is shown, and a line that says how the fleet is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from PySide6.QtCore import QPoint, QSize, Qt, QTimer, Signal
+from PySide6.QtGui import QAction, QCloseEvent, QDragEnterEvent, QDropEvent, QPaintEvent
+from PySide6.QtWidgets import QHBoxLayout, QMainWindow, QStackedWidget, QVBoxLayout, QWidget
+
+from torchyard_gui.theme.icons import icon, refresh_icons
+from torchyard_gui.theme.theme import theme
+from torchyard_gui.widgets.command_palette import CommandPalette
+from torchyard_gui.widgets.toast import Toast
+from torchyard_gui.windows.page_frame import PageFrame
+from torchyard_gui.windows.panes import next_pane
+from torchyard_gui.windows.rail import Rail
+from torchyard_gui.windows.status_line import Said, StatusLine
+from torchyard_gui.windows.window_actions import WindowActions
+from torchyard_gui.windows.window_menu import WindowMenu
+from torchyard_gui.windows.window_settings import WindowSettings
+
+SMALLEST = QSize(960, 600)
+FIRST_SIZE = QSize(1440, 900)
+
+
+@dataclass
+class _Place:
+    """A page's place in the rail; the page is made when it is first wanted."""
+
+    title: str
+    make: Callable[[], QWidget]
+    frame: PageFrame
+
+
+class MainWindow(QMainWindow):
+    """Knows pages by their key and nothing of what is on them; `wiring` joins them to each other."""
+
+    painted = Signal()
+    """Once, after the window was first painted: time for what may take long."""
+    page_made = Signal(str)
+    page_shown = Signal(str)
+    file_dropped = Signal(Path)
+    example_wanted = Signal()
+    closed = Signal()
+
+    def __init__(self, settings: WindowSettings) -> None:
+        super().__init__()
+        self.settings = settings
+        self.actions_ = WindowActions(self)
+        self._places: dict[str, _Place] = {}
+        self._current = ""
+        self._was_painted = False
+        self.before_closing: list[Callable[[], bool]] = []
+        """Asked, before the pages are, whether the window may close now. Who says no closes it later, or never."""
+        self._fleet_says: list[Said] = []
+        self._right_says = ""
+
+        self.rail = Rail()
+        self.stack = QStackedWidget()
+        self.status_line = StatusLine()
+        self.menu = WindowMenu(lambda: self.page_actions(self._current), self.actions_.all, self)
+        self.palette_ = CommandPalette(
+            self.all_actions, self._lay_out(), run=self.run_action, first=lambda: self.page_actions(self._current)
+        )
+        self.toast = Toast(self)
+
+        self.rail.chosen.connect(self._show_number)
+        self.rail.menu_wanted.connect(self.menu.popup_at)
+        theme().changed.connect(refresh_icons)
+        self.setAcceptDrops(True)
+        self.setMinimumSize(SMALLEST)
+        self.resize(FIRST_SIZE)
+        self.setWindowTitle("Torchyard")
+        self.setWindowIcon(icon("torchyard", "accent"))
+
+    # -- pages
+
+    def add_page(self, key: str, title: str, icon_name: str, make: Callable[[], QWidget]) -> None:
+        """One more page at the end of the rail. `make` is called when it is first shown, or soon after the start."""
+        frame = PageFrame()
+        self._places[key] = _Place(title, make, frame)
+        self.rail.add_page(title, icon_name)
+        self.stack.addWidget(frame)
+        self.actions_.add_page(key, title, icon_name, len(self._places))
+
+    @property
+    def keys(self) -> list[str]:
+        """The pages, as they stand in the rail."""
+        return list(self._places)
+
+    @property
+    def current(self) -> str:
+        """The page that is shown."""
+        return self._current
+
+    def page(self, key: str) -> QWidget:
+        """A page; made now if it was not yet."""
+        place = self._places[key]
+        if place.frame.page is None:
+            page = place.make()
+            place.frame.hold(page)
+            if not page.accessibleName():
+                page.setAccessibleName(place.title)
+            if page.focusPolicy() == Qt.FocusPolicy.NoFocus:
+                page.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
+            for action in page.page_actions():  # type: ignore[attr-defined]
+                if action not in page.actions():
+                    page.addAction(action)
+            changed = getattr(page, "status_changed", None)
+            if changed is not None:
+                changed.connect(self.refresh_status)
+            self.settings.restore_splitters(page)
+            self.page_made.emit(key)
+        return place.frame.page  # type: ignore[return-value]
+
+    def has_page(self, key: str) -> bool:
+        """Whether a page was made already."""
+        return key in self._places and self._places[key].frame.page is not None
+
+    def show_page(self, key: str) -> QWidget:
+        """Show a page; Ctrl+1, Ctrl+2 …, the rail and links between pages come here."""
+        page = self.page(key)
+        another = key != self._current
+        self._current = key
+        number = self.keys.index(key)
+        self.rail.set_current(number)
+        self.stack.setCurrentIndex(number)
+        self.refresh_status()
+        if another:
+            # Left alone, Qt would give the keyboard to whatever comes first on the page.
+            page.setFocus(Qt.FocusReason.OtherFocusReason)
+        self.page_shown.emit(key)
+        return page
+
+    def make_pages(self) -> None:
+        """Make the pages that nobody has asked for yet, one a turn of the loop, so that the window stays alive."""
+        for key in self._places:
+            if not self.has_page(key):
+                self.page(key)
+                QTimer.singleShot(0, self, self.make_pages)
+                return
+
+    # -- actions
+
+    def page_actions(self, key: str) -> list[QAction]:
+        """What a page can do."""
+        return list(self.page(key).page_actions()) if self.has_page(key) else []  # type: ignore[attr-defined]
+
+    def all_actions(self) -> Iterator[QAction]:
+        """What every page and the window can do."""
+        for key in self._places:
+            yield from self.page_actions(key)
+        yield from self.actions_.all()
+
+    def run_action(self, action: QAction) -> None:
+        """Do what an action says, on the page that it belongs to."""
+        for key in self._places:
+            if action in self.page_actions(key) and key != self._current:
+                self.show_page(key)
+        action.trigger()
+
+    def cycle_panes(self, backwards: bool = False) -> None:
+        """F6: give the keyboard to the next pane."""
+        page = self.page(self._current)
+        panes = getattr(page, "panes", None)
+        next_pane(self.rail, panes() if callable(panes) else [page], backwards)
+
+    def open_menu(self) -> None:
+        """F10."""
+        self.menu.popup_at(self.rail.menu_button.mapToGlobal(QPoint(self.rail.menu_button.width() + 6, 0)))
+
+    # -- what is said
+
+    def say_fleet(self, texts: list[Said], right: str = "") -> None:
+        """What the status line says of the fleet, on every page."""
+        self._fleet_says = texts
+        self._right_says = right
+        self.refresh_status()
+
+    def refresh_status(self) -> None:
+        """Ask the page again what it has to say."""
+        page = self._places[self._current].frame.page if self._current else None
+        texts = list(page.status_texts()) if page is not None else []  # type: ignore[attr-defined]
+        self.status_line.say([*self._fleet_says, *texts], self._right_says)
+
+    def say(self, text: str) -> None:
+        """A word about what has just been done."""
+        self.toast.say(text)
+
+    # -- events
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        super().paintEvent(event)
+        if not self._was_painted:
+            self._was_painted = True
+            QTimer.singleShot(0, self, self.painted.emit)
+
+    def dragEnterEvent(self, event: QDragEnterEvent) -> None:
+        if _file_of(event) is not None:
+            event.acceptProposedAction()
+
+    def dropEvent(self, event: QDropEvent) -> None:
+        if (path := _file_of(event)) is not None:
+            event.acceptProposedAction()
+            self.file_dropped.emit(path)
+
+    def closeEvent(self, event: QCloseEvent) -> None:
+        pages = [getattr(place.frame.page, "can_close", None) for place in self._places.values()]
+        if not all(may_close() for may_close in (*self.before_closing, *filter(callable, pages))):
+            event.ignore()
+            return
+        self.settings.keep(self)
+        self.settings.sync()
+        self.closed.emit()
+        event.accept()
+
+    # -- inside
+
+    def _show_number(self, number: int) -> None:
+        self.show_page(self.keys[number])
+
+    def _lay_out(self) -> QWidget:
+        middle = QWidget()
+        rows = QVBoxLayout(middle)
+        rows.setContentsMargins(0, 0, 0, 0)
+        rows.setSpacing(0)
+        columns = QHBoxLayout()
+        columns.setSpacing(0)
+        columns.addWidget(self.rail)
+        columns.addWidget(self.stack, 1)
+        rows.addLayout(columns, 1)
+        rows.addWidget(self.status_line)
+        self.setCentralWidget(middle)
+        self.setContextMenuPolicy(Qt.ContextMenuPolicy.NoContextMenu)
+        return middle
+
+
+def _file_of(event: QDropEvent) -> Path | None:
+    """The one topology file that is dragged, if it is that."""
+    urls = event.mimeData().urls()
+    if len(urls) == 1 and urls[0].isLocalFile():
+        path = Path(urls[0].toLocalFile())
+        if path.suffix.lower() in (".yaml", ".yml"):
+            return path
+    return None

@@ -1,0 +1,28 @@
+"""What the window wants of a page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol, runtime_checkable
+
+from PySide6.QtGui import QAction
+from PySide6.QtWidgets import QWidget
+
+from torchyard_gui.windows.status_line import Said
+
+MENU = "menu"
+"""Property of an action: the menu that it belongs to: "file", "edit", "view", "run" or "help"."""
+
+
+@runtime_checkable
+class Page(Protocol):
+    """A page is a QWidget with these. `can_close() -> bool`, `panes() -> list[QWidget]` (for F6) and a signal
+    `status_changed` are taken where it has them."""
+
+    title: str
+    icon_name: str
+    bar: QWidget
+
+    def page_actions(self) -> list[QAction]: ...
+
+    def status_texts(self) -> Iterable[Said]: ...

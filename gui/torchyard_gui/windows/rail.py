@@ -1,0 +1,70 @@
+"""The rail at the left: one button a page, and the menu below."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QPoint, QSize, Qt, Signal
+from PySide6.QtWidgets import QButtonGroup, QFrame, QToolButton, QVBoxLayout, QWidget
+
+from torchyard_gui.theme.icons import icon
+from torchyard_gui.theme.theme import theme
+
+
+class Rail(QFrame):
+    """Says which page is wanted; the window shows it."""
+
+    chosen = Signal(int)
+    menu_wanted = Signal(QPoint)
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setProperty("panel", "left")
+        self.setAccessibleName(self.tr("Pages"))
+        self.setFixedWidth(theme().metrics.rail)
+        self._group = QButtonGroup(self)
+        self._group.idClicked.connect(self.chosen)
+        self._layout = QVBoxLayout(self)
+        self._layout.setContentsMargins(5, 8, 6, 8)
+        self._layout.setSpacing(6)
+        self._layout.addStretch()
+        self.menu_button = self._button(self.tr("Menu"), "menu", 44)
+        self.menu_button.setToolTip(self.tr("All there is to do (F10)"))
+        self.menu_button.clicked.connect(self._ask_for_menu)
+        self._layout.addWidget(self.menu_button)
+
+    def add_page(self, title: str, icon_name: str) -> None:
+        """One more button, below those that are there."""
+        number = len(self._group.buttons())
+        button = self._button(title, icon_name, 54)
+        button.setCheckable(True)
+        button.setToolTip(self.tr("{page} (Ctrl+{number})").format(page=title, number=number + 1))
+        self._group.addButton(button, number)
+        self._layout.insertWidget(number, button)
+
+    def set_current(self, number: int) -> None:
+        """Mark the page that is shown."""
+        self._group.button(number).setChecked(True)
+
+    def button(self, number: int) -> QToolButton:
+        """The button of a page."""
+        button = self._group.button(number)
+        assert isinstance(button, QToolButton)
+        return button
+
+    def focus_current(self) -> None:
+        """Take the keyboard."""
+        if (button := self._group.checkedButton()) is not None:
+            button.setFocus(Qt.FocusReason.TabFocusReason)
+
+    def _button(self, text: str, icon_name: str, height: int) -> QToolButton:
+        button = QToolButton(self)
+        button.setProperty("rail", True)
+        button.setText(text)
+        button.setIcon(icon(icon_name))
+        button.setIconSize(QSize(20, 20))
+        button.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextUnderIcon)
+        button.setFixedSize(theme().metrics.rail - 11, height)
+        button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
+        return button
+
+    def _ask_for_menu(self) -> None:
+        self.menu_wanted.emit(self.menu_button.mapToGlobal(QPoint(self.menu_button.width() + 6, 0)))

@@ -1,0 +1,57 @@
+"""The menus: File, Edit, View, Run and Help, made of the window's and the shown page's actions each time they open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from PySide6.QtCore import QCoreApplication, QPoint
+from PySide6.QtGui import QAction
+from PySide6.QtWidgets import QMenu, QWidget
+
+from torchyard_gui.windows.pages import MENU
+
+NAMES = ("file", "edit", "view", "run", "help")
+TITLES = {
+    "file": QCoreApplication.translate("WindowMenu", "&File"),
+    "edit": QCoreApplication.translate("WindowMenu", "&Edit"),
+    "view": QCoreApplication.translate("WindowMenu", "&View"),
+    "run": QCoreApplication.translate("WindowMenu", "&Run"),
+    "help": QCoreApplication.translate("WindowMenu", "&Help"),
+}
+
+Actions = Callable[[], Iterable[QAction]]
+
+
+class WindowMenu(QMenu):
+    """One menu with the five in it. It is popped up, never attached: an attached menu would keep the shortcuts of
+    pages alive that are not shown."""
+
+    def __init__(self, page_actions: Actions, window_actions: Actions, parent: QWidget) -> None:
+        super().__init__(parent)
+        self._page_actions = page_actions
+        self._window_actions = window_actions
+        self.menus = {name: self.addMenu(TITLES[name]) for name in NAMES}
+
+    def popup_at(self, place: QPoint) -> None:
+        """Open above and to the right of `place`."""
+        self.fill()
+        self.popup(QPoint(place.x(), place.y() - self.sizeHint().height() + 44))
+
+    def fill(self) -> None:
+        """Put in what there is to do now."""
+        for menu in self.menus.values():
+            menu.clear()
+        for actions in (self._page_actions(), self._window_actions()):
+            for name, menu in self.menus.items():
+                mine = [action for action in actions if menu_of(action) == name]
+                if mine and not menu.isEmpty():
+                    menu.addSeparator()
+                menu.addActions(mine)
+        for menu in self.menus.values():
+            menu.menuAction().setVisible(not menu.isEmpty())
+
+
+def menu_of(action: QAction) -> str:
+    """Which menu an action says it belongs to; one that does not say is in Run, with what the page does."""
+    name = action.property(MENU)
+    return name if name in NAMES else "run"

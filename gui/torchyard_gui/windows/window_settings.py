@@ -1,0 +1,85 @@
+"""What the window remembers between starts, in an ini file in the user's folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+from PySide6.QtCore import QByteArray, QSettings
+from PySide6.QtWidgets import QSplitter, QWidget
+
+from torchyard_gui.theme.theme import MODES, Mode
+
+RECENT = 10
+
+
+class WindowSettings:
+    """Read when the window opens, written when it closes; what cannot be read is as if it were not there."""
+
+    def __init__(self, file: Path) -> None:
+        self._settings = QSettings(str(file), QSettings.Format.IniFormat)
+
+    @property
+    def mode(self) -> Mode:
+        """Light, dark, or as the system has it."""
+        mode = cast(str, self._settings.value("theme/mode", "system", type=str))
+        return mode if mode in MODES else "system"
+
+    @mode.setter
+    def mode(self, mode: Mode) -> None:
+        self._settings.setValue("theme/mode", mode)
+
+    @property
+    def recent_files(self) -> list[Path]:
+        """The topology files that were opened, the latest first."""
+        count = self._settings.beginReadArray("recent")
+        found = []
+        for number in range(min(count, RECENT)):
+            self._settings.setArrayIndex(number)
+            found.append(Path(cast(str, self._settings.value("file", "", type=str))))
+        self._settings.endArray()
+        return found
+
+    def remember_file(self, path: Path) -> None:
+        """Put a file at the head of the recent ones."""
+        self._write_recent([path, *(other for other in self.recent_files if other != path)][:RECENT])
+
+    def forget_files(self) -> None:
+        """No recent files any more."""
+        self._write_recent([])
+
+    def restore(self, window: QWidget) -> None:
+        """Bring back the window's place and size."""
+        geometry = self._settings.value("window/geometry")
+        if isinstance(geometry, QByteArray):
+            window.restoreGeometry(geometry)
+
+    def restore_splitters(self, page: QWidget) -> None:
+        """Bring back how a page's panes were split."""
+        for splitter in _splitters(page):
+            state = self._settings.value(f"splitters/{splitter.objectName()}")
+            if isinstance(state, QByteArray):
+                splitter.restoreState(state)
+
+    def keep(self, window: QWidget) -> None:
+        """Note the window's place and size, and how its panes are split."""
+        self._settings.setValue("window/geometry", window.saveGeometry())
+        for splitter in _splitters(window):
+            self._settings.setValue(f"splitters/{splitter.objectName()}", splitter.saveState())
+
+    def sync(self) -> None:
+        """Write the file now."""
+        self._settings.sync()
+
+    def _write_recent(self, files: list[Path]) -> None:
+        self._settings.remove("recent")
+        self._settings.beginWriteArray("recent", len(files))
+        for number, path in enumerate(files):
+            self._settings.setArrayIndex(number)
+            self._settings.setValue("file", str(path))
+        self._settings.endArray()
+
+
+def _splitters(window: QWidget) -> list[QSplitter]:
+    """Those with a name: a name is a promise to mean the same next time."""
+    return [splitter for splitter in window.findChildren(QSplitter) if splitter.objectName()]

@@ -1,0 +1,42 @@
+"""The journal, read as it grows and replayed from where a client left it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from torchyard_agent.daemon.journal_file import JournalReader, after
+
+
+def line(seq: int, epoch: str = "e1") -> str:
+    return json.dumps({"epoch": epoch, "seq": seq, "time": "t", "event": "run_state", "state": "running"}) + "\n"
+
+
+def test_each_look_gives_what_is_new(tmp_path: Path) -> None:
+    reader = JournalReader(str(tmp_path))
+    assert reader.read() == []
+
+    journal = tmp_path / "journal.jsonl"
+    journal.write_text(line(1) + line(2))
+    assert [event["seq"] for event in reader.read()] == [1, 2]
+
+    with journal.open("a") as file:
+        file.write(line(3)[:10])
+        file.flush()
+        assert reader.read() == []
+        file.write(line(3)[10:])
+    assert [event["seq"] for event in reader.read()] == [3]
+
+
+def test_a_client_gets_what_it_has_not_seen() -> None:
+    events = [json.loads(line(seq)) for seq in (1, 2, 3)]
+
+    assert [event["seq"] for event in after(events, ["e1", 2])] == [3]
+    assert after(events, ["e1", 3]) == []
+    assert after(events, None) == events
+
+
+def test_a_client_that_knows_another_epoch_gets_everything() -> None:
+    events = [json.loads(line(seq, "e2")) for seq in (1, 2)]
+
+    assert after(events, ["e1", 1]) == events

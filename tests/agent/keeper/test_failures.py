@@ -1,0 +1,193 @@
+"""What becomes of a run when a rank, a program or a host fails."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+from tests.agent.keeper.conftest import Play
+from tests.agent.keeper.yard import Yard, eventually, python, replica, shell
+
+FOREVER = shell("exec sleep 1000")
+
+
+def states(ended: dict[str, object]) -> dict[str, str]:
+    replicas = ended["replicas"]
+    assert isinstance(replicas, list)
+    return {one["name"]: one["state"] for one in replicas}
+
+
+def test_a_failing_rank_names_its_cause_and_takes_the_others_along(play: Play) -> None:
+    async def story(yard: Yard) -> None:
+        a, _, c = await yard.add("gpu-a", "gpu-b", "gpu-c")
+        await yard.begin(
+            replica("chief-0", "gpu-a", FOREVER),
+            replica("worker-0", "gpu-b", python("import time; time.sleep(0.3); raise ValueError('bad batch')")),
+            replica("worker-1", "gpu-c", shell("trap '' TERM; while :; do sleep 1; done")),
+        )
+        await eventually(lambda: "running" in a.states())
+        began = time.monotonic()
+        ended = await yard.end()
+        assert time.monotonic() - began < 6.0  # 0.3 until it fails, then 5 until all are gone
+        assert ended["state"] == "failed"
+        assert ended["reason"] == "worker-0 on gpu-b: exited with 1: ValueError: bad batch"
+        assert states(ended) == {"chief-0": "stopped", "worker-0": "failed", "worker-1": "stopped"}
+        assert c.ended()["reason"] == ended["reason"]
+
+    play(story)
+
+
+def test_the_connection_error_of_a_peer_is_not_the_cause(play: Play) -> None:
+    async def story(yard: Yard) -> None:
+        await yard.add("gpu-a", "gpu-b")
+        peer = "raise RuntimeError('[../gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.2]:4711')"
+        await yard.begin(
+            replica("worker-0", "gpu-a", python(f"import time; time.sleep(0.1); {peer}")),
+            replica("worker-1", "gpu-b", python("import time; time.sleep(0.6); raise KeyError('label')")),
+        )
+        ended = await yard.end()
+        assert ended["reason"] == "worker-1 on gpu-b: exited with 1: KeyError: 'label'"
+        assert states(ended) == {"worker-0": "failed", "worker-1": "failed"}
+
+    play(story)
+
+
+def test_a_killed_rank_is_named_with_its_signal(play: Play) -> None:
+    async def story(yard: Yard) -> None:
+        (a,) = await yard.add("gpu-a")
+        await yard.begin(replica("worker-0", "gpu-a", FOREVER), replica("worker-1", "gpu-a", FOREVER))
+        await eventually(lambda: "running" in a.states())
+        pids = (await a.call("metrics"))["pids"]
+        os.kill(pids["worker-1"][0], signal.SIGKILL)
+        ended = await yard.end()
+        assert ended["reason"].startswith("worker-1 on gpu-a: was killed by SIGKILL (")
+        assert ended["replicas"][1]["exit_code"] == -9
+        assert states(ended) == {"worker-0": "stopped", "worker-1": "failed"}
+
+    play(story)
+
+
+def test_one_rank_of_several_fails_its_replica(play: Play) -> None:
+    async def story(yard: Yard) -> None:
+        await yard.add("gpu-a")
+        await yard.begin(replica("worker-0", "gpu-a", FOREVER, shell("echo oops; exit 4")))
+        ended = await yard.end()
+        assert ended["reason"] == "worker-0 on gpu-a: local rank 1 exited with 4; its last line was: oops"
+        assert (ended["replicas"][0]["state"], ended["replicas"][0]["exit_code"]) == ("failed", 4)
+
+    play(story)
+
+
+def test_a_program_that_is_not_there_is_named(play: Play) -> None:
+    async def story(yard: Yard) -> None:
+        await yard.add("gpu-a", "gpu-b")
+        await yard.begin(
+            replica("chief-0", "gpu-a", FOREVER),
+            replica("worker-0", "gpu-b", ["/opt/x/bin/python", "train.py"]),
+        )
+        ended = await yard.end()
+        assert ended["reason"] == "worker-0 on gpu-b: python: /opt/x/bin/python is not there on gpu-b"
+        assert ended["replicas"][1]["exit_code"] == 127
+
+    play(story)
+
+
+def test_a_program_that_is_not_there_after_the_setup_lines_is_named(play: Play) -> None:
+    async def story(yard: Yard) -> None:
+        await yard.add("gpu-a")
+        await yard.begin(replica("worker-0", "gpu-a", ["no-such-trainer"]), setup=["true"])
+        ended = await yard.end()
+        assert ended["reason"] == "worker-0 on gpu-a: no-such-trainer is not there on gpu-a after the setup lines"
+
+    play(story)
+
+
+def test_a_failing_setup_line_is_quoted(play: Play) -> None:
+    async def story(yard: Yard) -> None:
+        (a,) = await yard.add("gpu-a")
+        setup = ["echo ready", "echo no venv; (exit 5)"]
+        await yard.begin(replica("worker-0", "gpu-a", shell("echo never")), setup=setup)
+        ended = await yard.end()
+        assert ended["reason"] == ("worker-0 on gpu-a: the setup line `echo no venv; (exit 5)` ended with 5: no venv")
+        assert a.output("worker-0") == "ready\nno venv\n"
+
+    play(story)
+
+
+def test_a_keeper_that_is_killed_takes_its_ranks_along(play: Play) -> None:
+    async def story(yard: Yard) -> None:
+        (a,) = await yard.add("gpu-a")
+        await yard.begin(replica("worker-0", "gpu-a", FOREVER), replica("worker-1", "gpu-a", FOREVER))
+        await eventually(lambda: len(yard.left()) == 2)
+        a.process.kill()
+        await eventually(lambda: not yard.left(), within_s=2)
+
+    play(story)
+
+
+def test_a_lost_member_fails_the_run(play: Play) -> None:
+    async def story(yard: Yard) -> None:
+        a, b = await yard.add("gpu-a", "gpu-b", patience={"heartbeat_s": 0.3, "lease_s": 1.5})
+        await yard.begin(replica("chief-0", "gpu-a", FOREVER), replica("worker-0", "gpu-b", FOREVER))
+        await eventually(lambda: "running" in a.states())
+        b.process.kill()
+        assert await a.gone() == 0
+        ended = a.ended()
+        assert ended["state"] == "failed"
+        assert ended["reason"].startswith("gpu-b was lost: its keeper was not heard for ")
+        assert states(ended) == {"chief-0": "stopped", "worker-0": "lost"}
+        assert yard.left() == []
+
+    play(story)
+
+
+def test_a_lost_host_is_the_cause_where_its_peers_only_saw_connections_break(play: Play) -> None:
+    async def story(yard: Yard) -> None:
+        a, b = await yard.add("gpu-a", "gpu-b", patience={"heartbeat_s": 0.3, "lease_s": 2.5})
+        failing = (
+            "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)\nraise ConnectionResetError('peer')"
+        )
+        await yard.begin(replica("chief-0", "gpu-a", python(failing)), replica("worker-0", "gpu-b", FOREVER))
+        await eventually(lambda: "running" in a.states())
+        b.process.kill()
+        (a.run_dir / "work" / "go").touch()
+        assert await a.gone() == 0
+        assert a.ended()["reason"] == "gpu-b was lost: the connection to its keeper broke"
+        assert states(a.ended()) == {"chief-0": "failed", "worker-0": "lost"}
+
+    play(story)
+
+
+def test_members_end_when_the_primary_is_lost(play: Play) -> None:
+    async def story(yard: Yard) -> None:
+        a, b = await yard.add("gpu-a", "gpu-b", patience={"heartbeat_s": 0.3, "lease_s": 1.5})
+        await yard.begin(
+            replica("chief-0", "gpu-a", FOREVER),
+            replica("worker-0", "gpu-b", shell("trap '' TERM; while :; do sleep 1; done")),
+        )
+        await eventually(lambda: "running" in b.states())
+        a.process.kill()
+        assert await b.gone() == 0
+        ended = b.ended()
+        assert ended["state"] == "failed"
+        assert ended["reason"].startswith("the primary host gpu-a was lost: ")
+        assert states(ended) == {"worker-0": "stopped"}
+        assert yard.left() == []
+
+    play(story)
+
+
+def test_a_frozen_member_is_lost_and_stops_its_own_ranks_when_it_thaws(play: Play) -> None:
+    async def story(yard: Yard) -> None:
+        a, b = await yard.add("gpu-a", "gpu-b", patience={"heartbeat_s": 0.3, "lease_s": 1.5})
+        await yard.begin(replica("chief-0", "gpu-a", FOREVER), replica("worker-0", "gpu-b", FOREVER))
+        await eventually(lambda: "running" in b.states())
+        b.process.send_signal(signal.SIGSTOP)
+        assert await a.gone() == 0
+        assert a.ended()["reason"].startswith("gpu-b was lost")
+        b.process.send_signal(signal.SIGCONT)
+        assert await b.gone() == 0
+        assert yard.left() == []
+
+    play(story)

@@ -1,0 +1,95 @@
+"""The keeper as a process: small, still, indestructible by its own mistakes, at home in Python 3.9."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.agent.keeper.conftest import Play
+from tests.agent.keeper.yard import Yard, eventually, replica, shell
+
+PYTHON_39 = Path("~/.pyenv/versions/3.9.18/bin/python").expanduser()
+MOST_RESIDENT_KB = 20 * 1024
+FOREVER = shell("exec sleep 1000")
+
+
+def _cpu_ticks(pid: int) -> int:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
+def _resident_kb(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith("VmRSS")))
+
+
+@pytest.mark.skipif(not PYTHON_39.exists(), reason="there is no Python 3.9 here")
+def test_a_run_under_python_3_9(play: Play) -> None:
+    async def story(yard: Yard) -> None:
+        a, b = await yard.add("gpu-a", "gpu-b", interpreter=str(PYTHON_39))
+        await yard.begin(
+            replica("chief-0", "gpu-a", shell("while [ ! -e go ]; do sleep 0.01; done")),
+            replica("worker-0", "gpu-b", FOREVER),
+            ends_with="chief",
+        )
+        await eventually(lambda: "running" in b.states())
+        (a.run_dir / "work" / "go").touch()
+        ended = await yard.end()
+        assert ended["state"] == "succeeded"
+
+    play(story)
+
+
+def test_a_keeper_is_small_and_still(play: Play) -> None:
+    async def story(yard: Yard) -> None:
+        a, b = await yard.add("gpu-a", "gpu-b")
+        await yard.begin(replica("chief-0", "gpu-a", FOREVER), replica("worker-0", "gpu-b", FOREVER))
+        await eventually(lambda: "running" in b.states())
+        before = _cpu_ticks(a.process.pid)
+        await a.call("metrics")
+        for _ in range(3):
+            with pytest.raises(subprocess.TimeoutExpired):
+                a.process.wait(1)
+        assert _cpu_ticks(a.process.pid) - before <= 0.02 * 3 * os.sysconf("SC_CLK_TCK")
+        for host in (a, b):
+            assert _resident_kb(host.process.pid) < MOST_RESIDENT_KB
+        await a.call("stop", reason="enough")
+        await yard.end()
+
+    play(story)
+
+
+def test_a_mistake_of_the_keeper_ends_the_run_with_a_sentence_and_its_log_has_the_rest(play: Play) -> None:
+    async def story(yard: Yard) -> None:
+        a, b = await yard.add("gpu-a", "gpu-b", patience={"heartbeat_s": 0.3, "lease_s": 1.5})
+        await yard.begin(
+            replica("chief-0", "gpu-a", FOREVER), replica("worker-0", "gpu-b", FOREVER), stop_grace_s="a while"
+        )
+        await eventually(lambda: "running" in b.states())
+        await a.call("stop", reason="enough")
+        assert await a.gone() == 0
+        assert a.ended()["state"] == "failed"
+        assert a.ended()["reason"].startswith("internal error of the run keeper on gpu-a: TypeError(")
+        assert "Traceback" in a.log()
+        assert await b.gone() == 0
+        assert b.ended()["state"] == "failed"
+        assert yard.left() == []
+
+    play(story)
+
+
+def test_a_flood_of_output_passes_by_the_keeper(play: Play) -> None:
+    async def story(yard: Yard) -> None:
+        (a,) = await yard.add("gpu-a")
+        before = _cpu_ticks(a.process.pid)
+        await yard.begin(replica("worker-0", "gpu-a", shell("seq 1 500000; while [ ! -e go ]; do sleep 0.01; done")))
+        await eventually(lambda: a.output("worker-0").endswith("\n500000\n"))
+        assert _cpu_ticks(a.process.pid) - before < os.sysconf("SC_CLK_TCK") / 2
+        (a.run_dir / "work" / "go").touch()
+        await yard.end()
+        assert a.output("worker-0").splitlines() == [str(number) for number in range(1, 500001)]
+
+    play(story)

@@ -1,0 +1,201 @@
+"""Preparing and leaving again: nothing half-started is left."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.agent.keeper.conftest import Play
+from tests.agent.keeper.yard import Host, Yard, eventually, replica, shell
+from torchyard_agent import snapshots
+from torchyard_agent.protocol.jsonrpc import RpcError
+from torchyard_agent.protocol.places import gpu_socket
+from torchyard_agent.protocol.snapshot import root_of
+
+
+def is_free(address: str, port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind((address, port))
+        except OSError:
+            return False
+        return True
+
+
+def test_a_prepared_host_holds_what_it_says(play: Play) -> None:
+    async def story(yard: Yard) -> None:
+        (a,) = await yard.add("gpu-a")
+        told = a.prepared
+        assert told["pid"] == a.process.pid
+        assert told["run_dir"] == str(a.run_dir)
+        assert (told["address"], told["interface"]) == ("127.0.0.1", "lo")
+        assert len(told["ports"]) == 1
+        for port in (*told["ports"], told["gang_port"]):
+            assert not is_free("127.0.0.1", port)
+        assert sorted(path.name for path in a.run_dir.iterdir() if path.is_dir()) == [
+            "errors",
+            "logs",
+            "outputs",
+            "work",
+        ]
+        assert (await a.call("status"))["state"] == "waiting"
+
+    play(story)
+
+
+@pytest.mark.parametrize("how", ["abort", "nobody comes"])
+def test_what_never_starts_leaves_nothing(play: Play, how: str) -> None:
+    async def story(yard: Yard) -> None:
+        gpu = f"GPU-{yard.mark}"
+        waits = {} if how == "abort" else {"start_within_s": 0.3}
+        (a,) = await yard.add("gpu-a", patience=waits, gpus=[gpu])
+        told = a.prepared
+        if how == "abort":
+            await a.call("abort")
+            assert not a.run_dir.exists()
+        assert await a.gone() == 0
+        assert not a.run_dir.exists()
+        for port in (*told["ports"], told["gang_port"]):
+            assert is_free("127.0.0.1", port)
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.bind(gpu_socket(gpu))
+
+    play(story)
+
+
+def test_a_held_gpu_names_its_holder_and_nothing_is_left(play: Play) -> None:
+    async def story(yard: Yard) -> None:
+        gpu = f"GPU-{yard.mark}"
+        (a,) = await yard.add("gpu-a", gpus=[gpu])
+        rival = Host("gpu-b", yard.folder / "gpu-b", "rival", *yard.process)
+        yard.hosts["gpu-b"] = rival
+        await rival.connect()
+        with pytest.raises(RpcError, match=f"GPU {gpu} is held by .* for run test \\({yard.run_id}\\)") as refusal:
+            await rival.prepare(gpus=[gpu], data_address="127.0.0.2")
+        assert refusal.value.code == "gpu_held"
+        assert await rival.gone() == 0
+        assert not rival.run_dir.exists()
+        await a.call("abort")
+
+    play(story)
+
+
+def test_gpus_and_ports_are_free_once_the_run_has_ended(play: Play) -> None:
+    async def story(yard: Yard) -> None:
+        gpu = f"GPU-{yard.mark}"
+        (a,) = await yard.add("gpu-a", gpus=[gpu])
+        await yard.begin(replica("worker-0", "gpu-a", shell("true")))
+        await yard.end()
+        assert is_free("127.0.0.1", a.prepared["gang_port"])
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.bind(gpu_socket(gpu))
+
+    play(story)
+
+
+def test_a_run_has_its_own_copy_of_the_code(play: Play) -> None:
+    async def story(yard: Yard) -> None:
+        source = yard.folder / "train.sh"
+        source.write_text("#!/bin/sh\necho trained >> result; cat train.sh > copy; echo '# changed' >> train.sh\n")
+        sha256 = snapshots.hash_file(str(source))
+        manifest = [
+            {"path": "bin/train.sh", "mode": 0o755, "size": source.stat().st_size, "sha256": sha256},
+            {"path": "train.sh", "link": "bin/train.sh"},
+        ]
+        agent_dir = str(yard.folder / "gpu-a")
+        snapshots.Incoming(agent_dir, "test").put(sha256, source.read_bytes(), last=True)
+        root = snapshots.seal(agent_dir, manifest)
+        assert root == root_of(manifest)
+        (a,) = await yard.add("gpu-a", snapshot=root)
+        await yard.begin(replica("worker-0", "gpu-a", ["./train.sh"]))
+        assert (await yard.end())["state"] == "succeeded"
+        work = a.run_dir / "work"
+        assert (work / "result").read_text() == "trained\n"
+        assert (work / "train.sh").is_symlink()
+        assert os.access(work / "bin" / "train.sh", os.X_OK)
+        assert snapshots.hash_file(snapshots.blob(agent_dir, sha256)) == sha256
+
+    play(story)
+
+
+def test_a_snapshot_that_is_not_there_is_refused_and_nothing_is_left(play: Play) -> None:
+    async def story(yard: Yard) -> None:
+        with pytest.raises(RpcError, match="the snapshot 000000000000 is not on this host"):
+            await yard.add("gpu-a", snapshot="0" * 64)
+        a = yard.hosts["gpu-a"]
+        assert await a.gone() == 0
+        assert not a.run_dir.exists()
+
+    play(story)
+
+
+def test_a_second_keeper_for_the_same_run_leaves_at_once(play: Play, tmp_path: Path) -> None:
+    async def story(yard: Yard) -> None:
+        (a,) = await yard.add("gpu-a")
+        second = Host("gpu-a", yard.folder / "gpu-a", yard.run_id, *yard.process)
+        yard.hosts["second"] = second
+        assert await second.gone() == 1
+        assert "has a keeper on this host already" in second.log()
+        await a.call("abort")
+
+    play(story)
+
+
+def test_what_does_not_fit_is_refused_with_a_sentence(play: Play) -> None:
+    async def story(yard: Yard) -> None:
+        (a,) = await yard.add("gpu-a")
+        with pytest.raises(RpcError, match="the plan does not fit"):
+            await yard.begin(replica("worker-0", "gpu-z", shell("true")))
+        with pytest.raises(RpcError, match="is prepared here already"):
+            await a.prepare()
+        await yard.begin(replica("worker-0", "gpu-a", shell("sleep 0.3")))
+        with pytest.raises(RpcError, match="has begun"):
+            await a.call("abort")
+        await eventually(lambda: "running" in a.states())
+        assert (await yard.end())["state"] == "succeeded"
+
+    play(story)
+
+
+def test_abort_while_preparing_leaves_nothing_either(play: Play) -> None:
+    async def story(yard: Yard) -> None:
+        manifest = [{"path": f"folder/{number}", "link": "nowhere"} for number in range(20000)]
+        root = snapshots.seal(str(yard.folder / "gpu-a"), manifest)
+        a = Host("gpu-a", yard.folder / "gpu-a", yard.run_id, *yard.process)
+        yard.hosts["gpu-a"] = a
+        await a.connect()
+        preparing = asyncio.get_running_loop().create_task(a.prepare(snapshot=root))
+        await eventually(lambda: (a.run_dir / "work" / "folder").exists())
+        await a.call("abort")
+        with pytest.raises(RpcError, match="aborted while it was prepared"):
+            await preparing
+        assert await a.gone() == 0
+        assert not a.run_dir.exists()
+
+    play(story)
+
+
+def test_abort_before_preparing_is_no_wait(play: Play) -> None:
+    async def story(yard: Yard) -> None:
+        a = Host("gpu-a", yard.folder / "gpu-a", yard.run_id, *yard.process)
+        yard.hosts["gpu-a"] = a
+        await a.connect()
+        await a.call("abort")
+        assert await a.gone(5) == 0
+
+    play(story)
+
+
+def test_a_stop_in_the_same_breath_as_start_is_heard(play: Play) -> None:
+    async def story(yard: Yard) -> None:
+        (a,) = await yard.add("gpu-a")
+        forever = replica("worker-0", "gpu-a", shell("exec sleep 1000"))
+        await asyncio.gather(yard.begin(forever), a.call("stop", reason="at once"))
+        ended = await yard.end()
+        assert (ended["state"], ended["reason"]) == ("stopped", "at once")
+
+    play(story)

@@ -1,0 +1,63 @@
+"""A rank's environment and command, without starting one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torchyard_agent.keeper import ranks
+from torchyard_agent.keeper.ranks import ARCHIVE, RunPlace
+from torchyard_agent.keeper.reports import Latest
+from torchyard_agent.protocol import report
+
+PLACE = RunPlace("run-1", "gpu-a", "/runs/run-1", "\0torchyard/0/x/report/run-1")
+
+
+def environment(login: dict[str, str], env: dict[str, str] | None = None, **secrets: str) -> dict[str, str]:
+    rank: Any = {"rank": 0, "local_rank": 1, "argv": ["true"], "env": env or {}}
+    return ranks.environment(login, PLACE, "worker-0", rank, secrets)
+
+
+def test_the_login_then_the_plan_then_the_secrets() -> None:
+    made = environment({"A": "login", "B": "login", "C": "login"}, {"B": "plan", "C": "plan"}, C="secret")
+    assert (made["A"], made["B"], made["C"]) == ("login", "plan", "secret")
+
+
+def test_roles_can_be_imported_and_the_users_own_path_stays() -> None:
+    assert environment({})["PYTHONPATH"] == ARCHIVE
+    assert environment({"PYTHONPATH": f"/mine:{ARCHIVE}:/other"})["PYTHONPATH"] == f"{ARCHIVE}:/mine:/other"
+    assert environment({"PYTHONPATH": "/mine"}, {"PYTHONPATH": "/planned"})["PYTHONPATH"] == f"{ARCHIVE}:/planned"
+
+
+def test_what_only_the_host_knows_is_there() -> None:
+    made = environment({})
+    assert made["TORCHYARD_REPORT"] == "@torchyard/0/x/report/run-1"
+    assert made["TORCHYARD_RUN_DIR"] == "/runs/run-1"
+    assert made["TORCHELASTIC_ERROR_FILE"] == "/runs/run-1/errors/worker-0.1.json"
+
+
+def test_the_contract_of_an_outer_run_does_not_leak_in() -> None:
+    outer = {"RANK": "7", "WORLD_SIZE": "8", "MASTER_ADDR": "x", "TORCHELASTIC_RUN_ID": "y", "TORCHYARD_ROLE": "ps"}
+    made = environment({**outer, "LD_LIBRARY_PATH": "/cuda", "PATH": "/bin"})
+    assert not set(outer) & set(made)
+    assert (made["LD_LIBRARY_PATH"], made["PATH"]) == ("/cuda", "/bin")
+
+
+def test_without_setup_lines_there_is_no_shell() -> None:
+    assert ranks.command(["python", "train.py"], [], "/x") == ["python", "train.py"]
+    assert ranks.command(["python", "train.py"], ["true"], "/x")[-3:] == ["torchyard-setup", "python", "train.py"]
+
+
+def test_a_replicas_numbers_are_those_of_its_first_rank_with_the_throughput_of_all() -> None:
+    latest = Latest({"worker-0"})
+    assert latest.all() == {}
+    assert latest.take(report.encode("worker-0", 1, {"step": 4, "loss": 9.0, "throughput": 10.0})) == "worker-0"
+    assert latest.take(report.encode("worker-0", 0, {"step": 3, "loss": float("inf"), "throughput": 2.5})) == "worker-0"
+    assert latest.of("worker-0") == {"step": 4, "loss": None, "throughput": 12.5}
+
+
+def test_what_is_no_report_is_dropped() -> None:
+    latest = Latest({"worker-0"})
+    huge = b'{"replica": "worker-0", "local_rank": 0, "metrics": {"step": 1' + b"0" * 400 + b"}}"
+    for datagram in (b"", b"\xff", b"[]", b"[" * 5000, huge, report.encode("worker-9", 0, {"step": 1})):
+        assert latest.take(datagram) is None
+    assert latest.all() == {}

@@ -1,0 +1,129 @@
+"""Runs from start to end, over real keepers, sockets and processes."""
+
+from __future__ import annotations
+
+from tests.agent.keeper.conftest import Play
+from tests.agent.keeper.yard import Yard, eventually, python, replica, shell
+
+REPORTS = """
+import json, os, socket
+def report(**metrics):
+    address = os.environ["TORCHYARD_REPORT"].replace("@", "\\0", 1)
+    message = {"replica": os.environ["TORCHYARD_REPLICA"], "local_rank": 0, "metrics": metrics}
+    socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(json.dumps(message).encode(), address)
+"""
+
+
+def test_a_run_on_three_hosts_succeeds_and_every_host_knows(play: Play) -> None:
+    async def story(yard: Yard) -> None:
+        a, b, c = await yard.add("gpu-a", "gpu-b", "gpu-c")
+        await yard.begin(
+            replica("chief-0", "gpu-a", shell("echo chief; pwd; echo $TOKEN")),
+            replica("worker-0", "gpu-b", shell("echo worker")),
+            replica("worker-1", "gpu-c", shell("echo one; echo two >&2"), shell("echo second")),
+        )
+        ended = await yard.end()
+        assert (ended["state"], ended["reason"]) == ("succeeded", "")
+        assert {one["name"]: (one["host"], one["state"], one["exit_code"]) for one in ended["replicas"]} == {
+            "chief-0": ("gpu-a", "succeeded", 0),
+            "worker-0": ("gpu-b", "succeeded", 0),
+            "worker-1": ("gpu-c", "succeeded", 0),
+        }
+        assert a.states()[:3] == ["waiting", "starting", "running"]
+        assert a.output("chief-0") == f"chief\n{a.run_dir}/work\nhush\n"
+        assert c.output("worker-1") == "one\ntwo\n"
+        assert c.output("worker-1", 1) == "second\n"
+        for host in (b, c):
+            assert host.ended()["state"] == "succeeded"
+            assert host.states()[-1] == "succeeded"
+        assert "hush" not in (a.run_dir / "journal.jsonl").read_text() + (a.run_dir / "run.json").read_text()
+
+    play(story)
+
+
+def test_the_journal_numbers_its_lines_and_pokes_those_who_listen(play: Play) -> None:
+    async def story(yard: Yard) -> None:
+        (a,) = await yard.add("gpu-a")
+        await yard.begin(replica("worker-0", "gpu-a", shell("true")))
+        await yard.end()
+        events = a.journal()
+        assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+        assert len({event["epoch"] for event in events}) == 1
+        assert [event["time"] for event in events] == sorted(event["time"] for event in events)
+        worker = [event["state"] for event in events if event["event"] == "replica_state"]
+        assert worker == ["pending", "starting", "running", "succeeded"]
+        await eventually(lambda: a.pokes == len(events))
+
+    play(story)
+
+
+def test_reports_reach_the_primary_and_the_end_of_the_journal(play: Play) -> None:
+    async def story(yard: Yard) -> None:
+        a, b = await yard.add("gpu-a", "gpu-b")
+        wait = "import time\nwhile not os.path.exists('go'): time.sleep(0.01)\n"
+        work = REPORTS + "report(step=1, loss=2.5)\n" + wait + "report(step=7, loss=float('nan'), throughput=8.0)"
+        await yard.begin(
+            replica("chief-0", "gpu-a", shell("while [ ! -e go ]; do sleep 0.01; done")),
+            replica("worker-0", "gpu-b", python(work)),
+        )
+        await eventually(lambda: any(event["event"] == "report" for event in a.journal()))
+        first = next(event for event in a.journal() if event["event"] == "report")
+        assert (first["replica"], first["step"], first["loss"], first["first"]) == ("worker-0", 1, 2.5, True)
+        status = await a.call("status")
+        assert status["first_step_at"] is not None
+        assert status["metrics"]["worker-0"]["step"] == 1
+        there = await b.call("metrics")
+        assert list(there["pids"]) == ["worker-0"]
+        assert there["metrics"]["worker-0"]["loss"] == 2.5
+        for host in (a, b):
+            (host.run_dir / "work" / "go").touch()
+        ended = await yard.end()
+        assert ended["metrics"]["worker-0"] == {"step": 7, "loss": None, "throughput": 8.0}
+        assert 0 <= ended["timings"]["started_s"] <= ended["timings"]["first_step_s"] <= ended["timings"]["ended_s"]
+
+    play(story)
+
+
+def test_the_chief_ends_the_run_where_ends_with_says_so(play: Play) -> None:
+    async def story(yard: Yard) -> None:
+        await yard.add("gpu-a", "gpu-b")
+        await yard.begin(
+            replica("chief-0", "gpu-a", shell("sleep 0.2")),
+            replica("ps-0", "gpu-b", shell("sleep 1000")),
+            replica("worker-0", "gpu-b", shell("exec sleep 1000")),
+            ends_with="chief",
+        )
+        ended = await yard.end()
+        assert ended["state"] == "succeeded"
+        assert [one["state"] for one in ended["replicas"]] == ["succeeded", "stopped", "stopped"]
+
+    play(story)
+
+
+def test_an_evaluator_that_fails_ends_nothing(play: Play) -> None:
+    async def story(yard: Yard) -> None:
+        (a,) = await yard.add("gpu-a")
+        await yard.begin(
+            replica("worker-0", "gpu-a", shell("while [ ! -e go ]; do sleep 0.01; done")),
+            replica("evaluator-0", "gpu-a", shell("echo no checkpoint; exit 3")),
+        )
+        await eventually(lambda: any(event.get("state") == "failed" for event in a.journal()))
+        (a.run_dir / "work" / "go").touch()
+        ended = await yard.end()
+        assert ended["state"] == "succeeded"
+        evaluator = ended["replicas"][1]
+        assert (evaluator["state"], evaluator["exit_code"]) == ("failed", 3)
+        assert evaluator["reason"] == "exited with 3; its last line was: no checkpoint"
+
+    play(story)
+
+
+def test_setup_lines_run_in_the_shell_that_becomes_the_rank(play: Play) -> None:
+    async def story(yard: Yard) -> None:
+        (a,) = await yard.add("gpu-a")
+        setup = ["export GREETING='hello there'", "cd /", "greet() { echo $GREETING; }", "greet"]
+        await yard.begin(replica("worker-0", "gpu-a", shell('echo "$GREETING $0 $1"; pwd')), setup=setup)
+        assert (await yard.end())["state"] == "succeeded"
+        assert a.output("worker-0") == "hello there\nhello there /bin/sh \n/\n"
+
+    play(story)

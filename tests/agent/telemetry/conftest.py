@@ -1,0 +1,25 @@
+"""The fake NVML, built once for all tests that need no special one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.agent.fake_nvml import build_fake_nvml
+
+
+@pytest.fixture(scope="session")
+def nvml_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_fake_nvml(tmp_path_factory.mktemp("nvml"))
+
+
+@pytest.fixture
+def gpu_file(tmp_path: Path) -> Path:
+    """The file that tells the fake NVML what to say."""
+    return tmp_path / "gpus"
+
+
+@pytest.fixture
+def nvml_environment(nvml_folder: Path, gpu_file: Path) -> dict[str, str]:
+    return {"LD_LIBRARY_PATH": str(nvml_folder), "FAKE_NVML_FILE": str(gpu_file)}

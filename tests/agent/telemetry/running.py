@@ -1,0 +1,82 @@
+"""Programs that the telemetry's tests run and watch."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+AGENT = Path(__file__).resolve().parents[3] / "agent"
+OLDEST_PYTHON = Path.home() / ".pyenv" / "versions" / "3.9.18" / "bin" / "python"
+
+# Answers a line with the value of the expression in it, so that a test can look, change the world, and look again.
+_CONVERSATION = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+for line in sys.stdin:
+    print(json.dumps(eval(line) if line.startswith("(") else exec(line)), flush=True)
+"""
+
+
+class Conversation:
+    """A Python process in which the agent can be imported, spoken to a line at a time."""
+
+    def __init__(self, process: subprocess.Popen[str]):
+        self._process = process
+
+    def say(self, line: str) -> Any:
+        """The value of an expression in brackets, or None of a statement."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        assert answer, f"the process ended at: {line}"
+        return json.loads(answer)
+
+
+@contextmanager
+def conversation(environment: dict[str, str], python: str = sys.executable) -> Iterator[Conversation]:
+    command = [python, "-I", "-S", "-c", _CONVERSATION, str(AGENT)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment}
+    ) as process:
+        try:
+            yield Conversation(process)
+        finally:
+            assert process.stdin is not None
+            process.stdin.close()
+            process.wait(10)
+
+
+@contextmanager
+def program(source: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A Python program in a process group of its own, once it has printed its first line; all of it is killed after."""
+    with subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", source, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            yield process
+        finally:
+            os.killpg(process.pid, 9)
+
+
+def until(condition: Callable[[], Any], deadline_s: float = 10.0) -> Any:
+    """The condition's first true value."""
+    end = time.monotonic() + deadline_s
+    while not (value := condition()):
+        assert time.monotonic() < end, "it did not come true"
+        time.sleep(0.02)
+    return value

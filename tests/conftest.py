@@ -1,0 +1,89 @@
+"""Fixtures for all tests, and the guard that fails a test which leaves something behind."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import signal
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.lab.lab import open_host_pids
+from tests.lab.processes import children_of_this_process
+from tests.lab_fixtures import _three_hosts, desktop, lab, lab3, make_desktop, module_lab, needs_lab
+
+__all__ = ["_three_hosts", "desktop", "lab", "lab3", "make_desktop", "module_lab", "needs_lab"]
+
+GONE_WITHIN_S = 5.0
+
+
+def pytest_configure() -> None:
+    """Hear SIGINT even as a shell's background job: programs that we start inherit it, and tests interrupt them."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """Take what importing made out of the collector's sight: the guard below collects after each test."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The files that wait for hosts and trainings first: what is short fills the end, when others have nothing left."""
+    long = {item.path for item in items if item.get_closest_marker("lab") or item.get_closest_marker("train")}
+    items.sort(key=lambda item: item.path not in long)
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test that leaves a thread, a child process, or a complaint in the log that nobody looked at: an asyncio
+    error, or a warning of ours. A test that expects one of ours takes `caplog` to look at it.
+    """
+    threads = set(threading.enumerate())
+    children = set(children_of_this_process())
+    complaints = _Complaints(of_ours="caplog" not in request.fixturenames)
+    logging.getLogger().addHandler(complaints)
+    try:
+        yield
+        deadline = time.monotonic() + GONE_WITHIN_S
+        while (left := _left_behind(threads, children)) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        # asyncio complains of unretrieved exceptions and pending tasks when they are collected.
+        gc.collect()
+    finally:
+        logging.getLogger().removeHandler(complaints)
+    left += complaints.messages
+    if left:
+        pytest.fail("This test leaves behind: " + "; ".join(left), pytrace=False)
+
+
+def _left_behind(threads: set[threading.Thread], children: set[int]) -> list[str]:
+    left = [f"thread {thread.name}" for thread in threading.enumerate() if thread not in threads and not thread.daemon]
+    ours = children | open_host_pids()
+    for pid, command in children_of_this_process().items():
+        # multiprocessing keeps its resource tracker for the next one, by design.
+        if pid not in ours and "multiprocessing.resource_tracker" not in command:
+            left.append(f"process {pid} ({command})")
+    return left
+
+
+class _Complaints(logging.Handler):
+    """Gathers what asyncio logs as an error (exceptions that were never retrieved, tasks destroyed while pending), and
+    what our own packages log as a warning or worse.
+    """
+
+    def __init__(self, *, of_ours: bool) -> None:
+        super().__init__(logging.WARNING)
+        self._of_ours = of_ours
+        self.messages: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        package = record.name.partition(".")[0]
+        if package == "asyncio" and record.levelno >= logging.ERROR:
+            self.messages.append(f"asyncio: {record.getMessage()}")
+        elif package.startswith("torchyard_") and self._of_ours:
+            self.messages.append(f"{record.name} said: {record.getMessage()}")

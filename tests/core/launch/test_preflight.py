@@ -1,0 +1,75 @@
+"""Verdicts on what the hosts say they have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torchyard_core.launch.preflight import Check, check_host, failed, not_there_yet
+from torchyard_core.topology.file import topology_from_text
+from torchyard_core.topology.model import Topology
+
+FACTS: dict[str, Any] = {
+    "python": {"path": "/opt/python", "version": "3.12.1"},
+    "torch": "2.13.0",
+    "disk_free_gb": 50.0,
+    "problems": [],
+}
+
+
+def topology(program: str = "{script: train.py}", pool: str = "") -> Topology:
+    text = f"version: 1\nname: t\npools:\n  - {{name: w, role: worker, replicas: 2{pool}}}\nprogram: {program}\n"
+    found = topology_from_text(text).topology
+    assert found is not None
+    return found
+
+
+def test_a_host_that_has_everything() -> None:
+    lines = check_host(topology(), "gpu-a", FACTS)
+
+    assert not failed(lines)
+    assert [line.message for line in lines] == ["Python 3.12.1 at /opt/python", "torch 2.13.0", "50 GB free"]
+
+
+def test_no_torch_stops_the_launch_and_says_how_to_get_it() -> None:
+    red = failed(check_host(topology(), "gpu-a", {**FACTS, "torch": None}))
+
+    assert [line.message for line in red] == ["torch is not installed for /opt/python on gpu-a."]
+    assert "/opt/python -m pip install torch" in red[0].hint
+
+
+def test_setup_may_bring_torch_along() -> None:
+    lines = check_host(topology("{script: a.py, setup: [source venv/bin/activate]}"), "gpu-a", {**FACTS, "torch": None})
+
+    assert not failed(lines)
+    assert any(line.warning and "setup" in line.message for line in lines)
+
+
+def test_a_command_needs_no_torch() -> None:
+    assert not failed(check_host(topology("{launcher: command, command: [ls]}"), "gpu-a", {**FACTS, "torch": None}))
+
+
+def test_a_full_disk_stops_the_launch() -> None:
+    red = failed(check_host(topology(), "gpu-a", {**FACTS, "disk_free_gb": 0.1}))
+
+    assert "the disk of gpu-a is full: 102 MB free" in red[0].message
+
+
+def test_severity_is_a_colour() -> None:
+    lines = [
+        Check("disk", "a", True, "fine"),
+        Check("disk", "a", True, "careful", warning=True),
+        Check("disk", "a", False, "no"),
+    ]
+
+    assert [line.severity for line in lines] == ["green", "amber", "red"]
+    assert [line.to_event().get("warning") for line in lines] == [None, True, None]
+    assert {"name", "host", "ok", "message"} < set(lines[0].to_event())
+
+
+def test_what_this_version_does_not_do_is_said() -> None:
+    assert not_there_yet(topology()) == []
+
+    [said] = not_there_yet(topology("{script: a.py, checkpoint_dir: /shared}"))
+
+    assert said.ok
+    assert "program.checkpoint_dir" in said.message

@@ -1,0 +1,57 @@
+"""The latest sample of each host wins, and says what each replica there does."""
+
+from __future__ import annotations
+
+from torchyard_core.telemetry.latest import Latest, replica_values, slow_ones
+
+
+def test_the_latest_sample_of_each_host_wins() -> None:
+    latest = Latest()
+    assert latest.put("gpu-a", {"time": 1})
+    assert not latest.put("gpu-b", {"time": 1})
+    assert not latest.put("gpu-a", {"time": 2})
+    assert latest.take() == {"gpu-a": {"time": 2}, "gpu-b": {"time": 1}}
+    assert latest.take() == {}
+    assert latest.put("gpu-a", {"time": 3})
+
+
+def gpu(uuid: str, use: float | None) -> dict[str, object]:
+    return {
+        "uuid": uuid,
+        "utilisation": use,
+        "memory_used_mb": 1000,
+        "memory_mb": 80000,
+        "power_w": 300.0,
+        "temperature_c": 60,
+    }
+
+
+def test_a_replica_of_several_gpus_has_their_mean_use_and_their_memory_in_all() -> None:
+    sample = {
+        "gpus": [gpu("A", 80), gpu("B", 100), gpu("C", 0)],
+        "replicas": {"r1/worker-0": {"cpu": 50.0, "memory_mb": 2000}, "other/worker-0": {"cpu": 1.0}},
+        "reports": {"r1/worker-0": {"step": 7, "loss": 0.5}},
+    }
+    found = replica_values(sample, "r1", {"worker-0": ["A", "B"], "worker-1": ["C"]})
+    assert list(found) == ["worker-0"]  # the other one is not on this host
+    values = found["worker-0"]
+    assert values["gpu"] == 90
+    assert values["gpu_memory_mb"] == 2000
+    assert values["power_w"] == 600
+    assert (values["step"], values["loss"], values["throughput"]) == (7, 0.5, None)
+
+
+def test_what_a_gpu_does_not_tell_is_unknown_and_not_zero() -> None:
+    sample = {"gpus": [gpu("A", None)], "replicas": {"r1/worker-0": {"cpu": None, "memory_mb": 1}}}
+    values = replica_values(sample, "r1", {"worker-0": ["A"], "worker-1": []})["worker-0"]
+    assert values["gpu"] is None
+    assert values["cpu"] is None
+    assert values["step"] is None
+
+
+def test_who_computes_far_longer_than_the_median_is_slow() -> None:
+    steps = {f"worker-{index}": 0.5 for index in range(8)}
+    assert slow_ones(steps) == {}
+    assert slow_ones({**steps, "worker-3": 0.9}) == {"worker-3": 1.8}
+    assert slow_ones({"worker-0": 0.1, "worker-1": 1.0}) == {}  # of two, nobody knows which is the odd one
+    assert slow_ones({**steps, "worker-9": None}) == {}

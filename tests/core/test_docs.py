@@ -1,0 +1,224 @@
+"""The docs name all that there is: commands and options, keys with their defaults, methods; and lead nowhere wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+from tests.lab.boot import REPOSITORY
+from torchyard_agent.daemon.methods import Methods
+from torchyard_agent.keeper.keeper import Keeper
+from torchyard_agent.keeper.patience import Patience
+from torchyard_agent.protocol import report
+from torchyard_agent.protocol.placeholders import NAMES
+from torchyard_core.cli.main import app
+from torchyard_core.fleet.inventory import FleetModel, Host, read_fleet
+from torchyard_core.topology.file import topology_from_text
+from torchyard_core.topology.model import Pool, Program, Strategy, Topology
+from torchyard_core.topology.problems import CODES
+from torchyard_roles import Cluster
+
+DOCS = REPOSITORY / "docs"
+PAGES = sorted(
+    [
+        *(REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md") if (REPOSITORY / name).exists()),
+        *DOCS.glob("*.md"),
+        *(REPOSITORY / "examples").rglob("README.md"),
+    ]
+)
+_FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def text_of(name: str) -> str:
+    return (DOCS / name).read_text(encoding="utf-8")
+
+
+def section(text: str, heading: str) -> str:
+    """From the heading that begins so, to the next one of its level or above."""
+    level = len(heading) - len(heading.lstrip("#"))
+    found = re.search(rf"^{re.escape(heading)}\b.*?(?=^#{{1,{level}}} |\Z)", text, re.MULTILINE | re.DOTALL)
+    assert found is not None, f"there is no section {heading}"
+    return found[0]
+
+
+def blocks(text: str, language: str) -> list[str]:
+    return [block for kind, block in _FENCED.findall(text) if kind == language]
+
+
+# The command
+
+
+def commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, (*path, name))
+        else:
+            yield " ".join((*path, name)), command
+
+
+GROUP: Any = typer.main.get_command(app)
+COMMANDS = dict(commands(GROUP))
+
+
+def options(command: Any) -> set[str]:
+    """The spellings of a command's options, but for those that every command has."""
+    spellings = {spelling for parameter in command.params for spelling in parameter.opts if spelling[0] == "-"}
+    return spellings - {"--json", "-h", "--help"}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_has_a_section_that_names_its_options(name: str) -> None:
+    described = section(text_of("command.md"), f"### torchyard {name}")
+    missing = {spelling for spelling in options(COMMANDS[name]) if f"`{spelling}" not in described}
+    assert not missing
+
+
+def test_no_command_is_described_that_there_is_not() -> None:
+    headings = re.findall(r"^### torchyard ([a-z ]+[a-z])", text_of("command.md"), re.MULTILINE)
+    assert sorted(headings) == sorted(COMMANDS)
+
+
+def test_the_options_before_the_command_are_described() -> None:
+    before = text_of("command.md").split("\n## ", 1)[0]
+    wanted = {*options(GROUP), "--json", "-h", "--help"}
+    assert not {spelling for spelling in wanted if f"`{spelling}" not in before}
+
+
+# Files
+
+
+def rows(text: str) -> dict[str, str]:
+    """The default that a table of keys gives, by key."""
+    return dict(re.findall(r"^\| `(\w+)` \| (.*?) \| ", text, re.MULTILINE))
+
+
+BLOCKS = [
+    ("topology-file.md", "## At the top", Topology),
+    ("topology-file.md", "## strategy", Strategy),
+    ("topology-file.md", "## pools", Pool),
+    ("topology-file.md", "## program", Program),
+    ("fleet-file.md", "## At the top", FleetModel),
+    ("fleet-file.md", "## hosts", Host),
+]
+
+
+@pytest.mark.parametrize(("page", "heading", "model"), BLOCKS)
+def test_each_key_of_a_file_is_in_its_table_with_its_default(page: str, heading: str, model: type[BaseModel]) -> None:
+    described = rows(section(text_of(page), heading))
+    assert set(described) == set(model.model_fields)
+    for key, field in model.model_fields.items():
+        if field.is_required():
+            assert described[key] == "required", key
+        elif (shown := default_shown(field.get_default(call_default_factory=True))) is not None:
+            assert described[key].strip("`") == shown, key
+
+
+def default_shown(value: Any) -> str | None:
+    """As the tables write a default; None where the words are free."""
+    assert value is not PydanticUndefined
+    if value is None or isinstance(value, BaseModel) or value in ((), {}):
+        return None
+    if isinstance(value, Enum):
+        return str(value.value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, (int, float)) else str(value)
+
+
+def test_each_problem_and_placeholder_is_named() -> None:
+    text = text_of("topology-file.md") + text_of("fleet-file.md")
+    assert not {code for code in CODES if f"`{code}`" not in text}
+    assert not {name for name in NAMES if f"`{{{name}}}`" not in text}
+
+
+WHOLE = [block for page in PAGES for block in blocks(page.read_text(encoding="utf-8"), "yaml") if "version:" in block]
+
+
+@pytest.mark.parametrize("text", [block for block in WHOLE if "hosts:\n" not in block])
+def test_example_topologies_are_right(text: str) -> None:
+    read = topology_from_text(text, "example.yaml")
+    assert [problem.printed("example.yaml") for problem in read.check() if problem.severity == "error"] == []
+
+
+def test_there_are_example_topologies() -> None:
+    assert len([block for block in blocks(text_of("topology-file.md"), "yaml") if "version:" in block]) >= 3
+
+
+def test_the_example_fleet_is_right(tmp_path: Path) -> None:
+    file = tmp_path / "fleet.yaml"
+    [example] = blocks(text_of("fleet-file.md"), "yaml")
+    file.write_text(example, encoding="utf-8")
+    read = read_fleet(file)
+    assert read.problems == ()
+    assert [host.name for host in read.hosts] == ["this-computer", "gpu-a", "gpu-b", "gpu-c"]
+
+
+# The protocol, and the script's calls
+
+
+def test_each_method_of_the_daemon_is_in_the_table_and_no_other() -> None:
+    table = section(text_of("protocol.md"), "### What the daemon answers")
+    nothing: Any = None
+    methods = Methods("", {"node": ""}, nothing, nothing, nothing).table()
+    assert set(re.findall(r"^\| `([\w.]+)` \|", table, re.MULTILINE)) == set(methods)
+
+
+def test_each_method_of_a_keeper_is_named() -> None:
+    async def names() -> list[str]:
+        return list(Keeper("", "node", "run", Patience())._methods())
+
+    described = section(text_of("protocol.md"), "### What a keeper answers")
+    assert not {name for name in asyncio.run(names()) if f"`{name}`" not in described}
+
+
+def test_each_metric_of_a_report_is_named() -> None:
+    for page in ("protocol.md", "training-script.md"):
+        assert not {name for name in report.METRICS if f"`{name}`" not in text_of(page)}, page
+
+
+def test_each_call_of_the_cluster_is_described() -> None:
+    calls = {name for name in vars(Cluster) if not name.startswith("_")}
+    assert not {name for name in calls if f"cluster.{name}" not in text_of("training-script.md")}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
+def test_python_examples_compile(page: Path) -> None:
+    for block in blocks(page.read_text(encoding="utf-8"), "python"):
+        compile(block, str(page), "exec")
+
+
+# Links
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
+def test_relative_links_lead_to_what_is_there(page: Path) -> None:
+    prose = _FENCED.sub("", page.read_text(encoding="utf-8"))
+    wrong = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", prose):
+        if "://" in link or link.startswith("mailto:"):
+            continue
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            wrong.append(link)
+    assert wrong == []
+
+
+def anchors(page: Path) -> set[str]:
+    """The headings of a page as links name them."""
+    headings = re.findall(r"^#+ (.*)$", _FENCED.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+def test_the_readme_begins_with_two_commands() -> None:
+    _, first = _FENCED.findall((REPOSITORY / "README.md").read_text(encoding="utf-8"))[0]
+    assert [line.split("#")[0].strip() for line in first.splitlines()] == ["make run", "make test"]

@@ -1,0 +1,342 @@
+"""What a topology says that cannot work: each as a sentence with a code and a line."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+import torchyard_core
+from tests.core.examples import EVERY_KEY, host
+from torchyard_core.topology.file import read_topology, topology_from_text
+from torchyard_core.topology.hosts import HostFacts
+from torchyard_core.topology.problems import CODES, MAX_PROBLEMS, near_miss
+
+WORKERS = "{name: w, role: worker, replicas: 2}"
+SERVERS = "{name: s, role: ps, replicas: 2}"
+REDUCERS = "{name: r, role: reducer, replicas: 2}"
+
+
+def problems(
+    *pools: str,
+    strategy: str = "{}",
+    program: str = "{script: a.py}",
+    pins: str = "{}",
+    hosts: Sequence[HostFacts] | None = None,
+    name: str = "x",
+) -> list[str]:
+    """`line severity code message` of what is wrong with these pools. Pools begin in line 5."""
+    lines = "".join(f"  - {pool}\n" for pool in pools)
+    text = f"version: 1\nname: {name}\nstrategy: {strategy}\npools:\n{lines}pins: {pins}\nprogram: {program}\n"
+    read = topology_from_text(text, "f")
+    assert read.problems == ()
+    return [problem.printed("f").removeprefix("f:") for problem in read.check(hosts)]
+
+
+def test_the_example_of_the_format_has_no_problem(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "notify.sh").write_text("")
+    (tmp_path / "a.yaml").write_text(EVERY_KEY)
+    hosts = [host("gpu-a", 4, labels={"rack": "r1"}), host("gpu-b", 4)]
+    assert read_topology(tmp_path / "a.yaml").check(hosts) == ()
+
+
+# Pools
+
+
+def test_two_pools_of_one_name() -> None:
+    assert problems(WORKERS, "{name: w, role: evaluator, replicas: 1}") == [
+        "6: error duplicate-pool pool `w` is there twice, first as entry 1 of pools"
+    ]
+
+
+def test_more_than_one_chief() -> None:
+    assert problems("{name: c, role: chief, replicas: 2}") == ["5: error chief-count a chief pool has 1 replica, not 2"]
+    assert problems("{name: c, role: chief, replicas: 1}", "{name: d, role: chief, replicas: 1}") == [
+        "6: error chief-count there is another chief pool already; a run has one chief"
+    ]
+
+
+def test_nobody_who_trains() -> None:
+    [line] = problems("{name: e, role: evaluator, replicas: 1}")
+    assert line == "4: error no-trainers nothing trains: a topology needs a chief or workers"
+
+
+def test_min_replicas_above_replicas() -> None:
+    assert problems("{name: w, role: worker, replicas: 1, min_replicas: 2}") == [
+        "5: error min-replicas min_replicas is 2, more than the 1 replica"
+    ]
+
+
+def test_more_replicas_than_anyone_means() -> None:
+    big = "role: worker, replicas: 6000"
+    [line] = problems(f"{{name: a, {big}}}", f"{{name: b, {big}}}")
+    assert line == "4: error too-many-replicas 12000 replicas are over the limit of 10000"
+
+
+def test_gpus_that_nobody_uses() -> None:
+    lines = problems(WORKERS, "{name: s, role: ps, replicas: 1, gpus: 2}", strategy="{kind: downpour}")
+    assert lines == ["6: warning gpus-unused ps replicas use no GPU; `gpus` sets 2 aside for nothing"]
+    [line] = problems("{name: w, role: worker, replicas: 1, gpu_model: A100}")
+    assert line == "5: warning gpu-wish `gpu_model` does nothing while `gpus` is 0"
+
+
+@pytest.mark.parametrize("name", ['" x"', '"a\\nb"', '"\\u200b"'])
+def test_names_that_would_not_fit_a_line(name: str) -> None:
+    [line] = problems(WORKERS, name=name)
+    assert line == "2: error bad-name name must be one line of text without spaces round it"
+
+
+def test_several_evaluators_are_fine() -> None:
+    assert problems(WORKERS, "{name: e, role: evaluator, replicas: 3}") == []
+
+
+# Strategy
+
+
+@pytest.mark.parametrize(
+    ("kind", "needed"),
+    [("downpour", "parameter servers"), ("sandblaster", "parameter servers"), ("reduction_server", "reducers")],
+)
+def test_a_strategy_without_what_it_needs(kind: str, needed: str) -> None:
+    [line] = problems(WORKERS, strategy=f"{{kind: {kind}}}")
+    assert line.startswith(f"3: error strategy-needs {kind} needs {needed} (a pool with role ")
+
+
+@pytest.mark.parametrize(
+    ("kind", "pool"), [("all_reduce", SERVERS), ("none", REDUCERS), ("hogwild", SERVERS), ("hogwild", REDUCERS)]
+)
+def test_a_pool_that_the_strategy_does_not_use(kind: str, pool: str) -> None:
+    [line] = problems(WORKERS, pool, strategy=f"{{kind: {kind}}}")
+    assert line.startswith("6: warning strategy-ignores pool ")
+
+
+def test_another_framework_s_servers_are_its_own_affair() -> None:
+    assert problems(WORKERS, SERVERS, program="{launcher: command, command: [python, a.py]}") == []
+
+
+@pytest.mark.parametrize(
+    ("strategy", "line"),
+    [
+        ("{kind: downpour, worker_groups: 3}", "3 worker groups cannot be made of 2 workers"),
+        ("{kind: downpour, server_groups: 3}", "3 server groups cannot be made of 2 parameter servers"),
+        ("{kind: sandblaster, backup_workers: 2}", "2 backup workers leave none of the 2 trainers to count"),
+    ],
+)
+def test_counts_that_cannot_be(strategy: str, line: str) -> None:
+    assert problems(WORKERS, SERVERS, strategy=strategy) == [f"3: error strategy-counts {line}"]
+
+
+@pytest.mark.parametrize("setting", ["worker_groups: 2", "backup_workers: 1", "warm_start_steps: 5"])
+def test_settings_of_other_strategies(setting: str) -> None:
+    [line] = problems(WORKERS, strategy=f"{{kind: all_reduce, {setting}}}")
+    assert line.startswith("3: warning strategy-ignores")
+
+
+# Pins and hosts
+
+
+@pytest.mark.parametrize(
+    ("pin", "line"),
+    [
+        ("worker-9: gpu-a", "unknown-replica there is no replica `worker-9` to pin; the last worker is `worker-1`"),
+        ("wroker-1: gpu-a", "unknown-replica there is no replica `wroker-1` to pin; did you mean `worker-1`?"),
+        ("work: gpu-a", "unknown-replica there is no replica `work` to pin; did you mean `worker-0`?"),
+        ("zebra-1: gpu-a", "unknown-replica there is no replica `zebra-1` to pin"),
+        ("worker-0: gpu-c", "unknown-host the fleet has no host `gpu-c`; did you mean `gpu-"),
+        ("worker-0: 'gpu-a:4-5'", "unknown-gpu gpu-a has no GPU 4; it has 4 GPUs"),
+        ("worker-0: 'cpu:0-1'", "unknown-gpu cpu has no GPU 0; it has no GPU"),
+        ("worker-0: 'gpu-a:1'", "pin-gpus worker-0 takes 2 GPUs, but is pinned to 1"),
+        ("worker-0: 'gpu-a:cpu'", "pin-gpus worker-0 takes 2 GPUs, but is pinned to 0"),
+        ("worker-0: 'gpu-a:'", "bad-pin in 'gpu-a:' the GPUs must be numbers"),
+        ("worker-0: 'gpu-a:3-1'", "bad-pin in 'gpu-a:3-1' the range 3-1 runs backwards"),
+        ("worker-0: 'gpu-a:1,1'", "bad-pin 'gpu-a:1,1' names a GPU twice"),
+        ("worker-0: ''", "bad-pin '' is not a host"),
+        ("worker-0: 'gpu-a:0-9999'", "bad-pin in 'gpu-a:0-9999' there is no GPU 9999"),
+    ],
+)
+def test_pins_that_cannot_be(pin: str, line: str) -> None:
+    hosts = [host("gpu-a", 4), host("gpu-b", 4), host("cpu")]
+    found = problems("{name: w, role: worker, replicas: 2, gpus: 2}", pins=f"{{{pin}}}", hosts=hosts)
+    assert found[0].startswith(f"6: error {line}")
+
+
+def test_two_replicas_pinned_to_one_gpu() -> None:
+    found = problems(
+        "{name: w, role: worker, replicas: 2, gpus: 2}", pins="{worker-0: 'gpu-a:0-1', worker-1: 'gpu-a:1,2'}"
+    )
+    assert found == ["6: error pin-clash worker-1 and worker-0 are both pinned to gpu-a:1"]
+
+
+def test_a_pin_wins_over_the_pool_s_list_and_says_so() -> None:
+    found = problems("{name: w, role: worker, replicas: 1, hosts: [a]}", pins="{worker-0: b}")
+    assert found == ["6: warning pin-outside worker-0 is pinned to b, which pool `w` does not list; it goes there"]
+
+
+def test_gpus_of_a_host_that_was_never_checked_are_taken_on_trust() -> None:
+    pool = "{name: w, role: worker, replicas: 1, gpus: 1}"
+    assert problems(pool, pins="{worker-0: 'new:7'}", hosts=[HostFacts("new")]) == []
+
+
+def test_a_listed_host_that_the_fleet_lacks() -> None:
+    found = problems(
+        "{name: w, role: worker, replicas: 1, hosts: [gpu-a, gpu-bb]}", hosts=[host("gpu-a"), host("gpu-b")]
+    )
+    assert found == ["5: error unknown-host the fleet has no host `gpu-bb`; did you mean `gpu-b`?"]
+
+
+def test_a_file_that_is_wrong_from_end_to_end_is_told_so_in_seconds() -> None:
+    hosts = [host(f"gpu-{index}") for index in range(256)]
+    pools = [f"{{name: w{index}, role: worker, replicas: 1, hosts: [gpv-{index}]}}" for index in range(3000)]
+    pins = ", ".join(f"wroker-{index}: gpu-0" for index in range(3000))
+    began = time.monotonic()
+    assert len(problems(*pools, pins=f"{{{pins}}}", hosts=hosts)) == MAX_PROBLEMS
+    keys = "".join(f"replcas{index}: 1\n" for index in range(100_000))
+    text = f"version: 1\nname: x\npools: [{WORKERS}]\nprogram: {{script: a}}\n{keys}"
+    assert len(topology_from_text(text).problems) == MAX_PROBLEMS
+    assert time.monotonic() - began < 20
+
+
+# Program
+
+
+@pytest.mark.parametrize(
+    ("program", "lines"),
+    [
+        ("{}", ["no-program launcher torch needs `script` or `module`"]),
+        ("{script: ''}", ["no-program launcher torch needs `script` or `module`"]),
+        ("{launcher: command}", ["no-program launcher command needs `command`, like [python, trainer.py]"]),
+        ("{script: a.py, module: b}", ["launcher `script` and `module` are both given; keep one"]),
+        (
+            "{launcher: command, command: [a], script: a.py}",
+            ["launcher `script` is for launcher torch; launcher command runs `command`"],
+        ),
+        (
+            "{command: [a]}",
+            ["launcher `command` is for launcher command; launcher torch runs `script` or `module`"],
+        ),
+        ('{script: a.py, args: ["a\\0b"]}', ["bad-text text for a program cannot hold a NUL character"]),
+        (
+            "{script: a.py, env: {RANK: '1', TORCHYARD_X: a, NCCL_SOCKET_IFNAME: ib0}}",
+            [
+                "reserved-variable Torchyard itself sets RANK; remove it here",
+                "reserved-variable Torchyard itself sets TORCHYARD_X; remove it here",
+            ],
+        ),
+        (
+            "{script: a.py, env: {'A B': x, '': y, 1A: z, 'A=B': w}}",
+            [
+                f"bad-variable '{name}' cannot name an environment variable: letters, digits and _ only, no digit first"
+                for name in ("A B", "", "1A", "A=B")
+            ],
+        ),
+        (
+            "{script: a.py, secrets: [MASTER_ADDR, 'my key', KEY], env: {KEY: abc}}",
+            [
+                "secret-shown the secret KEY is also written here in the open; remove one of the two",
+                "reserved-variable Torchyard itself sets MASTER_ADDR; remove it here",
+                "bad-variable 'my key' cannot name an environment variable: letters, digits and _ only, no digit first",
+            ],
+        ),
+    ],
+)
+def test_programs_that_cannot_run(program: str, lines: list[str]) -> None:
+    assert problems(WORKERS, program=program) == [f"7: error {line}" for line in lines]
+
+
+@pytest.mark.parametrize("variable", ["MASTER_PORT", "CUDA_VISIBLE_DEVICES", "TF_CONFIG", "TORCHELASTIC_RUN_ID"])
+def test_a_pool_may_not_set_what_torchyard_sets_either(variable: str) -> None:
+    [line] = problems(f"{{name: w, role: worker, replicas: 1, env: {{{variable}: x}}}}")
+    assert line == f"5: error reserved-variable Torchyard itself sets {variable}; remove it here"
+
+
+def test_braces_that_are_no_placeholder_are_no_problem() -> None:
+    assert problems(WORKERS, program="{script: a.py, args: ['{x}', '{}', '{rank', '{{rank}}']}") == []
+
+
+# Files
+
+
+def checked(folder: Path, program: str) -> list[str]:
+    path = folder / "t.yaml"
+    path.write_text(f"version: 1\nname: x\npools: [{WORKERS}]\nprogram: {program}\n")
+    return [problem.printed("t").removeprefix("t:") for problem in read_topology(path).check()]
+
+
+def test_a_script_that_is_there_is_no_problem(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "train.py").write_text("")
+    assert checked(tmp_path, "{script: src/train.py}") == []
+    assert checked(tmp_path, "{script: train.py, workdir: src}") == []
+    assert checked(tmp_path, "{script: /opt/team/train.py}") == []
+    assert checked(tmp_path, "{script: anything.py, workdir: null}") == []
+    assert checked(tmp_path, "{module: pkg.train}") == []
+
+
+def test_a_script_that_is_not_there_names_its_neighbour(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "train.py").write_text("")
+    assert checked(tmp_path, "{script: src/trian.py}") == [
+        "4: error script-missing the script src/trian.py is not in the working folder; did you mean `src/train.py`?"
+    ]
+    assert checked(tmp_path, "{script: other/x.py}") == [
+        "4: error script-missing the script other/x.py is not in the working folder"
+    ]
+    assert checked(tmp_path, "{script: src}") == ["4: error script-missing the script src is a folder"]
+
+
+def test_a_script_outside_the_working_folder_would_not_be_sent(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "train.py").write_text("")
+    [line] = checked(tmp_path, "{script: ../train.py, workdir: src}")
+    assert line.endswith("the script ../train.py lies outside the working folder, and would not be sent")
+
+
+@pytest.mark.parametrize(
+    ("workdir", "what"),
+    [
+        ("nowhere", "nowhere is not there"),
+        ("t.yaml", "t.yaml is a file, not a folder"),
+        ("~nobody-here/x", "~nobody-here/x is not there"),
+        ("x" * 300, "is not there"),
+    ],
+)
+def test_a_working_folder_that_is_none(tmp_path: Path, workdir: str, what: str) -> None:
+    [line] = checked(tmp_path, f"{{script: a.py, workdir: {workdir}}}")
+    assert line.startswith("4: error workdir-missing the working folder ")
+    assert line.endswith(what)
+
+
+def test_a_notify_program_that_is_not_there_is_a_warning(tmp_path: Path) -> None:
+    [line] = checked(tmp_path, "{module: m, notify: ./tell.sh}")
+    assert line == "4: warning notify-missing ./tell.sh is not in the working folder"
+    assert checked(tmp_path, "{module: m, notify: mail-me}") == []
+
+
+# The table of codes
+
+
+def test_every_code_that_is_said_is_in_the_table_and_every_one_in_it_is_said() -> None:
+    root = Path(next(iter(torchyard_core.__path__)))
+    files = [path for folder in ("topology", "launch", "fleet") for path in (root / folder).glob("*.py")]
+    said: set[str] = set()
+    for path in files:
+        source = path.read_text(encoding="utf-8")
+        said |= set(re.findall(r"\b(?:error|warning)\(\s*\"([a-z-]+)\"", source))
+        said |= set(re.findall(r"Problem\(\s*\"(?:error|warning)\",\s*\"([a-z-]+)\"", source))
+    assert said == set(CODES)
+
+
+def test_near_misses_ignore_capitals_and_dashes() -> None:
+    assert near_miss("GPU-MODEL", ["gpu_model", "gpus"]) == "gpu_model"
+    assert near_miss("zebra", ["gpu_model", "gpus"]) is None
+
+
+def test_checking_never_leaves_the_topology_s_folder_for_a_script_that_is_a_device(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.py")
+    [line] = checked(tmp_path, "{script: pipe.py}")
+    assert "script-missing" in line

@@ -1,0 +1,82 @@
+"""What tests of logins share: a home with an ssh configuration, hosts that only a bastion reaches, and who is asked."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from tests.lab import Lab, LabHost
+from torchyard_core.fleet.inventory import Host
+from torchyard_core.fleet.questions import Question
+from torchyard_core.fleet.ssh import SshDialer
+from torchyard_core.fleet.ssh.connection import SshConnection
+
+ANSWERED_WITHIN_S = 20.0
+
+
+class Asked:
+    """Answers questions as a user would, and keeps them. Runs out of answers: gives up."""
+
+    def __init__(self, *answers: str | None):
+        self.questions: list[Question] = []
+        self._answers = list(answers)
+        self._lock = threading.Lock()
+
+    def ask(self, question: Question) -> str | None:
+        assert self._lock.acquire(blocking=False), "two questions at once"
+        try:
+            self.questions.append(question)
+            return self._answers.pop(0) if self._answers else None
+        finally:
+            self._lock.release()
+
+
+def write_config(home: Path, lab: Lab, text: str) -> None:
+    """The user's ~/.ssh/config, after settings that hold for every host of the lab."""
+    (home / ".ssh").mkdir(mode=0o700, exist_ok=True)
+    (home / ".ssh" / "config").write_text(f"{text}\nHost *\n  User root\n  IdentityFile {lab.identity_file}\n")
+
+
+def hide_from(host: LabHost, *others: str) -> None:
+    """Nothing from `host` reaches these addresses any more: who has one of them has to come through a bastion."""
+    for address in others:
+        host.exec(["ip", "route", "add", "blackhole", f"{address}/32"], check=True)
+
+
+def desktop_address(lab: Lab) -> str:
+    """This machine's address in the lab."""
+    return f"{lab.hosts[0].address.rpartition('.')[0]}.1"
+
+
+def says(connection: SshConnection, command: str) -> str:
+    """What a command on the host prints. Uses up the connection's one channel, and leaves the connection open."""
+    channel = connection.execute(command)
+    text = b""
+    while data := channel.receive(ANSWERED_WITHIN_S):
+        text += data
+    return text.decode()
+
+
+@contextmanager
+def connected(dialer: SshDialer, hosts: Sequence[Host]) -> Iterator[list[SshConnection]]:
+    """Logins on all of these, one after the other."""
+    with ExitStack() as stack:
+        connections = []
+        for host in hosts:
+            connection = dialer.connect(host)
+            stack.callback(connection.close)
+            connections.append(connection)
+        yield connections
+
+
+def sessions(host: LabHost) -> int:
+    """How many logins are open on a host."""
+    titles = [process.argv[0] for process in host.processes()]
+    return sum(title.startswith("sshd: root") and "[" not in title for title in titles)
+
+
+def half_open(host: LabHost) -> int:
+    """How many connections its sshd has that are not logged in yet."""
+    return sum(process.argv[0].endswith("[net]") for process in host.processes())

@@ -1,0 +1,112 @@
+"""Runs as a user starts them, with their events read back."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.lab import Desktop, Lab, LabHost
+
+REPOSITORY = Path(__file__).parents[2]
+DIGITS = REPOSITORY / "examples" / "digits"
+PROGRAMS = REPOSITORY / "tests" / "roles" / "programs"
+
+Event = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What `torchyard run --json` said, and how it ended."""
+
+    code: int
+    events: list[Event]
+    stderr: str
+
+    def of(self, kind: str) -> list[Event]:
+        return [event for event in self.events if event.get("event") == kind]
+
+    @property
+    def run_id(self) -> str:
+        return str(self.of("run_submitted")[0]["run_id"])
+
+    @property
+    def ended(self) -> Event:
+        """The last event."""
+        assert self.events[-1]["event"] == "run_ended", (self.events[-1], self.stderr)
+        return self.events[-1]
+
+    @property
+    def error(self) -> dict[str, str]:
+        """The error that a failed command printed."""
+        found: dict[str, str] = self.events[-1]["error"]
+        return found
+
+
+def run(desktop: Desktop, file: Path, *options: str, env: dict[str, str] | None = None) -> Outcome:
+    """Launches `file` and follows it to its end."""
+    done = desktop.torchyard("run", file, "--json", *options, timeout=150, env=env)
+    assert "Traceback" not in done.stderr, done.stderr
+    return Outcome(done.returncode, [json.loads(line) for line in done.stdout.splitlines()], done.stderr)
+
+
+def log_of(desktop: Desktop, run_id: str, replica: str) -> str:
+    """All that a replica printed."""
+    done = desktop.torchyard("runs", "logs", run_id, "--replica", replica)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def topology(folder: Path, text: str, **scripts: str) -> Path:
+    """A topology file in `folder`, with the given scripts (names with `_` for `.`) beside it."""
+    folder.mkdir(exist_ok=True)
+    for name, script in scripts.items():
+        (folder / name.replace("_", ".")).write_text(textwrap.dedent(script))
+    file = folder / "topology.yaml"
+    file.write_text("version: 1\nname: test\n" + textwrap.dedent(text))
+    return file
+
+
+def started(process: subprocess.Popen[str], kind: str = "run_state", **wanted: Any) -> Event:
+    """The first event of this kind, with these values, that a running `run --json` says."""
+    for event in events_of(process):
+        if event.get("event") == kind and all(event.get(name) == value for name, value in wanted.items()):
+            return event
+    raise AssertionError(f"the run ended without {kind} {wanted}: {process.stderr and process.stderr.read()}")
+
+
+def events_of(process: subprocess.Popen[str]) -> Iterator[Event]:
+    assert process.stdout is not None
+    for line in process.stdout:
+        yield json.loads(line)
+
+
+def wait_until(condition: Callable[[], object], within_s: float = 20.0) -> None:
+    """Returns once `condition` holds; fails when it does not within `within_s` seconds."""
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {within_s} s in vain"
+        time.sleep(0.05)
+
+
+def programs_on(lab: Lab) -> list[str]:
+    """Command lines of what runs on the lab's hosts, but for their own sshd and Torchyard's daemon."""
+    found = []
+    for host in lab.hosts:
+        for _, argv in host.processes():
+            line = " ".join(argv)
+            ours = any(word in line for word in ("boot.sh", "sshd", "torchyard-agent", "version_info", "compiling.py"))
+            if not ours and line.strip():
+                found.append(f"{host.name}: {line}")
+    return found
+
+
+def kill_keepers(host: LabHost) -> None:
+    keepers = [str(process.pid) for process in host.processes() if "keeper.main" in " ".join(process.argv)]
+    assert keepers
+    host.exec(["kill", "-KILL", *keepers], check=True)

@@ -1,0 +1,121 @@
+"""Who did what, from which desktop: in a run's journal, in `runs show`, and in the host's audit."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.end_to_end.running import topology, wait_until
+from tests.lab import Desktop, Lab, LabHost
+from torchyard_core.cli.context import Settings
+from torchyard_core.fleet.link import Link
+from torchyard_core.home import Home
+
+pytestmark = pytest.mark.lab
+
+KIM, LEE = {"LOGNAME": "kim"}, {"LOGNAME": "lee"}
+HERE = socket.gethostname()
+SLEEPS = """
+    pools: [{name: workers, role: worker, replicas: 2, hosts: [gpu-a, gpu-b], placement: spread}]
+    program: {launcher: command, command: [sleep, "600"]}
+"""
+
+
+def journal_of(host: LabHost, run_id: str) -> list[dict[str, Any]]:
+    [file] = host.home.glob(f".torchyard/hosts/*/runs/{run_id}/journal.jsonl")
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def audit_of(host: LabHost) -> list[dict[str, Any]]:
+    files = list(host.home.glob(".torchyard/hosts/*/audit.jsonl"))
+    return [json.loads(line) for file in files for line in file.read_text().splitlines()]
+
+
+def told(acts: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
+    return [(act["what"], act["by"], act["from"]) for act in acts]
+
+
+def test_one_launches_and_another_stops(
+    desktop: Desktop, make_desktop: Callable[..., Desktop], lab3: Lab, tmp_path: Path
+) -> None:
+    other = make_desktop(lab3)
+    submitted = desktop.torchyard("run", topology(tmp_path / "long", SLEEPS), "--detach", "--json", env=KIM)
+    run_id = json.loads(submitted.stdout.splitlines()[-1])["run_id"]
+
+    stopped = other.torchyard("runs", "stop", run_id, "--force", "--json", env=LEE)
+
+    assert json.loads(stopped.stdout)["reason"] == f"stopped by lee@{HERE}"
+    asked = [event for event in journal_of(lab3["gpu-a"], run_id) if event["event"] == "asked"]
+    assert told(asked) == [("launch", "kim", HERE), ("stop", "lee", HERE)]
+    assert [(event["uid"], event.get("force")) for event in asked] == [(0, None), (0, True)]
+    shown = json.loads(desktop.torchyard("runs", "show", run_id, "--json").stdout)
+    assert told(shown["asked"]) == told(asked)
+    assert shown["launched_from"] == f"kim@{HERE}"
+    for_people = desktop.torchyard("runs", "show", run_id).stdout
+    assert f"from kim@{HERE}" in for_people
+    assert f"by lee@{HERE}" in for_people
+
+
+def test_who_puts_an_agent_on_a_host_and_who_sends_it_away(desktop: Desktop, lab3: Lab) -> None:
+    host = lab3["gpu-a"]
+    assert desktop.torchyard("deploy", "gpu-a", env=KIM).returncode == 0
+    [deployed] = audit_of(host)
+    assert (deployed["what"], deployed["by"], deployed["from"], deployed["uid"]) == ("deploy", "kim", HERE, 0)
+
+    with linked(desktop, "gpu-a") as link:
+        before = link.hello["pid"]
+        link.call("retire", {"by": "lee@tower"})
+    wait_until(lambda: all(process.pid != before for process in host.processes()))
+    assert desktop.torchyard("deploy", "gpu-a", env=KIM).returncode == 0
+
+    with linked(desktop, "gpu-a") as link:
+        link.call("host.facts")  # not the first contact any more: the daemon at work notes it too
+        acts = link.call("audit.read", {"last": 50})
+        assert acts == audit_of(host)
+        assert told(acts) == [("deploy", "kim", HERE), ("retire", "lee", "tower"), ("start", "kim", HERE)]
+        link.call("retire", {"by": "kim@laptop"})
+    wait_until(lambda: told(audit_of(host))[-1] == ("retire", "kim", "laptop"))
+
+    assert desktop.torchyard("undeploy", "gpu-a", "-y", env=KIM).returncode == 0
+    assert audit_of(host) == []
+
+
+def test_a_removed_run_and_one_that_was_taken_back_stay_told(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
+    file = topology(tmp_path / "long", SLEEPS)
+    submitted = desktop.torchyard("run", file, "--detach", "--json", env=KIM)
+    run_id = json.loads(submitted.stdout.splitlines()[-1])["run_id"]
+    refused = desktop.torchyard("undeploy", "gpu-a", "-y", env=LEE)
+    assert refused.returncode != 0
+    assert desktop.torchyard("runs", "stop", run_id, "--force").returncode == 0
+    with linked(desktop, "gpu-a") as link:
+        link.call("run.remove", {"run_id": run_id, "by": "lee@tower"})
+    known = audit_of(lab3["gpu-a"])
+    assert told(known) == [("deploy", "kim", HERE), ("undeploy", "lee", HERE), ("remove", "lee", "tower")]
+    assert (known[1]["refused"], known[2]["run_id"]) == ("run_alive", run_id)
+
+
+def test_a_launch_that_is_taken_back_is_told(desktop: Desktop, lab3: Lab) -> None:
+    with linked(desktop, "gpu-a", install=True) as link:
+        wanted = {"run_id": "run-1", "name": "test", "host": "gpu-a", "secret": "5e" * 32, "snapshot": None, "gpus": []}
+        where = {"ports": 1, "port_range": None, "data_address": None, "interface": None, "towards": None}
+        record = {"launched_from": "kim@laptop"}
+        link.call("run.prepare", {**wanted, **where, "record": record, "archive": link.archive})
+        link.call("run.abort", {"run_id": "run-1", "by": "kim@laptop"})
+        last = link.call("audit.read", {"last": 1})
+    assert told(last) == [("take_back", "kim", "laptop")]
+    assert last[0]["run_id"] == "run-1"
+
+
+@contextmanager
+def linked(desktop: Desktop, name: str, *, install: bool = False) -> Iterator[Link]:
+    """A conversation with the daemon of a host, as a desktop has it."""
+    home = Home(desktop.home)
+    known = Settings(home, home.fleet_file, False)
+    with known.fleet(known.inventory().hosts) as fleet:
+        yield fleet.link(name, install=install)

@@ -1,0 +1,265 @@
+"""The working folder on its way to real hosts: only what is new moves, whatever breaks on the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.running import Event, Outcome, events_of, run, topology, wait_until
+from tests.end_to_end.test_terminal import terminal
+from tests.lab import Desktop, Lab, LabHost
+from tests.lab_fixtures import LabFactory
+
+pytestmark = pytest.mark.lab
+
+MakeDesktop = Callable[..., Desktop]
+
+CAT = """
+    pools:
+      - {name: workers, role: worker, replicas: %d, placement: spread}
+    program: {launcher: command, command: [cat, code.txt]}
+"""
+MB = 1_000_000
+SLOW_LINK = "30mbit"
+
+
+def folder_with(folder: Path, replicas: int, size: int = 0) -> Path:
+    """A topology whose ranks print code.txt, with `size` random bytes in data.bin beside it."""
+    file = topology(folder, CAT % replicas, code_txt="first\n")
+    if size:
+        (folder / "data.bin").write_bytes(random.Random(7).randbytes(size))
+    return file
+
+
+def store(host: LabHost) -> Path:
+    return host.home / ".torchyard" / "store"
+
+
+def blobs(host: LabHost) -> list[Path]:
+    return [path for path in (store(host) / "files").rglob("*") if path.is_file()]
+
+
+def parts(host: LabHost) -> list[Path]:
+    return [path for path in (store(host) / "files").rglob("*.part") if path.is_file()]
+
+
+def succeeded(outcome: Outcome) -> Outcome:
+    assert outcome.ended["state"] == "succeeded", (outcome.events[-1], outcome.stderr)
+    return outcome
+
+
+def received(hosts: list[LabHost]) -> int:
+    return sum(host.bytes_received for host in hosts)
+
+
+def sending_to(desktop: Desktop, file: Path) -> tuple[subprocess.Popen[str], Event]:
+    """A launch that has sent a part of the folder, and how far it was."""
+    process = desktop.start("run", file, "--json")
+    for event in events_of(process):
+        if event.get("event") == "progress" and 0 < event["done"] < event["total"]:
+            return process, event
+    raise AssertionError(f"nothing was sent: {process.stderr and process.stderr.read()}")
+
+
+def test_a_folder_that_has_not_changed_is_not_sent_again(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
+    file = folder_with(tmp_path / "work", 3, 6 * MB)
+
+    first = succeeded(run(desktop, file))
+    before = received(lab3.hosts)
+    second = succeeded(run(desktop, file))
+    unchanged = received(lab3.hosts) - before
+    (tmp_path / "work" / "code.txt").write_text("second\n")
+    third = succeeded(run(desktop, file))
+
+    sent = [outcome.of("progress")[-1]["total"] if outcome.of("progress") else 0 for outcome in (first, second, third)]
+    assert sent[0] > 3 * 6 * MB
+    assert sent[1] == 0
+    assert sent[2] == 3 * len("second\n")
+    assert unchanged < MB  # of 18 MB: what the conversation itself takes
+
+
+def test_each_run_keeps_the_code_that_it_ran(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
+    file = folder_with(tmp_path / "work", 1)
+    first = succeeded(run(desktop, file)).run_id
+    (tmp_path / "work" / "code.txt").write_text("second\n")
+    second = succeeded(run(desktop, file)).run_id
+
+    [runs] = [found for host in lab3.hosts for found in (host.home / ".torchyard" / "hosts").glob("*/runs")]
+    kept = {}
+    for run_id in (first, second):
+        record = json.loads((runs / run_id / "run.json").read_text())
+        kept[(runs / run_id / "work" / "code.txt").read_text()] = record["snapshot"]
+    assert sorted(kept) == ["first\n", "second\n"]
+    host = next(host for host in lab3.hosts if (host.home / ".torchyard" / "hosts" / host.name / "runs").exists())
+    assert {path.name for path in (store(host) / "snapshots").iterdir()} == set(kept.values())
+
+
+def test_hosts_that_share_a_home_get_it_once(lab: LabFactory, make_desktop: MakeDesktop, tmp_path: Path) -> None:
+    hosts = lab(3, shared_home=True)
+    desktop = make_desktop(hosts)
+    assert desktop.torchyard("deploy").returncode == 0
+    file = folder_with(tmp_path / "work", 3, 8 * MB)
+    for host in hosts.hosts:
+        host.shape("100mbit")  # all three are asked before the first is through
+    before = received(hosts.hosts)
+
+    outcome = succeeded(run(desktop, file))
+
+    assert outcome.of("progress")[-1]["total"] < 1.1 * 8 * MB
+    measured = 3 * 2 * 0.5 * 12.5 * MB * 1.3  # three pairs of hosts, both ways, half a second each
+    assert received(hosts.hosts) - before < 1.34 * 1.1 * 8 * MB + measured
+    assert not list((store(hosts.hosts[0]) / "sending").iterdir())
+    for host in hosts.hosts:
+        [work] = (host.home / ".torchyard" / "hosts" / host.name / "runs").glob("*/work")
+        assert (work / "data.bin").stat().st_size == 8 * MB
+
+
+def test_two_launches_at_once_into_one_shared_home(lab: LabFactory, make_desktop: MakeDesktop, tmp_path: Path) -> None:
+    hosts = lab(2, shared_home=True)
+    desktops = [make_desktop(hosts), make_desktop(hosts)]
+    assert desktops[0].torchyard("deploy").returncode == 0
+    file = folder_with(tmp_path / "work", 2, 8 * MB)
+    for host in hosts.hosts:
+        host.shape("100mbit")
+
+    launches = [desktop.start("run", file, "--json") for desktop in desktops]
+    outputs = [launch.communicate(timeout=90) for launch in launches]
+
+    totals = 0
+    for launch, (stdout, stderr) in zip(launches, outputs, strict=True):
+        assert launch.returncode == 0, stderr
+        progress = [json.loads(line) for line in stdout.splitlines()]
+        totals += max([event["total"] for event in progress if event.get("event") == "progress"], default=0)
+    assert totals < 1.1 * 8 * MB
+
+
+def test_a_connection_that_breaks_is_made_anew_and_the_rest_is_sent(
+    desktop: Desktop, lab3: Lab, tmp_path: Path
+) -> None:
+    host = lab3["gpu-a"]
+    file = folder_with(tmp_path / "work", 1, 0)
+    for number in range(10):
+        (tmp_path / "work" / f"data-{number}.bin").write_bytes(random.Random(number).randbytes(MB))
+    assert desktop.torchyard("deploy", "gpu-a").returncode == 0
+    host.shape(SLOW_LINK)
+
+    process, begun = sending_to(desktop, file)
+    host.stop_sshd(sessions=True)
+    host.unshape()
+    host.start_sshd()
+    events = list(events_of(process))
+
+    assert events[-1]["state"] == "succeeded", events[-1]
+    again = [event for event in events if event.get("event") == "progress"]
+    assert again[-1]["total"] < begun["total"]  # what had arrived was not sent twice
+    assert not parts(host)
+
+
+def test_an_ssh_server_that_is_gone_while_code_is_sent(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
+    host = lab3["gpu-a"]
+    file = folder_with(tmp_path / "work", 1, 0)
+    for number in range(10):
+        (tmp_path / "work" / f"data-{number}.bin").write_bytes(random.Random(number).randbytes(MB))
+    assert desktop.torchyard("deploy", "gpu-a").returncode == 0
+    host.shape(SLOW_LINK)
+
+    process, _ = sending_to(desktop, file)
+    host.stop_sshd(sessions=True)
+    stdout, stderr = process.communicate(timeout=60)
+
+    assert process.returncode == 3, stderr
+    error = json.loads(stdout.splitlines()[-1])["error"]
+    assert "the connection to gpu-a was lost while the code was sent" in error["message"]
+    assert "not sent twice" in error["hint"]
+    wait_until(lambda: not parts(host))
+    whole = len(blobs(host))
+    assert whole > 0
+    host.unshape()
+    host.start_sshd()
+
+    outcome = succeeded(run(desktop, file))
+
+    assert outcome.of("progress")[-1]["total"] <= (10 - (whole - 2)) * MB + 10_000
+    assert not (store(host) / "sending").exists() or not list((store(host) / "sending").iterdir())
+
+
+def test_a_desktop_that_is_killed_while_it_sends(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
+    host = lab3["gpu-a"]
+    file = folder_with(tmp_path / "work", 1, 10 * MB)
+    assert desktop.torchyard("deploy", "gpu-a").returncode == 0
+    host.shape(SLOW_LINK)
+
+    process, _ = sending_to(desktop, file)
+    assert parts(host)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait(10)
+
+    wait_until(lambda: not parts(host) and not list((store(host) / "sending").iterdir()))
+    host.unshape()
+    succeeded(run(desktop, file))
+
+
+def test_a_large_file_is_asked_about_first(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
+    file = folder_with(tmp_path / "work", 1)
+    with (tmp_path / "work" / "weights.bin").open("wb") as weights:
+        weights.truncate(150 * MB)
+
+    refused = run(desktop, file)
+
+    assert refused.code == 1
+    assert "holds a file over 100 MB: weights.bin (150 MB)" in refused.error["message"]
+    assert "`program.exclude`" in refused.error["hint"]
+    assert "-y" in refused.error["hint"]
+    assert not refused.of("progress")
+    assert not any(blobs(host) for host in lab3.hosts)
+    succeeded(run(desktop, file, "-y"))
+    succeeded(run(desktop, file))  # it is there as it is: there is nothing left to ask
+
+
+def test_a_large_file_that_is_excluded_raises_no_question(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
+    file = folder_with(tmp_path / "work", 1)
+    file.write_text(file.read_text().replace("code.txt]}", 'code.txt], exclude: ["*.bin"]}'))
+    with (tmp_path / "work" / "weights.bin").open("wb") as weights:
+        weights.truncate(150 * MB)
+
+    outcome = succeeded(run(desktop, file))
+
+    assert outcome.of("progress")[-1]["total"] < 10_000
+
+
+def test_the_question_on_a_terminal(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
+    file = folder_with(tmp_path / "work", 1)
+    with (tmp_path / "work" / "weights.bin").open("wb") as weights:
+        weights.truncate(101 * MB)
+
+    with terminal(desktop, "run", file) as screen:
+        screen.read_until("Send it to 1 host? [y/N]: ")
+        screen.type("n\n")
+        assert screen.read_to_the_end() == 1
+        assert "exclude" in screen.shown
+    with terminal(desktop, "run", file) as screen:
+        screen.read_until("Send it to 1 host? [y/N]: ")
+        screen.type("y\n")
+        assert screen.read_to_the_end() == 0, screen.shown
+
+
+def test_a_disk_without_room_for_the_code(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
+    host = lab3["gpu-a"]
+    host.exec(["mkdir", "-p", "/root/.torchyard"], check=True)
+    host.exec(["mount", "-t", "tmpfs", "-o", "size=250m", "none", "/root/.torchyard"], check=True)
+    try:
+        refused = run(desktop, folder_with(tmp_path / "work", 1, 90 * MB), "--set", "pools.workers.hosts=[gpu-a]")
+
+        assert refused.code == 1
+        assert "the disk of gpu-a has" in refused.error["message"], refused.error
+        assert "exclude" in refused.error["hint"]
+        assert not refused.of("progress")
+    finally:
+        host.exec(["umount", "-l", "/root/.torchyard"], check=True)

@@ -1,0 +1,244 @@
+"""Many hosts, slow ones, dead ones, and servers that take only so many logins at once."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.logins import connected, desktop_address, half_open, hide_from, says, sessions, write_config
+from tests.end_to_end.running import wait_until
+from tests.lab import HostSpec, Lab, LabHost
+from tests.lab_fixtures import LabFactory
+from torchyard_core.errors import HostError, Unreachable
+from torchyard_core.fleet.fleet import Fleet
+from torchyard_core.fleet.inventory import Host, Transport
+from torchyard_core.fleet.openssh import open_ssh
+from torchyard_core.fleet.ssh import SshDialer
+from torchyard_core.fleet.ssh.connection import SshChannel, SshConnection
+from torchyard_core.fleet.ssh.doors import AT_ONCE, Doors
+
+pytestmark = pytest.mark.lab
+
+ONE_AT_A_TIME = ("MaxStartups 1:100:1",)
+"""sshd drops whoever comes while another one is not logged in yet."""
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    return tmp_path
+
+
+def dialer(lab: Lab, home: Path) -> SshDialer:
+    known_hosts = home / "known_hosts"
+    known_hosts.write_text(lab.known_hosts)
+    return SshDialer(known_hosts)
+
+
+def all_at_once(dial: SshDialer, names: list[str]) -> list[SshConnection]:
+    with ThreadPoolExecutor(len(names)) as pool:
+        return list(pool.map(dial.connect, [Host(name=name) for name in names]))
+
+
+@contextmanager
+def most_half_open(host: LabHost) -> Iterator[list[int]]:
+    """What `half_open` was, again and again."""
+    seen: list[int] = []
+    done = threading.Event()
+
+    def look() -> None:
+        while not done.is_set():
+            seen.append(half_open(host))
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    try:
+        yield seen
+    finally:
+        done.set()
+        looking.join()
+
+
+def test_many_hosts_come_through_a_bastion_that_takes_one_login_at_a_time(lab: LabFactory, home: Path) -> None:
+    made = lab(hosts=[HostSpec("bastion", sshd=ONE_AT_A_TIME), HostSpec("gpu-a", sshd=ONE_AT_A_TIME), "gpu-b"])
+    bastion, one, other = made.hosts
+    hide_from(one, desktop_address(made))
+    hide_from(other, desktop_address(made))
+    write_config(
+        home,
+        made,
+        f"Host bastion\n  HostName {bastion.address}\nHost one-*\n  HostName {one.address}\n"
+        f"Host other-*\n  HostName {other.address}\nMatch originalhost !bastion,*\n  ProxyJump bastion\n",
+    )
+    names = [f"{kind}-{number}" for number in range(12) for kind in ("one", "other")]
+
+    connections = all_at_once(dialer(made, home), names)
+    try:
+        wait_until(lambda: [sessions(host) for host in made.hosts] == [1, 12, 12])
+        assert "past MaxStartups" in one.log(), "it did drop logins, and they came again"
+    finally:
+        for connection in connections:
+            connection.close()
+
+
+def test_no_more_log_in_at_once_than_an_sshd_takes(lab: LabFactory, home: Path) -> None:
+    made = lab(hosts=[HostSpec("gpu-a", login_takes_s=0.5, sshd=("MaxStartups 10:100:10",))])
+    (host,) = made.hosts
+    write_config(home, made, f"Host gpu-*\n  HostName {host.address}\n")
+
+    with most_half_open(host) as seen:
+        connections = all_at_once(dialer(made, home), [f"gpu-{number}" for number in range(30)])
+    try:
+        assert AT_ONCE / 2 < max(seen) <= AT_ONCE
+        assert "MaxStartups" not in host.log()
+        wait_until(lambda: sessions(host) == 30)
+    finally:
+        for connection in connections:
+            connection.close()
+
+
+def test_the_systems_ssh_waits_its_turn_too(lab: LabFactory, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = lab(hosts=[HostSpec("bastion", login_takes_s=0.5, sshd=("MaxStartups 10:100:10",)), "gpu-a"])
+    bastion, host = made.hosts
+    known_hosts = home / "known_hosts"
+    known_hosts.write_text(made.known_hosts)
+    write_config(
+        home,
+        made,
+        f"Host bastion\n  HostName {bastion.address}\nHost gpu-*\n  HostName {host.address}\n  ProxyJump bastion\n"
+        f"Host *\n  UserKnownHostsFile {known_hosts}\n",
+    )
+    # ssh reads its configuration from the home of the user's entry in passwd, not from $HOME.
+    (home / "ssh").write_text(f'#!/bin/sh\nexec /usr/bin/ssh -F {home}/.ssh/config "$@"\n')
+    (home / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{home}:/usr/bin:/bin")
+    doors = Doors()
+
+    def hostname(number: int) -> str:
+        there = Host(name=f"gpu-{number}", transport=Transport.OPENSSH)
+        channel = open_ssh(there, known_hosts, "hostname", doors)
+        try:
+            return channel.receive(60).decode() + channel.errors()
+        finally:
+            channel.close()
+
+    with ThreadPoolExecutor(24) as pool:
+        assert set(pool.map(hostname, range(24))) == {"gpu-a\n"}
+    assert "MaxStartups" not in bastion.log()
+
+
+def test_a_host_that_takes_ten_seconds_is_slow_and_dead_ones_delay_nobody(lab: LabFactory, home: Path) -> None:
+    made = lab(hosts=["fast", HostSpec("slow", login_takes_s=10.0)])
+    write_config(home, made, "")
+    nobody = f"{desktop_address(made).rpartition('.')[0]}.250"
+    hosts = [Host(name=f"dead-{number}", address=nobody) for number in range(40)]
+    hosts += [Host(name=host.name, address=host.address) for host in made.hosts]
+    (home / "known_hosts").write_text(made.known_hosts)
+    came: dict[str, float] = {}
+    began = time.monotonic()
+
+    with Fleet(hosts, home / "known_hosts", home / "facts.json") as fleet:
+
+        def arrived(name: str, answer: str | HostError) -> None:
+            came[name] = time.monotonic() - began
+
+        def ask(name: str) -> str:
+            connection = fleet.dialer.connect(fleet.hosts[name])
+            try:
+                return says(connection, "hostname")
+            finally:
+                connection.close()
+
+        found = fleet.each(fleet.hosts, ask, arrived)
+
+    assert (found["fast"], found["slow"]) == ("fast\n", "slow\n")
+    assert all(isinstance(found[f"dead-{number}"], Unreachable) for number in range(40))
+    assert came["slow"] >= 10
+    # Behind even one of the dead it would have come after all that time.
+    assert came["fast"] < min(came[f"dead-{number}"] for number in range(40))
+
+
+# Whether the other side is still there
+
+
+def test_a_pulled_cable_ends_a_silent_connection_within_the_configured_time(lab: LabFactory, home: Path) -> None:
+    made = lab(hosts=["bastion", "gpu-a"])
+    bastion, far = made.hosts
+    write_config(
+        home,
+        made,
+        f"ServerAliveInterval 1\nServerAliveCountMax 2\nHost bastion\n  HostName {bastion.address}\n"
+        f"Host near\n  HostName {far.address}\nHost far\n  HostName {far.address}\n  ProxyJump bastion\n",
+    )
+    with connected(dialer(made, home), [Host(name="near"), Host(name="far"), Host(name="bastion")]) as connections:
+        channels = [connection.execute("cat") for connection in connections]
+        for channel in channels:
+            channel.send(b"hello")
+            assert channel.receive(10) == b"hello"
+        idle_since = time.monotonic()
+        wait_until(lambda: time.monotonic() - idle_since > 4.5)
+        assert all(connection.is_active for connection in connections), "an idle connection is no dead one"
+
+        far.cut_cable()
+        cut_at = time.monotonic()
+        assert [channel.receive(20) for channel in channels[:2]] == [b"", b""]
+
+        assert time.monotonic() - cut_at < 8
+        assert connections[2].is_active
+
+
+def test_a_pulled_cable_ends_senders_whom_nobody_reads_any_more(lab: LabFactory, home: Path) -> None:
+    made = lab(hosts=["bastion", "gpu-a"])
+    bastion, far = made.hosts
+    write_config(
+        home,
+        made,
+        f"ServerAliveInterval 1\nServerAliveCountMax 2\nHost bastion\n  HostName {bastion.address}\n"
+        f"Host far-*\n  HostName {far.address}\n  ProxyJump bastion\n",
+    )
+    with connected(dialer(made, home), [Host(name=f"far-{number}") for number in range(8)]) as connections:
+        channels = [connection.execute("cat >/dev/null") for connection in connections]
+        ended = [threading.Event() for _ in channels]
+
+        def send(channel: SshChannel, over: threading.Event) -> None:
+            try:
+                while True:
+                    channel.send(b"x" * 65536)
+            except OSError:
+                over.set()
+
+        senders = [threading.Thread(target=send, args=pair) for pair in zip(channels, ended, strict=True)]
+        for sender in senders:
+            sender.start()
+        wait_until(lambda: far.bytes_received > 4_000_000)
+        bastion.cut_cable()  # what all of them have under way is more than TCP takes, so that they stand and wait
+
+        assert all(over.wait(20) for over in ended)
+        for sender in senders:
+            sender.join(5)
+
+
+def test_nothing_is_left_of_logins_that_failed(lab: LabFactory, home: Path) -> None:
+    made = lab(hosts=["bastion", HostSpec("gpu-a", sshd=("AllowUsers nobody",))])
+    bastion, closed = made.hosts
+    write_config(
+        home,
+        made,
+        f"Host gpu-a\n  HostName {closed.address}\n  ProxyJump bastion\nHost bastion\n  HostName {bastion.address}\n",
+    )
+    dial = dialer(made, home)
+    before = threading.active_count()
+
+    for _ in range(3):
+        with pytest.raises(HostError):
+            dial.connect(Host(name="gpu-a"))
+
+    wait_until(lambda: not any(sessions(host) or half_open(host) for host in made.hosts))
+    wait_until(lambda: threading.active_count() <= before)

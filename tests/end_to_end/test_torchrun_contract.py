@@ -1,0 +1,147 @@
+"""Our environment against real torchrun's, variable by variable, where the hosts have unequal numbers of GPUs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.agent.fake_nvml import FakeGpu, build_fake_nvml, write_gpus
+from tests.end_to_end.running import log_of, run, topology
+from tests.lab import Lab
+from tests.lab_fixtures import LabFactory
+
+pytestmark = [pytest.mark.lab, pytest.mark.train]
+
+PRINT_ENVIRONMENT = """
+    import json, os
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "MASTER_ADDR",
+             "MASTER_PORT", "OMP_NUM_THREADS", "TORCH_NCCL_ASYNC_ERROR_HANDLING")
+    ours = {n: v for n, v in os.environ.items() if n in names or n.startswith(("ROLE_", "TORCHELASTIC_"))}
+    os.write(1, (json.dumps(ours) + "\\n").encode())  # one write: under torchrun all ranks share a pipe
+"""
+GPUS = {"gpu-a": 2, "gpu-b": 1, "gpu-c": 3}
+
+DIFFERENT_BY_NATURE = {
+    "MASTER_PORT": "each start chooses its own",
+    "TORCHELASTIC_RUN_ID": "our run's ID",
+    "TORCHELASTIC_ERROR_FILE": "a file in our run's folder",
+}
+DIFFERENT_BY_DESIGN = {
+    "TORCHELASTIC_USE_AGENT_STORE": "no agent of torch's keeps a store: rank 0 serves it",
+    "TORCHELASTIC_MAX_RESTARTS": "the topology's max_restarts; torchrun's own default is 0",
+    "TORCHELASTIC_SIGNALS_TO_HANDLE": "read by torchrun's own processes alone, none of which is there",
+}
+
+
+def give_gpus(lab: Lab, tmp_path: Path) -> None:
+    """Puts the fake NVML library on each host, with its number of GPUs."""
+    library = build_fake_nvml(tmp_path / "nvml")
+    for host in lab.hosts:
+        folder = host.home / "nvml"
+        folder.mkdir()
+        for file in library.iterdir():
+            (folder / file.name).write_bytes(file.read_bytes())
+        gpus = [FakeGpu(uuid=f"GPU-{host.name}-{index}", name="Fake A100") for index in range(GPUS[host.name])]
+        write_gpus(folder / "values.txt", gpus)
+        host.set_ssh_environment({"LD_LIBRARY_PATH": "/root/nvml", "FAKE_NVML_FILE": "/root/nvml/values.txt"})
+
+
+def torchrun_environments(lab: Lab, script: Path) -> dict[int, dict[str, str]]:
+    """What each rank sees under torchrun, started by hand on every host, by RANK."""
+    torchrun = str(Path(sys.executable).with_name("torchrun"))
+    started = []
+    for node_rank, host in enumerate(lab.hosts):
+        (host.home / script.name).write_text(script.read_text())
+        options = [f"--nnodes={len(lab.hosts)}", f"--node-rank={node_rank}", f"--nproc-per-node={GPUS[host.name]}"]
+        options += [f"--master-addr={lab.hosts[0].address}", "--master-port=29555"]
+        started.append(host.start([torchrun, *options, f"/root/{script.name}"]))
+    outputs = [process.communicate(timeout=120)[0] for process in started]
+    assert [process.returncode for process in started] == [0, 0, 0]
+    found = {}
+    for output in outputs:
+        for line in output.splitlines():
+            if line.startswith("{"):
+                environment = json.loads(line)
+                found[int(environment["RANK"])] = environment
+    return found
+
+
+def test_every_variable_is_torchruns(lab: LabFactory, make_desktop, tmp_path: Path) -> None:
+    hosts = lab(3)
+    give_gpus(hosts, tmp_path)
+    desktop = make_desktop(hosts)
+    file = topology(
+        tmp_path / "contract",
+        """
+        pools:
+          - {name: chief, role: chief, replicas: 1, gpus: 2, hosts: [gpu-a]}
+          - {name: small, role: worker, replicas: 1, gpus: 1, hosts: [gpu-b]}
+          - {name: large, role: worker, replicas: 1, gpus: 3, hosts: [gpu-c]}
+        program: {script: print.py}
+        """,
+        print_py=PRINT_ENVIRONMENT,
+    )
+
+    outcome = run(desktop, file)
+
+    assert outcome.ended["state"] == "succeeded", (outcome.ended, outcome.stderr)
+    ours: dict[int, dict[str, str]] = {}
+    for name in ("chief-0", "worker-0", "worker-1"):
+        for line in log_of(desktop, outcome.run_id, name).splitlines():
+            environment = json.loads(line[line.index("{") :])
+            ours[int(environment["RANK"])] = environment
+    theirs = torchrun_environments(hosts, file.parent / "print.py")
+    assert sorted(ours) == sorted(theirs) == list(range(6))
+    for rank in range(6):
+        for name in sorted({*ours[rank], *theirs[rank]} - DIFFERENT_BY_DESIGN.keys()):
+            if name in DIFFERENT_BY_NATURE:
+                assert ours[rank].get(name), (rank, name)
+            else:
+                assert ours[rank].get(name) == theirs[rank].get(name), (rank, name)
+
+
+def test_each_replica_sees_its_own_gpus(lab: LabFactory, make_desktop, tmp_path: Path) -> None:
+    hosts = lab(3)
+    give_gpus(hosts, tmp_path)
+    desktop = make_desktop(hosts)
+    show = "import os; print(os.environ['CUDA_VISIBLE_DEVICES'])"
+    file = topology(
+        tmp_path / "gpus",
+        """
+        pools:
+          - {name: workers, role: worker, replicas: 2, gpus: 1, hosts: [gpu-a]}
+          - {name: eval, role: evaluator, replicas: 1, hosts: [gpu-b]}
+        program: {launcher: command, command: [python3, show.py], ends_with: all}
+        """,
+        show_py=show,
+    )
+
+    outcome = run(desktop, file)
+
+    assert outcome.ended["state"] == "succeeded", outcome.ended
+    seen = [log_of(desktop, outcome.run_id, name).strip() for name in ("worker-0", "worker-1", "evaluator-0")]
+    assert seen == ["GPU-gpu-a-0", "GPU-gpu-a-1", ""]
+
+
+def test_nobody_takes_a_gpu_that_a_run_holds(lab: LabFactory, make_desktop, tmp_path: Path) -> None:
+    hosts = lab(3)
+    give_gpus(hosts, tmp_path)
+    first, second = make_desktop(hosts), make_desktop(hosts)
+    text = """
+        pools:
+          - {name: workers, role: worker, replicas: 1, gpus: 1, hosts: [gpu-b]}
+        program: {launcher: command, command: [sleep, "60"]}
+    """
+    holding = first.torchyard("run", topology(tmp_path / "one", text), "--detach", "--name", "holder")
+    assert holding.returncode == 0, holding.stderr
+
+    outcome = run(second, topology(tmp_path / "two", text))
+
+    assert outcome.code == 1
+    assert "holder" in outcome.error["message"], outcome.error
+    assert "gpu-b" in outcome.error["message"]
+    stopped = first.torchyard("runs", "stop", holding.stdout.strip())
+    assert stopped.returncode == 0, stopped.stderr

@@ -1,0 +1,303 @@
+"""Agents of several versions, with runs that live meanwhile; and what housekeeping takes from a host."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.end_to_end.running import REPOSITORY, log_of, programs_on, topology, wait_until
+from tests.lab import Desktop, Lab, LabHost
+from torchyard_agent import __version__ as OURS
+
+pytestmark = pytest.mark.lab
+
+UNTIL_TOLD = """
+    import pathlib, sys, time
+    number = 0
+    while not pathlib.Path("go").exists():
+        print("line", number, flush=True)
+        number += 1
+        time.sleep(0.005)
+    print("in all", number, flush=True)
+    sys.exit(7)
+"""
+
+
+class Installation:
+    """Torchyard of another version: a desktop's command that brings an agent of its own."""
+
+    def __init__(self, folder: Path, desktop: Desktop, version: str, **changes: tuple[str, str]):
+        """`changes`: text to replace, by module of the agent (`daemon_methods` for daemon/methods.py)."""
+        shutil.copytree(REPOSITORY / "agent", folder, ignore=shutil.ignore_patterns("__pycache__"))
+        changes = {"__init__": (f'__version__ = "{OURS}"', f'__version__ = "{version}"'), **changes}
+        for module, (before, after) in changes.items():
+            name = module if module == "__init__" else module.replace("_", "/", 1)
+            path = folder / "torchyard_agent" / f"{name}.py"
+            text = path.read_text()
+            assert before in text, (module, before)
+            path.write_text(text.replace(before, after))
+        self._desktop = desktop
+        self._env = {"PYTHONPATH": os.pathsep.join(map(str, (folder, REPOSITORY / "core")))}
+
+    def says(self, *arguments: str | Path, code: int = 0, env: Mapping[str, str] | None = None) -> tuple[str, str]:
+        """(stdout, stderr) of its command."""
+        return says(self._desktop, *arguments, code=code, env={**self._env, **(env or {})})
+
+    def launches(self, file: Path) -> str:
+        """The ID of a run that nobody follows."""
+        stdout, _ = self.says("run", file, "--detach", "--json")
+        return str(json.loads(stdout.splitlines()[-1])["run_id"])
+
+
+def says(
+    desktop: Desktop, *arguments: str | Path, code: int = 0, env: Mapping[str, str] | None = None
+) -> tuple[str, str]:
+    done = desktop.torchyard(*arguments, env=env)
+    assert done.returncode == code, (done.stdout, done.stderr)
+    assert "Traceback" not in done.stderr
+    return done.stdout, done.stderr
+
+
+@pytest.fixture
+def install(desktop: Desktop, tmp_path: Path) -> Callable[..., Installation]:
+    def make(version: str, **changes: tuple[str, str]) -> Installation:
+        return Installation(tmp_path / f"agent-{len(list(tmp_path.iterdir()))}", desktop, version, **changes)
+
+    return make
+
+
+@pytest.fixture
+def until_told(tmp_path: Path) -> Path:
+    """A run on gpu-a and gpu-b whose replicas count until they are told to fail."""
+    return topology(
+        tmp_path / "counting",
+        """
+        pools: [{name: workers, role: worker, replicas: 2, hosts: [gpu-a, gpu-b], placement: spread}]
+        program: {script: train.py, max_restarts: 0, stop_grace_s: 1}
+        """,
+        train_py=UNTIL_TOLD,
+    )
+
+
+def agent_on(desktop: Desktop, host: str = "gpu-a") -> dict[str, Any]:
+    """Version, archive and PID of the daemon there, by this installation's word."""
+    [found] = json.loads(says(desktop, "hosts", "check", host, "--json")[0])
+    agent: dict[str, Any] = found["agent"]
+    return agent
+
+
+def noted_on(host: LabHost, version: str) -> dict[str, Any]:
+    """What the daemon there says of itself, without anybody asking it; it does so once it is unpacked."""
+    path = host.home / ".torchyard" / "hosts" / host.name / "agent.json"
+    wait_until(lambda: path.exists() and json.loads(path.read_text())["version"] == version)
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+def keepers_on(host: LabHost) -> dict[int, str]:
+    """Archive by PID."""
+    found = {}
+    for pid, argv in host.processes():
+        line = " ".join(argv)
+        if "keeper.main" in line and (archive := re.search(r"store/([0-9a-f]{64})", line)):
+            found[pid] = archive[1]
+    return found
+
+
+def runs_on(lab: Lab) -> list[str]:
+    """What runs there beside daemons, those included that were started out of a newer archive than the desktop's."""
+    return [line for line in programs_on(lab) if "__main__.py daemon" not in line]
+
+
+def folders(lab: Lab, run_id: str) -> list[Path]:
+    return [found for host in lab.hosts for found in host.home.glob(f".torchyard/hosts/*/runs/{run_id}")]
+
+
+def shown(desktop: Desktop, run_id: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(says(desktop, "runs", "show", run_id, "--json")[0])
+    return found
+
+
+def test_a_run_lives_across_an_upgrade_and_nothing_of_it_is_lost(
+    desktop: Desktop, lab3: Lab, install: Callable[..., Installation], until_told: Path
+) -> None:
+    older = install("0.0.9")
+    run_id = older.launches(until_told)
+    hosts = lab3.hosts[:2]
+    keepers = [keepers_on(host) for host in hosts]
+    before = noted_on(hosts[0], "0.0.9")
+    assert [list(found.values()) for found in keepers] == [[before["sha256"]]] * 2
+
+    stdout, stderr = says(desktop, "deploy", "gpu-a", "gpu-b")
+
+    assert [line.split(" (")[0] for line in stdout.splitlines()] == [f"gpu-a: agent {OURS}", f"gpu-b: agent {OURS}"]
+    assert "older" not in stderr
+    assert [keepers_on(host) for host in hosts] == keepers
+    assert shown(desktop, run_id)["state"] == "running"
+    for folder in folders(lab3, run_id):
+        (folder / "work" / "go").touch()
+    wait_until(lambda: shown(desktop, run_id)["state"] == "failed")
+    found = {one["name"]: one["exit_code"] for one in shown(desktop, run_id)["replicas"]}
+    assert set(found) == {"worker-0", "worker-1"}
+    assert 7 in found.values()
+    name = next(name for name, code in found.items() if code == 7)
+    *lines, last = log_of(desktop, run_id, name).splitlines()
+    assert lines == [f"line {number}" for number in range(len(lines))]
+    assert last == f"in all {len(lines)}"
+    assert len(lines) > 10
+
+
+def test_who_follows_a_run_while_the_agent_is_replaced_sees_it_to_its_end(
+    desktop: Desktop, lab3: Lab, install: Callable[..., Installation], until_told: Path
+) -> None:
+    older = install("0.0.9")
+    run_id = older.launches(until_told)
+    following = desktop.start("runs", "logs", run_id, "--replica", "worker-0", "-f")
+    assert following.stdout is not None
+    assert following.stderr is not None
+    # This desktop is newer, so following alone has brought its agent; then comes one that is newer still.
+    first = following.stdout.readline()
+    newest = install("9.0.0")
+    newest.says("deploy", "gpu-a", "gpu-b")
+    noted_on(lab3["gpu-a"], "9.0.0")
+    for folder in folders(lab3, run_id):
+        (folder / "work" / "go").touch()
+
+    lines = [first, *following.stdout.read().splitlines()]
+    errors = following.stderr.read()
+    assert following.wait(60) == 0
+    numbers = [int(line.rpartition(" ")[2]) for line in lines if line.startswith("line") or " line " in line]
+    assert numbers == list(range(len(numbers)))
+    assert "Traceback" not in errors
+    noted_on(lab3["gpu-a"], "9.0.0")
+
+
+def test_an_older_desktop_shows_follows_and_stops_a_run_of_a_newer_agent(
+    desktop: Desktop, lab3: Lab, install: Callable[..., Installation], until_told: Path
+) -> None:
+    newer = install("9.0.0", protocol___init__=("PROTOCOL = 1", "PROTOCOL = 2"))
+    run_id = newer.launches(until_told)
+    daemon = noted_on(lab3["gpu-a"], "9.0.0")
+
+    stdout, stderr = says(desktop, "runs", "list")
+
+    assert run_id in stdout
+    assert f"gpu-a: its agent is newer than this desktop's ({OURS}) and was kept: 9.0.0." in stderr
+    assert shown(desktop, run_id)["state"] == "running"
+    assert "line 5" in log_of(desktop, run_id, "worker-1")
+    assert agent_on(desktop)["version"] == "9.0.0"
+    # Not even once the newer daemon has died does an older desktop bring back an older one.
+    lab3["gpu-a"].exec(["kill", "-KILL", str(agent_on(desktop)["pid"])], check=True)
+    assert agent_on(desktop) == {**agent_on(desktop), "version": "9.0.0", "sha256": daemon["sha256"]}
+    own = json.loads(says(desktop, "run", until_told, "--detach", "--json")[0].splitlines()[-1])["run_id"]
+    assert len(set(keepers_on(lab3["gpu-a"]).values())) == 2  # each run out of the archive of its desktop
+    for one in (own, run_id):
+        says(desktop, "runs", "stop", one)
+        wait_until(lambda one=one: shown(desktop, one)["state"] == "stopped")  # type: ignore[misc]
+    wait_until(lambda: not runs_on(lab3))
+    assert noted_on(lab3["gpu-a"], "9.0.0") == daemon
+
+
+def test_a_newer_desktop_takes_over_from_an_older_daemon_whose_run_goes_on(
+    desktop: Desktop, lab3: Lab, install: Callable[..., Installation], until_told: Path
+) -> None:
+    run_id = json.loads(says(desktop, "run", until_told, "--detach", "--json")[0].splitlines()[-1])["run_id"]
+    keepers = keepers_on(lab3["gpu-a"])
+    newer = install("9.0.0")
+
+    stdout, _ = newer.says("runs", "show", run_id, "--json")
+
+    assert json.loads(stdout)["state"] == "running"
+    assert keepers_on(lab3["gpu-a"]) == keepers
+    noted_on(lab3["gpu-a"], "9.0.0")
+    newer.says("runs", "stop", run_id)
+    wait_until(lambda: not runs_on(lab3))
+    assert json.loads(newer.says("runs", "show", run_id, "--json")[0])["state"] == "stopped"
+
+
+def test_what_an_agent_does_not_know_is_said_in_a_sentence(
+    desktop: Desktop, install: Callable[..., Installation], until_told: Path
+) -> None:
+    lacking = install(OURS, daemon_methods=('            "logs.list": self.logs_list,\n', ""))
+    lacking.says("hosts", "check", "gpu-a", "gpu-b")
+    run_id = json.loads(says(desktop, "run", until_told, "--detach", "--json")[0].splitlines()[-1])["run_id"]
+
+    _, stderr = says(desktop, "runs", "logs", run_id, code=1)
+
+    assert (
+        f"gpu-a's agent {OURS} does not know logs.list. `torchyard deploy gpu-a` puts this desktop's there." in stderr
+    )
+    # Neither of two desktops with the same version puts its own there unasked; `deploy` does, and the run goes on.
+    pid = agent_on(desktop)["pid"]
+    lacking.says("runs", "list")
+    assert agent_on(desktop)["pid"] == pid
+    says(desktop, "deploy", "gpu-a", "gpu-b")
+    assert "line 0" in says(desktop, "runs", "logs", run_id)[0]
+    says(desktop, "runs", "stop", run_id)
+
+
+def test_an_older_agent_that_does_not_leave_is_used_as_it_is(
+    desktop: Desktop, install: Callable[..., Installation]
+) -> None:
+    stubborn = install("0.0.9", daemon_methods=('            "retire": self.retire,\n', ""))
+    stubborn.says("hosts", "check", "gpu-a")
+
+    stdout, stderr = says(desktop, "hosts", "check", "gpu-a", "--json")
+
+    assert json.loads(stdout)[0]["agent"]["version"] == "0.0.9"
+    assert "gpu-a: its agent 0.0.9 is older and stays: gpu-a's agent 0.0.9 does not know retire." in stderr
+
+
+def test_an_agent_that_no_longer_understands_this_desktop_says_what_to_do(
+    desktop: Desktop, install: Callable[..., Installation]
+) -> None:
+    far = install(
+        "9.0.0",
+        protocol___init__=("PROTOCOL = 1", "PROTOCOL = 3"),
+        daemon_main=("OLDEST_PROTOCOL = 1", "OLDEST_PROTOCOL = 2"),
+    )
+    far.says("deploy", "gpu-a")
+
+    stderr = says(desktop, "deploy", "gpu-a", code=3)[1]
+
+    assert f"gpu-a has agent 9.0.0, which is newer than this desktop ({OURS}). Upgrade Torchyard here." in stderr
+
+
+def test_housekeeping_takes_old_runs_and_never_one_that_lives(desktop: Desktop, lab3: Lab, until_told: Path) -> None:
+    host = lab3["gpu-a"]
+    host.set_ssh_environment({"TORCHYARD_KEEP_DAYS": "20"})
+    runs = host.home / ".torchyard" / "hosts" / "gpu-a" / "runs"
+    ages = {**{f"20250101-00000{number}-new": 1.0 for number in range(10)}, "19-old": 19.0, "21-old": 21.0}
+    for name, days in ages.items():
+        (runs / name).mkdir(parents=True)
+        journal = runs / name / "journal.jsonl"
+        journal.write_text("")
+        os.utime(journal, (time.time() - days * 86400,) * 2)
+
+    run_id = json.loads(says(desktop, "run", until_told, "--detach", "--json")[0].splitlines()[-1])["run_id"]
+    live = runs / run_id / "journal.jsonl"
+    os.utime(live, (time.time() - 90 * 86400,) * 2)
+
+    wait_until(lambda: not (runs / "21-old").exists(), within_s=30)
+    assert {path.name for path in runs.iterdir()} == {*ages, run_id} - {"21-old"}
+    assert keepers_on(host)
+    log = host.home / ".torchyard" / "hosts" / "gpu-a" / "daemon.log"
+    wait_until(lambda: "housekeeping: removed run 21-old: it was over 21 days ago" in log.read_text())
+    assert shown(desktop, run_id)["state"] == "running"
+    says(desktop, "runs", "stop", run_id)
+    wait_until(lambda: not runs_on(lab3))
+
+    # The run is known to this desktop, and its folder goes: it is still listed, and the rest is a sentence.
+    for folder in folders(lab3, run_id):
+        shutil.rmtree(folder)
+    assert run_id in says(desktop, "runs", "list")[0]
+    stderr = says(desktop, "runs", "logs", run_id, code=1)[1]
+    assert f"there is no run {run_id} on gpu-" in stderr

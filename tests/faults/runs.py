@@ -1,0 +1,219 @@
+"""Runs launched from this process over links that stay open, and looked at on the hosts' own disks and in /proc.
+
+No desktop plays a part in what happens to them: what the hosts do is read from the hosts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from tests.end_to_end.running import Event, programs_on, topology, wait_until
+from tests.lab import Desktop, Lab, LabHost
+from torchyard_core.cli.context import Settings
+from torchyard_core.fleet.fleet import Fleet
+from torchyard_core.home import Home
+from torchyard_core.launch.start import Launch
+from torchyard_core.topology.file import read_topology
+
+FOREVER = "import time; time.sleep(600)"
+COUNTING = """
+    import os, time
+    for number in range(100_000):
+        print(os.environ["TORCHYARD_REPLICA"], number, flush=True)
+        time.sleep(0.02)
+"""
+"""Writes a line each 20 ms, so that a gap in the log or a rank that stood still is seen."""
+GONE_WITHIN_S = 15.0
+"""For assertions that something ends: the promise is checked from timestamps, this is only patience under load."""
+
+
+class LaunchedRun:
+    """A run by its ID, and what its hosts hold of it."""
+
+    def __init__(self, team: Team, run_id: str, places: Mapping[str, str], primary: str):
+        self.run_id = run_id
+        self.places = places
+        """Host by replica."""
+        self.primary = primary
+        self._team = team
+
+    def folder(self, host: str) -> Path:
+        """The run's folder on a host, as this machine sees it."""
+        return self._team.agent_dir(self._team.lab[host]) / "hosts" / host / "runs" / self.run_id
+
+    def journal(self, host: str | None = None) -> list[Event]:
+        """The whole lines of a host's journal, the primary's by default."""
+        path = self.folder(host or self.primary) / "journal.jsonl"
+        text = path.read_text() if path.exists() else ""
+        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+    def of(self, event: str, host: str | None = None) -> list[Event]:
+        return [entry for entry in self.journal(host) if entry["event"] == event]
+
+    def states(self, host: str | None = None) -> list[str]:
+        """The run's states so far."""
+        return [entry["state"] for entry in self.of("run_state", host)]
+
+    def replica_states(self, name: str) -> list[str]:
+        return [entry["state"] for entry in self.of("replica_state") if entry["replica"] == name]
+
+    def wait_for(self, *states: str, within_s: float = 30.0, host: str | None = None) -> None:
+        """Returns once the run's last state is one of these."""
+        wait_until(lambda: (self.states(host) or [""])[-1] in states, within_s)
+
+    def ended(self, within_s: float = 40.0, host: str | None = None) -> Event:
+        """`run_ended`, once it is the last word of a host's journal."""
+        wait_until(lambda: self.of("run_ended", host), within_s)
+        return self.of("run_ended", host)[-1]
+
+    def log(self, replica: str) -> str:
+        path = self.folder(self.places[replica]) / "logs" / f"{replica}.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def wait_for_output(self, text: str, within_s: float = 30.0) -> None:
+        """Returns once every replica has printed this."""
+        wait_until(lambda: all(text in self.log(name) for name in self.places), within_s)
+
+    def stop(self, *, force: bool = True) -> Event:
+        """Stops it through its primary's daemon; how it ended."""
+        self._team.call(self.primary, "run.stop", run_id=self.run_id, reason="enough", force=force)
+        return self.ended()
+
+
+class Team:
+    """The lab's hosts with their agents, and somebody who launches runs there."""
+
+    def __init__(
+        self,
+        lab: Lab,
+        desktop: Desktop,
+        folder: Path,
+        agent_dir: Callable[[LabHost], Path] = lambda host: host.home / ".torchyard",
+    ):
+        """`agent_dir` is where this machine sees the agent's folder of a host."""
+        self.lab = lab
+        self.desktop = desktop
+        self.agent_dir = agent_dir
+        self._folder = folder
+        self._launched = 0
+        home = Home(desktop.home)
+        self._caches = home.caches
+        self._settings = Settings(home, home.fleet_file, False)
+        self.fleet: Fleet = self._settings.fleet(self._settings.inventory().hosts)
+
+    def impatient(self, **seconds: float) -> None:
+        """Shortens the keepers' waits (`lease_s`, `heartbeat_s`, …) on all hosts. Before anything runs there."""
+        variables = {f"TORCHYARD_KEEPER_{name.upper()}": str(value) for name, value in seconds.items()}
+        for host in self.lab.hosts:
+            host.set_ssh_environment(variables)
+
+    def topology(self, script: str, program: str = "", pools: str = "", replicas: int = 3, **more: str) -> Path:
+        """A topology of worker-0 … on a host each, all running the same script. None of these imports torch."""
+        self._launched += 1
+        workers = f"[{{name: workers, role: worker, replicas: {replicas}, placement: spread}}]"
+        launched = "" if "launcher:" in program else "  script: script.py\n"
+        text = f"pools: {pools or workers}\nprogram:\n{launched}"
+        settings = "".join(f"  {line.strip()}\n" for line in program.splitlines() if line.strip())
+        return topology(self._folder / f"program-{self._launched}", text + settings, script_py=script, **more)
+
+    def launch(self, file: Path, on_event: Callable[[Event], None] = lambda event: None) -> LaunchedRun:
+        """Checks, sends and starts, as `torchyard run` does."""
+        source = read_topology(file)
+        assert source.topology is not None, source.problems
+        launch = Launch(source, source.topology, "faults", self.fleet, {}, on_event, caches=self._caches)
+        started = launch.run()
+        places = {replica.name: replica.host for replica in started.plan.replicas}
+        return LaunchedRun(self, started.run_id, places, started.primary.host)
+
+    def call(self, host: str, method: str, **params: Any) -> Any:
+        return self.fleet.link(host).call(method, params)
+
+    def nothing_is_left(self, within_s: float = GONE_WITHIN_S) -> None:
+        """Returns once no process of any run is on a host that lives."""
+        try:
+            wait_until(lambda: not programs_on(self.lab), within_s)
+        except AssertionError:
+            raise AssertionError(f"left running: {programs_on(self.lab)}") from None
+
+    def close(self) -> None:
+        self.fleet.close()
+
+
+def outside_pids(host: LabHost, word: str) -> list[int]:
+    """Processes of a host, as this machine numbers them, that have this word in their command line."""
+    return [pid for pid, argv in _argv_by_outside_pid(host).items() if word in " ".join(argv)]
+
+
+def kill(host: LabHost, word: str, number: int = signal.SIGKILL) -> list[int]:
+    """Signals what has this word in its command line there; which, by this machine's numbers."""
+    found = outside_pids(host, word)
+    for pid in found:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+    return found
+
+
+def keeper_of(host: LabHost) -> int:
+    """The one keeper there."""
+    (pid,) = outside_pids(host, "keeper.main")
+    return pid
+
+
+def daemon_of(host: LabHost) -> int:
+    """The daemon there, by the name that it gives itself."""
+    (pid,) = [pid for pid in _argv_by_outside_pid(host) if _comm(pid) == "torchyard-agent"]
+    return pid
+
+
+def environment_of(pid: int) -> dict[str, str]:
+    """The environment that a process was started with; empty for one that is gone or ending."""
+    try:
+        data = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return {}
+    pairs = (entry.partition(b"=") for entry in data.split(b"\0") if entry)
+    return {name.decode(errors="replace"): value.decode(errors="replace") for name, _, value in pairs}
+
+
+def pids_of(host: LabHost) -> list[int]:
+    """Every process of a host, as this machine numbers them."""
+    return list(_argv_by_outside_pid(host))
+
+
+def is_alive(pid: int) -> bool:
+    """Whether it runs; a zombie does not."""
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+
+
+def _argv_by_outside_pid(host: LabHost) -> dict[int, list[str]]:
+    found: dict[int, list[str]] = {}
+    if not host.alive:
+        return found
+    namespace = host.pid_namespace
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):
+                if (entry / "ns" / "pid").readlink() == namespace:
+                    found[int(entry.name)] = (entry / "cmdline").read_text(errors="replace").split("\0")
+    return found
+
+
+def _comm(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
+
+
+def run_folders(lab: Lab) -> list[Path]:
+    """What runs have left on the hosts' disks."""
+    return [folder for host in lab.hosts for folder in (host.home / ".torchyard" / "hosts").glob("*/runs/*")]

@@ -1,0 +1,59 @@
+"""The network breaks: a moment is nothing, half a minute is a lost host that is used again once it is back."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.end_to_end.running import wait_until
+from tests.faults.runs import COUNTING, Team
+from tests.faults.watching import GenerationWatch
+
+pytestmark = pytest.mark.lab
+
+
+def test_a_cable_cut_for_five_seconds_is_nothing(team: Team) -> None:
+    run = team.launch(team.topology(COUNTING))
+    run.wait_for_output(" 1\n")
+    host = team.lab["gpu-c"]
+
+    host.cut_cable()
+    time.sleep(5)
+    before = len(run.log("worker-2").splitlines())
+    host.mend_cable()
+
+    wait_until(lambda: len(run.log("worker-2").splitlines()) > before + 25)
+    assert run.states()[-1] == "running"
+    assert run.of("gang_restart") == []
+    assert run.stop()["state"] == "stopped"
+    # The member was heard again: it has the run's end from the primary.
+    assert run.ended(host="gpu-c")["state"] == "stopped"
+
+
+@pytest.mark.timeout(240)
+def test_a_cable_cut_for_thirty_seconds_never_lets_two_generations_live_at_once(team: Team) -> None:
+    """Slow: the cut is the lease's ten seconds, with the defaults, and twenty more."""
+    run = team.launch(team.topology(COUNTING, "max_restarts: 2\nfailure_grace_s: 0.5\nstop_grace_s: 1"))
+    run.wait_for_output(" 1\n")
+    host = team.lab["gpu-c"]
+
+    with GenerationWatch(team.lab, run.run_id) as watch:
+        wait_until(lambda: watch.last().alive.keys() == {"gpu-a", "gpu-b", "gpu-c"})
+        cut_at = time.monotonic()
+        host.cut_cable()
+        wait_until(lambda: not watch.last().alive, within_s=25)
+        assert "gpu-c was lost" in run.of("gang_restart")[0]["cause"]
+        while time.monotonic() < cut_at + 30:
+            # Nobody starts while the host may still come back: nothing of the run lives anywhere.
+            assert watch.last().generations <= {0}
+            time.sleep(0.1)
+        host.mend_cable()
+        wait_until(lambda: watch.last().alive.keys() == {"gpu-a", "gpu-b", "gpu-c"}, within_s=30)
+        run.wait_for("running")
+
+    assert watch.at_once == []
+    assert watch.last().generations == {1}
+    assert watch.seen(1) == {"gpu-a", "gpu-b", "gpu-c"}
+    assert len(watch.looks) > 60
+    assert run.stop()["state"] == "stopped"

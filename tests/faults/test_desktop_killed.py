@@ -1,0 +1,55 @@
+"""SIGKILL of the desktop, in each state of a launch and of a run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.running import started, wait_until
+from tests.faults.runs import Team, run_folders
+
+pytestmark = pytest.mark.lab
+
+SHORT = "import time; time.sleep(1); print('done')"
+
+
+@pytest.mark.parametrize("state", ["checking", "sending", "waiting", "starting", "running"])
+def test_a_desktop_killed_in_a_launch_leaves_a_whole_run_or_none(team: Team, state: str) -> None:
+    team.impatient(start_within_s=2, join_within_s=2)
+    launching = team.desktop.start("run", team.topology(SHORT), "--json")
+    started(launching, state=state)
+    launching.kill()
+    launching.wait(10)
+
+    team.nothing_is_left()
+    for folder in run_folders(team.lab):
+        last = json.loads((folder / "journal.jsonl").read_text().splitlines()[-1])
+        assert last["event"] == "run_ended"
+    if state == "running":
+        assert {_state(folder) for folder in run_folders(team.lab)} == {"succeeded"}
+
+
+def test_a_desktop_killed_while_it_sends_leaves_no_half_file(team: Team, tmp_path: Path) -> None:
+    file = team.topology(SHORT)
+    for number in range(8):
+        (file.parent / f"data-{number}").write_bytes(bytes([number]) * 8_000_000)
+    team.lab.hosts[0].shape("20mbit")
+    launching = team.desktop.start("run", file, "--json")
+    started(launching, "progress")
+
+    launching.kill()
+    launching.wait(10)
+
+    team.nothing_is_left()
+    assert run_folders(team.lab) == []
+    stores = [host.home / ".torchyard" / "store" for host in team.lab.hosts]
+    wait_until(lambda: not any(part for store in stores for part in store.rglob("*.part")))
+    # What arrived is used: the next launch sends the rest.
+    team.lab.hosts[0].unshape()
+    assert team.launch(file).ended()["state"] == "succeeded"
+
+
+def _state(folder: Path) -> str:
+    return str(json.loads((folder / "journal.jsonl").read_text().splitlines()[-1])["state"])

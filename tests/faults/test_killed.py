@@ -1,0 +1,193 @@
+"""SIGKILL of every kind of process that plays a part in a run."""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.running import wait_until
+from tests.faults.runs import (
+    COUNTING,
+    Team,
+    daemon_of,
+    environment_of,
+    keeper_of,
+    kill,
+    outside_pids,
+)
+from tests.faults.watching import GenerationWatch
+
+pytestmark = pytest.mark.lab
+
+COUNTING_UNTIL_TOLD = """
+    import os, pathlib, sys, time
+    number = 0
+    while not pathlib.Path(os.path.expanduser("~/enough")).exists():
+        print(os.environ["TORCHYARD_REPLICA"], number, flush=True)
+        number += 1
+        time.sleep(0.02)
+    print("the last line", flush=True)
+    if os.environ["TORCHYARD_REPLICA"] == "worker-1":
+        sys.exit(7)
+    time.sleep(600)
+"""
+WITH_A_STRAY = """
+    import os, subprocess, sys, time
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+    print("up", os.environ["TORCHELASTIC_RESTART_COUNT"], flush=True)
+    time.sleep(600)
+"""
+DEAF = """
+    import os, signal, time
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    print("up", os.environ["TORCHELASTIC_RESTART_COUNT"], flush=True)
+    time.sleep(600)
+"""
+LOADING = """
+    import os, time
+    from torch.utils.data import DataLoader, Dataset
+
+    class Slow(Dataset):
+        def __len__(self):
+            return 1_000_000
+        def __getitem__(self, index):
+            time.sleep(0.05)
+            return index
+
+    for batch in DataLoader(Slow(), batch_size=2, num_workers=2, persistent_workers=True):
+        print("batch", os.environ["TORCHELASTIC_RESTART_COUNT"], flush=True)
+"""
+RENAMED = """
+    import os, signal, time
+    from setproctitle import setproctitle
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if os.fork() == 0:
+        os.setsid()
+        os.fork()
+    setproctitle("innocent")
+    print("up", flush=True)
+    time.sleep(600)
+"""
+SOON = "max_restarts: 1\nhost_wait_s: 1\nfailure_grace_s: 0.5\nstop_grace_s: 1"
+TWO_ARE_ENOUGH = "[{name: workers, role: worker, replicas: 3, min_replicas: 2, placement: spread}]"
+
+
+def test_a_daemon_that_is_killed_costs_a_run_neither_exit_status_nor_a_byte(team: Team) -> None:
+    run = team.launch(team.topology(COUNTING_UNTIL_TOLD, "max_restarts: 0\nfailure_grace_s: 0.5"))
+    run.wait_for_output(" 5\n")
+
+    for host in team.lab.hosts:
+        os.kill(daemon_of(host), signal.SIGKILL)
+    # There is no daemon while these ranks write on, and end.
+    for host in team.lab.hosts:
+        (host.home / "enough").touch()
+    ended = run.ended()
+
+    assert "worker-1 on gpu-b" in ended["reason"]
+    assert {one["name"]: one["exit_code"] for one in ended["replicas"]}["worker-1"] == 7
+    shown = team.call(run.primary, "run.show", run_id=run.run_id)
+    assert (shown["state"], shown["reason"]) == ("failed", ended["reason"])
+    for name, host in run.places.items():
+        piece = team.call(host, "logs.read", run_id=run.run_id, replica=name, offset=0)
+        lines = base64.b64decode(piece["data"]).decode().splitlines()
+        assert piece["ended"]
+        assert lines == [f"{name} {number}" for number in range(len(lines) - 1)] + ["the last line"]
+
+
+def test_a_member_s_keeper_that_is_killed_takes_its_ranks_along_and_the_gang_goes_on(team: Team) -> None:
+    team.impatient(lease_s=1, heartbeat_s=0.3)
+    run = team.launch(team.topology(WITH_A_STRAY, SOON, TWO_ARE_ENOUGH))
+    run.wait_for_output("up 0")
+
+    os.kill(keeper_of(team.lab["gpu-b"]), signal.SIGKILL)
+
+    # The stray had left its session, and its parent is gone: the daemon ends it.
+    wait_until(lambda: not outside_pids(team.lab["gpu-b"], "time.sleep(600)"), within_s=10)
+    wait_until(lambda: "up 1" in run.log("worker-0") and "up 1" in run.log("worker-2"))
+    assert run.of("gang_restart")[0]["cause"].startswith("gpu-b was lost: its keeper was not heard")
+    assert run.stop()["state"] == "stopped"
+
+
+def test_a_primary_s_keeper_that_is_killed_ends_the_run_on_all_hosts(team: Team) -> None:
+    team.impatient(lease_s=1, heartbeat_s=0.3)
+    run = team.launch(team.topology(COUNTING, SOON))
+    run.wait_for_output(" 1\n")
+
+    os.kill(keeper_of(team.lab[run.primary]), signal.SIGKILL)
+
+    team.nothing_is_left()
+    for name in ("gpu-b", "gpu-c"):
+        assert run.ended(host=name)["state"] == "failed"
+    assert not team.call(run.primary, "run.show", run_id=run.run_id)["alive"]
+
+
+def test_a_rank_that_is_killed_starts_its_gang_again_and_the_last_time_ends_the_run(team: Team) -> None:
+    run = team.launch(team.topology(WITH_A_STRAY, SOON))
+    run.wait_for_output("up 0")
+    with GenerationWatch(team.lab, run.run_id) as watch:
+        kill(team.lab["gpu-c"], "script.py")
+        run.wait_for_output("up 1")
+        run.wait_for("running")
+        assert re.fullmatch(r"worker-2 on gpu-c: .*SIGKILL.*", run.of("gang_restart")[0]["cause"])
+        kill(team.lab["gpu-a"], "script.py")
+        ended = run.ended()
+
+    assert watch.at_once == []
+    assert ended["state"] == "failed"
+    assert re.fullmatch(r"worker-0 on gpu-a: .*SIGKILL.*", ended["reason"])
+    assert {one["name"]: one["restarts"] for one in ended["replicas"]} == dict.fromkeys(run.places, 1)
+
+
+def test_a_rank_that_ignores_sigterm_is_gone_five_seconds_after_its_sibling_died(team: Team) -> None:
+    run = team.launch(team.topology(DEAF, "max_restarts: 1"))  # with the graces of the defaults
+    run.wait_for_output("up 0")
+    others = [pid for name in ("gpu-b", "gpu-c") for pid in outside_pids(team.lab[name], "script.py")]
+
+    kill(team.lab["gpu-a"], "script.py")
+    died = time.monotonic()
+
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in others))
+    assert time.monotonic() - died < 5
+    run.wait_for_output("up 1")
+    assert run.stop()["state"] == "stopped"
+
+
+@pytest.mark.train
+def test_the_workers_of_a_data_loader_do_not_outlive_their_killed_parent(team: Team) -> None:
+    """Slow: imports torch, twice."""
+    run = team.launch(team.topology(LOADING, SOON, replicas=1))
+    host = team.lab[run.places["worker-0"]]
+    wait_until(lambda: "batch 0" in run.log("worker-0"), within_s=60)
+    processes = outside_pids(host, "script.py")
+    assert len(processes) == 3, "a rank and two workers"
+    (rank,) = [pid for pid in processes if _parent(pid) not in processes]
+
+    with GenerationWatch(team.lab, run.run_id) as watch:
+        os.kill(rank, signal.SIGKILL)
+        wait_until(lambda: "batch 1" in run.log("worker-0"), within_s=60)
+
+    assert watch.at_once == []
+    assert not any(Path(f"/proc/{pid}").exists() for pid in processes)
+    assert run.stop()["state"] == "stopped"
+
+
+def test_a_script_that_takes_another_name_is_stopped_completely(team: Team) -> None:
+    run = team.launch(team.topology(RENAMED, "stop_grace_s: 0.5"))
+    wait_until(lambda: all(len(outside_pids(host, "innocent")) == 3 for host in team.lab.hosts))
+    for host in team.lab.hosts:
+        for pid in outside_pids(host, "innocent"):
+            assert "TORCHYARD_RUN_ID" not in environment_of(pid), "the mark is what this test takes away"
+
+    assert run.stop(force=False)["state"] == "stopped"
+
+    assert not any(outside_pids(host, "innocent") for host in team.lab.hosts)
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])

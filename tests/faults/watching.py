@@ -1,0 +1,85 @@
+"""A look at every host each 100 ms, from outside: which generation of a run's processes lives where."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+from tests.faults.runs import environment_of, is_alive, pids_of
+from tests.lab import Lab
+
+EVERY_S = 0.1
+
+
+@dataclass(frozen=True)
+class Look:
+    """What one look saw: the generations that were alive, by host."""
+
+    time: float
+    alive: dict[str, set[int]] = field(default_factory=dict)
+
+    @property
+    def generations(self) -> set[int]:
+        return set().union(*self.alive.values())
+
+
+class GenerationWatch:
+    """Looks until it is left. Two generations count as alive at once only where the older one still lives after the
+    newer was seen: a look takes a moment, and one may end and the other begin in it.
+    """
+
+    def __init__(self, lab: Lab, run_id: str):
+        self._lab = lab
+        self._run_id = run_id
+        self._enough = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="generations")
+        self.looks: list[Look] = []
+        self.at_once: list[str] = []
+        """What must never be: sentences about two generations."""
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._enough.set()
+        self._thread.join()
+
+    def last(self) -> Look:
+        return self.looks[-1] if self.looks else Look(0.0)
+
+    def seen(self, generation: int) -> set[str]:
+        """The hosts on which a generation was ever alive."""
+        return {host for look in list(self.looks) for host, alive in look.alive.items() if generation in alive}
+
+    def _watch(self) -> None:
+        next_look = time.monotonic()
+        while not self._enough.wait(max(0.0, next_look - time.monotonic())):
+            next_look = time.monotonic() + EVERY_S
+            self._look()
+
+    def _look(self) -> None:
+        began = time.monotonic()
+        found: dict[int, tuple[str, int]] = {}
+        for host in self._lab.hosts:
+            for pid in pids_of(host):
+                environment = environment_of(pid)
+                if environment.get("TORCHYARD_RUN_ID") == self._run_id:
+                    found[pid] = host.name, int(environment["TORCHELASTIC_RESTART_COUNT"])
+        newest = max((generation for _, generation in found.values()), default=0)
+        older = {pid: seen for pid, seen in found.items() if seen[1] < newest}
+        if older:
+            self.at_once += [
+                f"{pid} of generation {generation} on {host} beside {newest}"
+                for pid, (host, generation) in older.items()
+                if is_alive(pid)
+            ]
+        alive: dict[str, set[int]] = {}
+        for host, generation in found.values():
+            alive.setdefault(host, set()).add(generation)
+        self.looks.append(Look(began, alive))

@@ -1,0 +1,99 @@
+"""Fixtures for tests of the window, and the guard that fails a test which leaves a widget, timer or Qt warning."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
+
+import shiboken6
+from PySide6.QtCore import (
+    QCoreApplication,
+    QEvent,
+    QMessageLogContext,
+    QThread,
+    QThreadPool,
+    QTimer,
+    QtMsgType,
+    qInstallMessageHandler,
+)
+from PySide6.QtWidgets import QApplication
+
+from torchyard_core.home import Home
+from torchyard_gui.theme.theme import theme
+
+BAD = (QtMsgType.QtWarningMsg, QtMsgType.QtCriticalMsg, QtMsgType.QtFatalMsg)
+# What the platform without a screen says of itself.
+EXPECTED = ("This plugin does not support",)
+POOL_ENDS_WITHIN_MS = 500
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _what_others_left_is_out_of_sight() -> None:
+    """After tests that import torch there are a million objects that the guard would look at after each test."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_on_screen(qapp: QApplication) -> Iterator[None]:
+    """Fail a test that leaves an open window, a running timer, a thread or pool of Qt, or a warning of Qt."""
+    complaints: list[str] = []
+
+    def hear(kind: QtMsgType, context: QMessageLogContext, message: str) -> None:
+        if kind in BAD and not message.startswith(EXPECTED):
+            complaints.append(f"Qt said: {message}")
+        if before is not None:
+            before(kind, context, message)
+
+    theme().set_mode("light")
+    theme().install(qapp)
+    old = set(_alive())
+    before: Callable[..., object] | None = qInstallMessageHandler(hear)
+    try:
+        yield
+        # pytest-qt has closed by now what the test gave it to close; it is deleted when the loop next turns.
+        QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete.value)
+        QCoreApplication.processEvents()
+        gc.collect()
+        # What an earlier test has left was that one's failure.
+        complaints += [words for key, words in _alive().items() if key not in old]
+        if not QThreadPool.globalInstance().waitForDone(POOL_ENDS_WITHIN_MS):
+            complaints.append("work on Qt's thread pool")
+    finally:
+        qInstallMessageHandler(before)
+        theme().set_mode("light")
+    if complaints:
+        pytest.fail("This test leaves behind: " + "; ".join(complaints), pytrace=False)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    """A user's folder with nothing in it."""
+    return Home(tmp_path / "home")
+
+
+def _alive() -> dict[int, str]:
+    """What is open or running now, each by what tells it from others, in words."""
+    alive = {
+        shiboken6.getCppPointer(widget)[0]: (
+            f"open window {type(widget).__name__} “{widget.windowTitle() or widget.objectName()}”"
+        )
+        for widget in QApplication.topLevelWidgets()
+        if widget.isVisible()
+    }
+    for thing in gc.get_objects():
+        # Not isinstance, which asks for `__class__`: torch has objects that warn when they are asked for anything.
+        if not issubclass(type(thing), QTimer | QThread) or not shiboken6.isValid(thing):
+            continue
+        key = shiboken6.getCppPointer(thing)[0]
+        if isinstance(thing, QTimer) and thing.isActive():
+            alive[key] = f"running timer of {type(thing.parent()).__name__}"
+        elif isinstance(thing, QThread) and thing.isRunning():
+            alive[key] = f"running thread {thing.objectName() or type(thing).__name__}"
+    return alive

@@ -1,0 +1,34 @@
+"""The window of somebody whose hosts are real."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pytestqt.qtbot import QtBot
+
+from tests.gui.end_to_end.person import Person
+from tests.lab import Desktop
+
+OpenWindow = Callable[..., Person]
+
+
+@pytest.fixture
+def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of the person who runs the tests plays a part."""
+    for name in [name for name in os.environ if name.startswith(("SSH_", "TORCHYARD_"))]:
+        monkeypatch.delenv(name)
+    (tmp_path / "nobody").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "nobody"))
+
+
+@pytest.fixture
+def window_of(qtbot: QtBot, nobody: None) -> OpenWindow:
+    """Opens the window of a desktop, on a file or on nothing."""
+
+    def opened(desktop: Desktop, file: Path | None = None) -> Person:
+        return Person(qtbot, desktop.home, desktop.fleet_file, file)
+
+    return opened

@@ -1,0 +1,157 @@
+"""The first start of who has no home yet, and files that are not only ours: read-only, or changed by somebody else."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QLabel
+from pytestqt.qtbot import QtBot
+
+from tests.end_to_end.running import DIGITS
+from tests.gui.end_to_end.person import Person
+from tests.gui.topology.driving import CONTROL, SHIFT
+from torchyard_gui.windows.examples import example_file
+from torchyard_gui.windows.first_steps import FirstSteps
+
+THEIRS = "# changed by somebody else\n"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A home that nobody has made yet."""
+    return tmp_path / "none" / "torchyard"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """The example, in a folder of one's own."""
+    folder = tmp_path / "digits"
+    shutil.copytree(DIGITS, folder)
+    return folder / "three-hosts.yaml"
+
+
+def rename(person: Person, name: str) -> None:
+    person.draw.on_canvas()
+    person.keys(Qt.Key.Key_Escape)
+    person.draw.fill(person.topology.inspector.design, "name", name)
+    person.draw.on_canvas()
+
+
+def test_a_first_start_shows_this_computer_and_the_way_to_the_example(qtbot: QtBot, nobody: None, home: Path) -> None:
+    person = Person(qtbot, home)
+    page = person.topology
+    assert [status.name for status in person.fleet.hosts] == ["this-computer"]
+    assert page.palette_.hosts.row_of("this-computer") is not None
+    assert not page.notice_bar.isVisible()
+    assert not page.problems.problems
+    assert not page.launch_action.isEnabled()
+    button = page.view.findChild(FirstSteps)
+    assert isinstance(button, FirstSteps)
+    person.press(button)
+    assert page.document.path == example_file()
+    assert person.draw.where("chief-0") == person.draw.where("worker-0") == "this-computer"
+    assert set(person.draw.codes()) <= {"unchecked-host"}
+
+    person.keys(Qt.Key.Key_2, CONTROL)
+    assert person.window.current == "fleet"
+    assert not person.fleet_page.notice.isVisible()
+    assert "this-computer" in person.fleet_page.rows.names
+
+    person.keys(Qt.Key.Key_3, CONTROL)
+    assert person.window.current == "runs"
+    assert person.runs.empty.isVisible()
+    assert any("No runs yet" in text.text() for text in person.runs.empty.findChildren(QLabel))
+    person.hosts_were_asked()
+    assert not page.notice_bar.isVisible()
+
+
+def test_a_read_only_file_says_so_and_is_saved_elsewhere(qtbot: QtBot, nobody: None, home: Path, file: Path) -> None:
+    file.chmod(0o444)
+    before = file.read_bytes()
+    person = Person(qtbot, home, file=file)
+    page = person.topology
+    assert "is read-only" in page.notice_bar.text
+    rename(person, "mine")
+    person.keys(Qt.Key.Key_S, CONTROL)
+    person.until(lambda: "read-only" in page.notice_bar.text and page.notice_bar.kind == "fail")
+    assert file.read_bytes() == before
+    assert page.document.is_modified
+
+    person.press(person.button(page.notice_bar, "Save as"))
+    other = file.with_name("mine.yaml")
+    person.type_file_name(other)
+    assert b"mine" in other.read_bytes()
+    assert file.read_bytes() == before
+    assert not page.notice_bar.isVisible()
+
+
+def test_a_file_changed_by_somebody_else_is_never_written_over_unasked(
+    qtbot: QtBot, nobody: None, home: Path, file: Path
+) -> None:
+    person = Person(qtbot, home, file=file)
+    page = person.topology
+    text = file.read_text()
+    rename(person, "mine")
+    file.write_text(THEIRS + text)
+    person.until(lambda: page.notice_bar.isVisible() and "was changed by somebody else" in page.notice_bar.text)
+    person.keys(Qt.Key.Key_S, CONTROL)
+    assert file.read_text() == THEIRS + text
+
+    person.press(person.button(page.notice_bar, "Keep mine"))
+    person.draw.on_canvas()
+    person.keys(Qt.Key.Key_S, CONTROL)
+    person.until(lambda: "name: mine" in file.read_text())
+    assert not page.document.is_modified
+
+    # And once more, theirs this time.
+    rename(person, "mine again")
+    file.write_text(THEIRS + text)
+    person.until(lambda: page.notice_bar.isVisible() and "was changed by somebody else" in page.notice_bar.text)
+    person.press(person.button(page.notice_bar, "Read theirs"))
+    assert page.document.value.name == "digits-three-hosts"
+    assert page.document.text == THEIRS + text
+    assert not page.document.is_modified
+
+
+def test_undoing_everything_gives_the_first_bytes_of_the_file(
+    qtbot: QtBot, nobody: None, home: Path, file: Path
+) -> None:
+    first = file.read_bytes()
+    person = Person(qtbot, home, file=file)
+    page, draw = person.topology, person.draw
+    for name in ("worker", "ps", "evaluator"):
+        draw.choose(page.palette_.roles, name)
+    draw.choose(page.palette_.hosts, "this-computer")
+    assert draw.drop(page.palette_.roles, "worker", "this-computer")
+    draw.carry("worker-0", "this-computer")
+    draw.select("worker-0", "worker-1")
+    for key in (Qt.Key.Key_C, Qt.Key.Key_V, Qt.Key.Key_D, Qt.Key.Key_X):
+        person.keys(key, CONTROL)
+    draw.select("chief-0")
+    draw.fill(page.inspector.pools.runs_with, "env", "A=1")
+    draw.fill(page.inspector.pools.pool, "hosts", "this-computer")
+    draw.on_canvas()
+    person.keys(Qt.Key.Key_Delete)
+    rename(person, "another")
+    draw.fill(page.inspector.program.program, "args", "--lr 0.1")
+    draw.fill(page.inspector.program.program, "env", "")
+    draw.pick(page.bar.strategy, page.bar.strategy.itemText(0))
+    draw.on_canvas()
+    person.keys(Qt.Key.Key_S, CONTROL)
+    steps = page.editor.stack.count()
+    assert steps >= 12, [page.editor.stack.text(step) for step in range(steps)]
+    assert file.read_bytes() != first
+
+    last = page.document.value
+    for _ in range(steps):
+        person.keys(Qt.Key.Key_Z, CONTROL)
+    assert not page.editor.stack.canUndo()
+    assert page.document.text.encode() == first
+    person.keys(Qt.Key.Key_S, CONTROL)
+    assert file.read_bytes() == first
+    for _ in range(steps):
+        person.keys(Qt.Key.Key_Z, CONTROL | SHIFT)
+    assert page.document.value == last

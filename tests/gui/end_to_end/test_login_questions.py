@@ -1,0 +1,198 @@
+"""What a login needs to know is asked in the window: once, in the open, over whatever page is shown."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from PySide6.QtCore import Qt
+from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QApplication, QLineEdit
+
+from tests.end_to_end.logins import sessions
+from tests.end_to_end.running import wait_until
+from tests.gui.end_to_end.conftest import OpenWindow
+from tests.gui.end_to_end.person import LAUNCHED_WITHIN_MS, Person
+from tests.lab import Desktop, HostSpec, Lab
+from tests.lab.keys import make_key
+from tests.lab_fixtures import LabFactory
+from torchyard_gui.bridge.host_status import HostStatus
+from torchyard_gui.fleet.words import sentence
+from torchyard_gui.windows.login_dialog import LoginDialog
+
+pytestmark = pytest.mark.lab
+
+PASSPHRASE = "correct horse battery"
+PASSWORD = "s3cret-of-lee"
+MakeDesktop = Callable[..., Desktop]
+
+
+@pytest.fixture(scope="module")
+def hosts(module_lab: LabFactory) -> Lab:
+    """Two that take a key of its own each, and one that wants a password."""
+    passwords = ("PasswordAuthentication yes", "PubkeyAuthentication no")
+    return module_lab(
+        hosts=["gpu-a", "gpu-b", HostSpec("gpu-c", user="lee", sshd=passwords, passwords={"lee": PASSWORD})]
+    )
+
+
+@pytest.fixture
+def locked(hosts: Lab, tmp_path: Path) -> Path:
+    """A key with a passphrase, which the hosts take."""
+    path = tmp_path / "locked"
+    public = make_key(path, "locked", PASSPHRASE)
+    for name in ("gpu-a", "gpu-b"):
+        folder = hosts[name].home / ".ssh"
+        folder.mkdir(exist_ok=True)
+        (folder / "authorized_keys").write_text(public + "\n")
+    return path
+
+
+@pytest.fixture
+def desktop_of(hosts: Lab, locked: Path, make_desktop: MakeDesktop) -> Callable[..., Desktop]:
+    """A desktop with these hosts, whose only key is the locked one."""
+
+    def made(*names: str) -> Desktop:
+        desktop = make_desktop(hosts)
+        lines = [
+            f"  - {{name: {name}, address: {hosts[name].address}, identity_file: {locked}, "
+            f"user: {'lee' if name == 'gpu-c' else 'root'}}}\n"
+            for name in names
+        ]
+        desktop.fleet_file.write_text("version: 1\nhosts:\n" + "".join(lines))
+        return desktop
+
+    return made
+
+
+def shown(person: Person) -> LoginDialog | None:
+    """What is asked now."""
+    found = [box for box in person.window.findChildren(LoginDialog) if box.isVisible() and not box.waiting.is_answered]
+    assert len(found) <= 1, "two questions at once"
+    return found[0] if found else None
+
+
+def asked(person: Person) -> LoginDialog:
+    """Waits until something is asked, and the keyboard is there."""
+    person.until(lambda: shown(person) is not None, LAUNCHED_WITHIN_MS)
+    dialog = shown(person)
+    assert dialog is not None
+    person.until(lambda: QApplication.focusWidget() is dialog.field)
+    return dialog
+
+
+def answer(person: Person, text: str) -> LoginDialog:
+    """Types into what is asked, and Enter."""
+    dialog = asked(person)
+    QTest.keyClicks(dialog.field, text)
+    person.keys(Qt.Key.Key_Return)
+    return dialog
+
+
+def host(person: Person, name: str) -> HostStatus:
+    status = person.fleet.status(name)
+    assert status is not None
+    return status
+
+
+def waiting_logins() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("background-")]
+
+
+def test_a_locked_key_is_asked_for_once_for_all_hosts(
+    window_of: OpenWindow, desktop_of: Callable[..., Desktop], hosts: Lab
+) -> None:
+    desktop = desktop_of("gpu-a", "gpu-b")
+    person = window_of(desktop)
+
+    dialog = asked(person)
+    assert not dialog.isModal()
+    assert "locked" in dialog.waiting.question.about
+    assert dialog.field.echoMode() == QLineEdit.EchoMode.Password
+    assert not dialog.complaint.isVisible()
+    answer(person, PASSPHRASE)
+    person.hosts_were_asked()
+
+    assert [status.has_no_agent for status in person.fleet.hosts] == [True, True]
+    person.fleet_page.check_all()
+    person.hosts_were_asked()
+    assert shown(person) is None
+    for path in desktop.home.rglob("*"):
+        assert not path.is_file() or PASSPHRASE.encode() not in path.read_bytes(), path
+
+
+def test_a_wrong_answer_is_asked_again_with_why(window_of: OpenWindow, desktop_of: Callable[..., Desktop]) -> None:
+    person = window_of(desktop_of("gpu-a"))
+
+    answer(person, "wrong")
+    dialog = answer(person, PASSPHRASE)
+    assert "does not open the key" in dialog.complaint.text
+    person.hosts_were_asked()
+
+    assert host(person, "gpu-a").has_no_agent
+
+
+def test_giving_up_is_told_on_the_hosts_card_and_asked_again_only_when_somebody_tries(
+    window_of: OpenWindow, desktop_of: Callable[..., Desktop]
+) -> None:
+    person = window_of(desktop_of("gpu-a"))
+
+    question = asked(person).waiting.question
+    person.keys(Qt.Key.Key_Escape)
+    person.hosts_were_asked()
+
+    status = host(person, "gpu-a")
+    assert status.state == "login refused"
+    assert "no right passphrase was given for the key" in sentence(status)
+    assert "Try again when you have it" in sentence(status)
+    assert person.fleet.questions.ask(question) is None  # what tries again by itself asks nobody
+
+    person.fleet_page.take_way_out("gpu-a", "check")
+    answer(person, PASSPHRASE)
+    person.hosts_were_asked()
+    assert host(person, "gpu-a").has_no_agent
+
+
+def test_several_hosts_ask_one_after_the_other(window_of: OpenWindow, desktop_of: Callable[..., Desktop]) -> None:
+    person = window_of(desktop_of("gpu-a", "gpu-c"))
+
+    answers = {"the key": PASSPHRASE, "lee on": PASSWORD}
+    for _ in range(2):
+        about = asked(person).waiting.question.about
+        words = next(words for words in answers if about.startswith(words))
+        answer(person, answers.pop(words))
+        person.until(lambda: shown(person) is None or len(answers) > 0)
+    person.hosts_were_asked()
+
+    assert [status.has_no_agent for status in person.fleet.hosts] == [True, True]
+
+
+def test_a_window_that_is_closed_while_it_asks_leaves_no_login_behind(
+    window_of: OpenWindow, desktop_of: Callable[..., Desktop], hosts: Lab
+) -> None:
+    person = window_of(desktop_of("gpu-a", "gpu-c"))
+    asked(person)
+    assert waiting_logins()
+
+    assert person.window.close()
+
+    assert not person.window.isVisible()
+    assert shown(person) is None
+    wait_until(lambda: not waiting_logins(), within_s=10)
+    assert sessions(hosts["gpu-a"]) == 0
+
+
+def test_calling_the_check_off_takes_the_question_back(
+    window_of: OpenWindow, desktop_of: Callable[..., Desktop]
+) -> None:
+    person = window_of(desktop_of("gpu-a", "gpu-c"))
+    asked(person)
+
+    person.fleet_page.cancel()
+
+    assert shown(person) is None
+    wait_until(lambda: not waiting_logins(), within_s=10)
+    person.qtbot.wait(0)
+    assert shown(person) is None

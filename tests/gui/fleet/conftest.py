@@ -1,0 +1,7 @@
+"""Fixtures of these tests."""
+
+from __future__ import annotations
+
+from tests.gui.fleet.hosts import desktop_model
+
+__all__ = ["desktop_model"]

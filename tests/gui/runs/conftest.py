@@ -1,0 +1,58 @@
+"""The Runs page over acted runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from PySide6.QtWidgets import QVBoxLayout, QWidget
+
+from tests.core.examples import host
+from tests.gui.runs.acting import Acting, close, runs_model
+from torchyard_core.home import Home
+from torchyard_gui.runs.page import RunsPage
+
+MakePage = Callable[..., RunsPage]
+
+
+@pytest.fixture
+def run() -> Acting:
+    return Acting((host("gpu-a", 2), host("gpu-b", 2)))
+
+
+@pytest.fixture
+def make_page(qtbot: Any, home: Home) -> Iterator[MakePage]:
+    """A page over acted runs, on the screen."""
+    made: list[tuple[RunsPage, QWidget]] = []
+
+    def make(*runs: Acting) -> RunsPage:
+        page = RunsPage(runs_model(home, *runs))
+        window = QWidget()
+        layout = QVBoxLayout(window)
+        layout.addWidget(page.bar)
+        layout.addWidget(page, 1)
+        qtbot.addWidget(window)
+        window.resize(1200, 800)
+        window.show()
+        with qtbot.waitActive(window):
+            window.activateWindow()
+        page.list.setFocus()
+        made.append((page, window))
+        return page
+
+    yield make
+    for page, _ in made:
+        page.close_feeds()
+        close(page.model)
+
+
+@pytest.fixture
+def page(qtbot: Any, home: Home, run: Acting, make_page: MakePage) -> RunsPage:
+    """A page with one live run."""
+    run.note(home)
+    run.start()
+    made = make_page(run)
+    qtbot.waitUntil(lambda: made.feed is not None and made.feed.was_heard)
+    qtbot.waitUntil(lambda: all(link.hears("telemetry") for link in run.links.values()))
+    return made

@@ -1,0 +1,121 @@
+"""Plots draw no more than can be seen, lose no peak, and are moved through time by wheel and keys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from PySide6.QtCore import Qt
+from PySide6.QtTest import QTest
+
+from tests.gui.runs.acting import Acting
+from torchyard_gui.runs.page import RunsPage
+from torchyard_gui.runs.plots import Plots
+from torchyard_gui.runs.thinning import calmed, extremes
+
+HOUR = 3600
+
+
+@pytest.fixture
+def plots(qtbot: Any, page: RunsPage, run: Acting) -> Plots:
+    """Of a run whose four replicas have an hour behind them."""
+    assert page.feed is not None
+    for track in page.feed.picture.tracks.values():
+        for second in range(HOUR):
+            use = 1.0 if second == 1234 else 60.0 + second % 7
+            values = {"gpu": use, "loss": 5.0 - second / HOUR, "throughput": 70.0, "gpu_memory_mb": 3000.0}
+            track.ring.append(1_000_000.0 + second, values)
+    page.actions_.plots.trigger()
+    made = page.run_view.plots
+    made.refresh()
+    return made
+
+
+def seconds_shown(plots: Plots) -> float:
+    low, high = plots.time_range
+    return high - low
+
+
+def test_an_hour_is_drawn_in_as_many_points_as_there_are_pixels(plots: Plots) -> None:
+    times, values = plots.curve("use", "worker-0").getData()
+    assert len(values) < HOUR / 4
+    assert values.min() == 1.0  # of one second among 3,600
+    assert (times[0], times[-1]) == (1_000_000.0, 1_000_000.0 + HOUR - 1)
+    assert seconds_shown(plots) >= HOUR - 1
+
+
+def test_keys_zoom_and_move_and_show_all_again(qtbot: Any, plots: Plots) -> None:
+    pane = plots._plots["loss"]
+    pane.setFocus()
+    QTest.keyClick(pane, Qt.Key.Key_Plus)
+    QTest.keyClick(pane, Qt.Key.Key_Plus)
+    assert seconds_shown(plots) == pytest.approx(HOUR / 1.5**2, rel=0.05)
+    times, _ = plots.curve("loss", "worker-0").getData()
+    assert times[0] > 1_000_000.0 + 600  # only what can be seen is drawn, …
+    assert plots.time_range == pytest.approx(plots._plots["use"].getPlotItem().getViewBox().viewRange()[0])
+    before = plots.time_range
+    QTest.keyClick(pane, Qt.Key.Key_Right)
+    assert plots.time_range[0] > before[0]
+    for _ in range(12):
+        QTest.keyClick(pane, Qt.Key.Key_Plus)
+    times, _ = plots.curve("loss", "worker-0").getData()
+    assert len(times) <= seconds_shown(plots) + 3  # … and close up, every sample
+    QTest.keyClick(pane, Qt.Key.Key_0)
+    assert seconds_shown(plots) >= HOUR - 1
+
+
+def test_a_curve_without_news_is_not_made_again(plots: Plots, page: RunsPage) -> None:
+    page.run_view.plots.refresh()
+    same, grown = plots.curve("loss", "worker-0").yData, plots.curve("loss", "worker-1").yData
+    assert page.feed is not None
+    page.feed.picture.tracks["worker-1"].ring.append(1_000_000.0 + HOUR - 0.5, {"loss": 4.0})
+    plots.refresh()
+    assert plots.curve("loss", "worker-0").yData is same
+    assert plots.curve("loss", "worker-1").yData is not grown
+
+
+def test_before_the_first_samples_it_says_so(page: RunsPage) -> None:
+    page.actions_.plots.trigger()
+    assert page.run_view.plots.nothing.isVisible()
+    assert page.run_view.plots.nothing.title.text() == "No curves yet"
+
+
+def test_gaps_stay_gaps() -> None:
+    times = np.arange(10_000.0)
+    values = np.ones(10_000, np.float32)
+    values[4000:6000] = np.nan
+    thin_times, thin_values = extremes(times, values, 0, 10_000, 400)
+    assert len(thin_times) <= 500
+    inside = (thin_times > 4100) & (thin_times < 5900)
+    assert np.isnan(thin_values[inside]).all()
+    assert not np.isnan(thin_values[~inside & ((thin_times < 3900) | (thin_times > 6100))]).any()
+
+
+def test_points_do_not_tremble_as_a_curve_grows() -> None:
+    values = np.random.default_rng(3).random(9000).astype(np.float32)
+    times = np.arange(9000.0)
+    before = extremes(times[:8000], values[:8000], 0, 9000, 400)
+    after = extremes(times[:8010], values[:8010], 0, 9000, 400)
+    same = len(before[0]) - 4
+    assert (before[0][:same] == after[0][:same]).all()
+    assert (before[1][:same] == after[1][:same]).all()
+
+
+def test_a_tremble_is_no_storm(plots: Plots, page: RunsPage) -> None:
+    assert page.feed is not None
+    for track in page.feed.picture.tracks.values():
+        for second in range(HOUR, HOUR + 60):
+            values = {"gpu": 60.0, "loss": 0.40, "throughput": 71.0 + second % 7, "gpu_memory_mb": 3000.0}
+            track.ring.append(1_000_000.0 + second, values)
+    plots.refresh()
+
+    def shown(kind: str) -> tuple[float, float]:
+        low, high = plots._plots[kind].getPlotItem().getViewBox().viewRange()[1]
+        return low, high
+
+    assert shown("throughput")[0] == 0.0
+    assert shown("throughput")[1] == pytest.approx(77, rel=0.1)
+    assert shown("memory")[0] == 0.0
+    assert calmed(0.41, 0.43) == pytest.approx((0.334, 0.506))
+    assert calmed(0.4, 5.0) == (0.4, 5.0)

@@ -1,0 +1,136 @@
+"""A run that starts again says why, for whom it waits and until when, and how often each replica was started again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from PySide6.QtCore import Qt
+from PySide6.QtTest import QTest
+
+from tests.gui.runs.acting import BEGAN, Acting
+from tests.gui.runs.test_run_picture import picture_of, tell
+from torchyard_gui.bridge.run_parts import Waiting, waiting_in
+from torchyard_gui.canvas import words as canvas_words
+from torchyard_gui.canvas.content import racks_of
+from torchyard_gui.runs.needs_you import needs_of
+from torchyard_gui.runs.page import RunsPage
+from torchyard_gui.runs.replica_table import STATE
+from torchyard_gui.runs.words import clock, moment_in_words
+
+CAUSE = "worker-1 on gpu-b: exited with 1: RuntimeError: bad batch"
+LOST = "gpu-b was lost: not heard of for 10 s"
+
+
+def state(run: Acting, name: str, at: float, how: str, **more: Any) -> None:
+    host = next(replica.host for replica in run.plan.replicas if replica.name == name)
+    run.play("replica_state", at, replica=name, host=host, state=how, exit_code=None, restarts=0, **more)
+
+
+def restart(run: Acting, at: float = 20.0, generation: int = 1, cause: str = CAUSE) -> None:
+    """The trainers end, and are about to start again."""
+    for replica in run.plan.replicas:
+        why = {"reason": cause.partition(": ")[2]} if cause.startswith(replica.name) else {}
+        state(run, replica.name, at, "failed" if why else "stopped", **why)
+    run.play("gang_restart", at + 1, gang="trainers", generation=generation, cause=cause)
+    run.play("run_state", at + 1, state="restarting", reason=cause)
+
+
+def up_again(run: Acting, at: float, generation: int = 1) -> None:
+    for replica in run.plan.replicas:
+        where = {"replica": replica.name, "host": replica.host, "exit_code": None, "restarts": generation}
+        run.play("replica_state", at, state="running", **where)
+    run.play("run_state", at, state="running")
+
+
+def lose_gpu_b(run: Acting, at: float = 20.0) -> float:
+    """A host goes, and the run waits for it. Returns until when."""
+    for replica in run.plan.replicas:
+        if replica.host == "gpu-b":
+            state(run, replica.name, at, "lost", reason=LOST)
+        else:
+            state(run, replica.name, at, "stopped")
+    run.play("gang_restart", at + 1, gang="trainers", generation=1, cause=LOST)
+    run.play("run_state", at + 1, state="restarting", reason=LOST)
+    wait = f"{LOST}; waiting up to 600 s for gpu-b to come back"
+    run.play("run_state", at + 2, state="restarting", reason=wait)
+    return BEGAN + at + 2 + 600
+
+
+def test_what_a_run_waits_for_is_read_from_its_reason() -> None:
+    assert waiting_in("gpu-b was lost: x; waiting up to 60 s for gpu-b and gpu-c to come back", 100.0) == Waiting(
+        "gpu-b was lost: x", "gpu-b and gpu-c", 160.0
+    )
+    assert waiting_in(CAUSE, 100.0) is None
+
+
+def test_a_restart_is_told_with_its_cause_and_then_is_over() -> None:
+    run = Acting()
+    run.start()
+    restart(run)
+    picture = picture_of(run)
+    tell(picture, run)
+    assert (picture.state, picture.reason, picture.restarts) == ("restarting", CAUSE, 1)
+    assert [need.title for need in needs_of(picture)] == ["worker-1 failed"]
+    assert moment_in_words(picture.moments[-2]) == f"trainers, restart 1: {CAUSE}"
+
+    up_again(run, 30)
+    restart(run, 40, generation=2)
+    up_again(run, 50, generation=2)
+    tell(picture, run)
+    assert (picture.state, picture.reason, picture.restarts) == ("running", "", 2)
+    assert {track.restarts for track in picture.tracks.values()} == {2}
+    assert needs_of(picture) == []
+    assert sum(moment.kind == "restart" for moment in picture.moments) == 2
+
+
+def test_a_lost_host_is_waited_for_until_a_time() -> None:
+    run = Acting()
+    run.start()
+    until = lose_gpu_b(run)
+    picture = picture_of(run)
+    tell(picture, run)
+    assert picture.waiting == Waiting(LOST, "gpu-b", until)
+    needs = needs_of(picture)
+    assert [need.title for need in needs] == ["Waiting for gpu-b"]
+    assert clock(until, exact=True) in needs[0].detail
+    # Both are told: that it restarts, and that it waits.
+    told = [moment_in_words(moment) for moment in picture.moments[-2:]]
+    assert told == [f"restarting: {LOST}", f"restarting: waiting for gpu-b until {clock(until, exact=True)}"]
+    # A report that comes later does not move the time.
+    run.play("report", 100, replica="chief-0", step=1)
+    tell(picture, run)
+    assert picture.waiting.until == until
+
+
+def test_the_page_shows_the_restart_and_leads_to_the_log(qtbot: Any, page: RunsPage, run: Acting) -> None:
+    run.logs["worker-1"] = b"RuntimeError: bad batch\n"
+    restart(run)
+    view = page.run_view
+    qtbot.waitUntil(lambda: view.notice.isVisible())
+    assert view.notice.text == f"The run restarts: {CAUSE}."
+    assert view.notice.kind == "warn"
+    assert page.bar.state.text() == "restarting · 1 restart"
+    assert view.side.timeline.texts[:2] == [f"restarting: {CAUSE}", f"trainers, restart 1: {CAUSE}"]
+    QTest.mouseClick(view.notice.buttons[0], Qt.MouseButton.LeftButton)
+    qtbot.waitUntil(lambda: "RuntimeError: bad batch" in view.log.view.shown_lines)
+
+    up_again(run, 30)
+    qtbot.waitUntil(lambda: not view.notice.isVisible())
+    assert "running" in page.bar.state.text()
+    assert page.bar.state.text().endswith("1 restart")
+    page.actions_.table.trigger()
+    model = view.table.model()
+    assert model.index(0, STATE).data() == "running, 1 restart"
+    chip = next(chip for rack in racks_of(run.plan, run.facts) for chip in rack.chips if chip.name == "worker-0")
+    assert page.feed is not None
+    assert "restarted once" in canvas_words.described(chip, page.feed.look_of("worker-0"))
+
+
+def test_the_page_says_for_whom_it_waits(qtbot: Any, page: RunsPage, run: Acting) -> None:
+    until = lose_gpu_b(run)
+    bar = page.bar
+    qtbot.waitUntil(lambda: "waiting" in bar.state.text())
+    time = clock(until, exact=True)
+    assert bar.state.text() == f"restarting · waiting for gpu-b until {time} · 1 restart"
+    assert page.run_view.notice.text == f"The run restarts: {LOST}. It waits for gpu-b until {time}."
+    assert not page.run_view.notice.buttons

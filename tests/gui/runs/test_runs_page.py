@@ -1,0 +1,232 @@
+"""The Runs page, by mouse and keys: which runs there are, one of them live, its log, and what can be done."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from PySide6.QtCore import QPoint, Qt
+from PySide6.QtTest import QTest
+
+from tests.core.examples import host
+from tests.gui.runs.acting import Acting
+from tests.gui.runs.conftest import MakePage
+from torchyard_core.home import Home
+from torchyard_core.topology.file import dump
+from torchyard_gui.runs.page import RunsPage
+from torchyard_gui.runs.replica_table import GPUS, PAST, USE
+
+LEFT = Qt.MouseButton.LeftButton
+
+
+def labels(page: RunsPage) -> list[str]:
+    model = page.list_model
+    return [str(model.index(row).data()) for row in range(model.rowCount())]
+
+
+def test_without_runs_the_page_says_what_to_do_first(qtbot: Any, make_page: MakePage) -> None:
+    page = make_page()
+    assert page.empty.isVisible()
+    assert not page.run_view.isVisible()
+    assert page.bar.name.text() == "Runs"
+    with qtbot.waitSignal(page.launch_wanted):
+        QTest.mouseClick(page.empty.buttons[0], LEFT)
+    assert not any(action.isEnabled() for action in (page.actions_.stop, page.actions_.fetch, page.actions_.copy))
+
+
+def test_live_runs_stand_above_past_ones_and_a_click_shows_one(
+    qtbot: Any, home: Home, run: Acting, make_page: MakePage
+) -> None:
+    old = Acting((host("gpu-x", 1),), "{name: w, role: worker, replicas: 1, gpus: 1}", name="old", run_id="20250101-a")
+    old.start()
+    old.end("succeeded", "")
+    run.note(home)
+    run.start()
+    page = make_page(run, old)
+    qtbot.waitUntil(lambda: labels(page) == ["Live", "digits", "Past", "old"])
+    assert page.feed is not None
+    assert page.feed.run.name == "digits"
+    rect = page.list.visualRect(page.list_model.index(3))
+    QTest.mouseClick(page.list.viewport(), LEFT, pos=rect.center())
+    assert page.feed.run.name == "old"
+    qtbot.waitUntil(lambda: "succeeded" in page.bar.state.text())
+    QTest.keyClicks(page.search, "dig")
+    assert labels(page) == ["Live", "digits"]
+
+
+def test_a_run_that_was_just_launched_is_shown(qtbot: Any, home: Home, run: Acting, make_page: MakePage) -> None:
+    page = make_page(run)
+    run.note(home)
+    run.start()
+    page.show_run(run.run_id)
+    qtbot.waitUntil(lambda: page.feed is not None and page.feed.run.run_id == run.run_id)
+    qtbot.waitUntil(lambda: page.run_view.scene.names == ["chief-0", "worker-0", "worker-1", "worker-2"])
+
+
+def test_what_is_measured_is_on_the_page(qtbot: Any, page: RunsPage, run: Acting) -> None:
+    run.measure(10)
+    run.measure(11)
+    qtbot.waitUntil(lambda: "samples/s" in page.bar.state.text(), timeout=8000)
+    assert page.run_view.side.plots["throughput"].accessibleName().endswith("samples/s")
+    page.actions_.table.trigger()
+    assert page.run_view.view == "table"
+    model = page.run_view.table.model()
+    assert model.rowCount() == 4
+    assert model.index(0, USE).data().endswith(" %")
+
+
+def test_what_is_chosen_in_one_view_is_chosen_in_all(qtbot: Any, page: RunsPage, run: Acting) -> None:
+    view = page.run_view
+    page.actions_.table.trigger()
+    for row, how in ((1, Qt.KeyboardModifier.NoModifier), (3, Qt.KeyboardModifier.ControlModifier)):
+        rect = view.table.visualRect(view.table.model().index(row, 0))
+        QTest.mouseClick(view.table.viewport(), LEFT, how, rect.center())
+    assert view.chosen == ["worker-0", "worker-2"]
+    assert view.scene.selection == ["worker-0", "worker-2"]
+    assert view.plots.names == ["worker-0", "worker-2"]
+    view.scene.set_selection(["worker-1"])
+    assert view.table.chosen() == ["worker-1"]
+    assert view.log.replica.currentText() == "worker-1"
+
+
+def test_a_column_sorts_by_values(qtbot: Any, page: RunsPage, run: Acting) -> None:
+    for name, use in (("gpu-a", 50.0), ("gpu-b", 90.0)):
+        run.links[name].say("telemetry", run.sample(name, 10.0, loss=1.0, use=use))
+    tracks = page.feed.picture.tracks  # type: ignore[union-attr]
+    qtbot.waitUntil(lambda: all(len(track.ring) for track in tracks.values()))
+    page.actions_.table.trigger()
+    table = page.run_view.table
+    header = table.horizontalHeader()
+    at = QPoint(header.sectionViewportPosition(USE) + 20, header.height() // 2)
+    QTest.mouseClick(header.viewport(), LEFT, pos=at)
+    hosts = [table.model().index(row, 2).data() for row in range(4)]
+    assert hosts in (["gpu-a", "gpu-a", "gpu-b", "gpu-b"], ["gpu-b", "gpu-b", "gpu-a", "gpu-a"])
+    page.run_view.find.setText("gpu-b")
+    assert table.model().rowCount() == 2
+
+
+def test_stop_asks_first_and_can_kill(qtbot: Any, page: RunsPage, run: Acting) -> None:
+    QTest.keyClick(page.list, Qt.Key.Key_Period, Qt.KeyboardModifier.ControlModifier)
+    dialog = page._stop_dialog
+    assert dialog is not None
+    assert not dialog.isModal() or dialog.windowModality() == Qt.WindowModality.WindowModal
+    QTest.mouseClick(dialog.keep, LEFT)
+    assert run.stopped == []
+    qtbot.waitUntil(lambda: page._stop_dialog is None)
+    page.actions_.stop.trigger()
+    dialog = page._stop_dialog
+    assert dialog is not None
+    dialog.force.setChecked(True)
+    QTest.mouseClick(dialog.stop, LEFT)
+    qtbot.waitUntil(lambda: bool(run.stopped))
+    assert run.stopped[0]["force"] is True
+    run.end("stopped", "stopped by somebody")
+    qtbot.waitUntil(lambda: not page.actions_.stop.isEnabled())
+
+
+def test_a_lost_connection_shows_as_of_when_and_never_failed(qtbot: Any, page: RunsPage, run: Acting) -> None:
+    run.measure(10)
+    qtbot.waitUntil(lambda: len(page.feed.picture.totals) > 0)  # type: ignore[union-attr]
+    for name in run.links:
+        run.down.add(name)
+        run.links[name].break_off()
+    qtbot.waitUntil(lambda: "as of" in page.bar.state.text())
+    assert "does not answer" in page.run_view.notice.text
+    assert page.run_view.notice.kind == "warn"
+    qtbot.waitUntil(lambda: all(look.is_unknown for look in page.feed.looks.values()))  # type: ignore[union-attr]
+    everything = [page.bar.state.text(), page.run_view.notice.text, *page.run_view.side.timeline.texts]
+    assert not any("failed" in text for text in everything)
+
+
+def test_a_failure_has_its_cause_and_its_log(qtbot: Any, page: RunsPage, run: Acting) -> None:
+    run.logs["worker-1"] = b"epoch 1\nValueError: bad\n"
+    run.fail("worker-1", "exited with 1: ValueError: bad")
+    notice = page.run_view.notice
+    qtbot.waitUntil(lambda: "ValueError: bad" in notice.text)
+    assert notice.kind == "fail"
+    QTest.mouseClick(notice.buttons[0], LEFT)
+    qtbot.waitUntil(lambda: page.run_view.log.view.shown_lines == ["epoch 1", "ValueError: bad"])
+    assert page.run_view.log.is_open
+
+
+def test_edit_a_copy_gives_what_was_run(qtbot: Any, page: RunsPage, run: Acting) -> None:
+    with qtbot.waitSignal(page.edit_copy) as caught:
+        page.actions_.copy.trigger()
+    assert caught.args == [dump(run.topology)]
+
+
+def test_files_come_home(qtbot: Any, page: RunsPage, run: Acting, tmp_path: Path) -> None:
+    assert page.feed is not None
+    page.fetch(page.feed.run, tmp_path / "here")
+    qtbot.waitUntil(lambda: "2 files fetched" in page.run_view.work.text)
+    assert (tmp_path / "here" / "gpu-b" / "outputs" / "model.pt").read_bytes() == b"model"
+
+
+def test_a_folder_that_cannot_be_written_is_told_as_it_is(
+    qtbot: Any, page: RunsPage, run: Acting, tmp_path: Path
+) -> None:
+    (tmp_path / "here").write_text("a file")
+    assert page.feed is not None
+    page.fetch(page.feed.run, tmp_path / "here")
+    qtbot.waitUntil(lambda: "cannot be written" in page.run_view.work.text)
+    assert page.run_view.work.kind == "fail"
+
+
+def test_nothing_is_asked_of_hosts_while_nobody_looks(qtbot: Any, page: RunsPage, run: Acting) -> None:
+    page.hide()
+    before = len(run.links["gpu-a"].asked)
+    qtbot.wait(300)
+    later = [method for method, _ in run.links["gpu-a"].asked[before:] if method != "logs.read"]
+    assert later == []
+
+
+def test_the_keyboard_reaches_everything(qtbot: Any, page: RunsPage, run: Acting) -> None:
+    run.fail("worker-1", "exited with 1: ValueError: bad")
+    qtbot.waitUntil(lambda: bool(page.run_view.side.needs.needs))
+    view, window = page.run_view, page.window()
+    page.actions_.table.trigger()
+    view.log.set_open(True)
+    wanted = {
+        "the search for runs": page.search,
+        "the list": page.list,
+        "the search for replicas": view.find,
+        "the table": view.table,
+        "whose log": view.log.replica,
+        "search in the log": view.log.search,
+        "the log": view.log.view,
+        "events": view.side.timeline,
+    }
+    reached = set()
+    for _ in range(60):
+        QTest.keyClick(window.focusWidget() or window, Qt.Key.Key_Tab)
+        reached.add(window.focusWidget())
+    assert {name for name, widget in wanted.items() if widget not in reached} == set()
+    assert reached & {page.bar.views.button(key) for key in ("canvas", "table", "plots")}  # arrows do the rest
+    # Cards come and go; they are reached too.
+    assert any(widget is not None and widget.accessibleName().startswith("worker-1 failed") for widget in reached)
+    unnamed = [
+        widget
+        for widget in reached
+        if widget is not None and not (widget.accessibleName() or getattr(widget, "text", str)())
+    ]
+    assert unnamed == []
+
+
+def test_enter_in_the_table_opens_the_log(qtbot: Any, page: RunsPage, run: Acting) -> None:
+    page.actions_.table.trigger()
+    table = page.run_view.table
+    table.setFocus()
+    table.setCurrentIndex(table.model().index(2, 0))
+    QTest.keyClick(table, Qt.Key.Key_Return)
+    assert page.run_view.log.is_open
+    assert page.run_view.log.replica.currentText() == "worker-1"
+
+
+def test_a_narrow_table_leaves_room_for_its_curves(page: RunsPage) -> None:
+    page.actions_.table.trigger()
+    table = page.run_view.table
+    table.resize(700, 400)
+    assert sum(table.columnWidth(column) for column in range(PAST + 1)) <= 700
+    assert table.isColumnHidden(GPUS)
+    table.resize(1000, 400)
+    assert not table.isColumnHidden(GPUS)

@@ -1,0 +1,25 @@
+"""`make screenshots` draws what there is to see, a live run included."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from PySide6.QtGui import QImage
+from pytestqt.qtbot import QtBot
+from tools import screenshots
+
+
+def test_a_live_run_is_drawn_light_and_dark(qtbot: QtBot, tmp_path: Path) -> None:
+    assert screenshots.main([str(tmp_path), "--pages", "fleet,live", "--states", "one", "--sizes", "1280x800"]) == 0
+    names = sorted(path.stem for path in tmp_path.glob("*.png"))
+    pages = ("fleet-one", "live-one", "live-one-log")
+    assert names == sorted(f"{page}-{mode}-1280x800" for page in pages for mode in ("light", "dark"))
+    for name in names:
+        picture = QImage(str(tmp_path / f"{name}.png"))
+        assert (picture.width(), picture.height()) == (1280, 800)
+        canvas = picture.pixelColor(500, 400).lightness()
+        assert canvas > 200 if "light" in name else canvas < 60
+    # Log lines, and a run that is called running: the pictures with and without the log are not the same.
+    assert QImage(str(tmp_path / "live-one-light-1280x800.png")) != QImage(
+        str(tmp_path / "live-one-log-light-1280x800.png")
+    )

@@ -1,0 +1,116 @@
+"""The theme holds or follows, tells when it changes, and icons go with it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from PySide6.QtCore import QRectF
+from PySide6.QtGui import QAction, QColor, QImage, QPainter
+from PySide6.QtWidgets import QMainWindow, QPushButton, QWidget
+from pytestqt.qtbot import QtBot
+
+import torchyard_gui
+from torchyard_gui.theme.icons import icon, paint_role_badge, paint_state, pixmap, refresh_icons, role_icon
+from torchyard_gui.theme.marks import COLORS, LETTERS, STATES
+from torchyard_gui.theme.theme import theme
+from torchyard_gui.theme.tokens import DARK, LIGHT
+
+
+def test_dark_changes_every_colour_and_says_so(qtbot: QtBot) -> None:
+    pen, brush = theme().pen("hair"), theme().brush("s2")
+    with qtbot.waitSignal(theme().changed):
+        theme().set_mode("dark")
+    assert theme().tokens is DARK
+    assert theme().color("s2") == QColor(DARK.s2)
+    assert theme().pen("hair").color() == QColor(DARK.hair) != pen.color()
+    assert theme().brush("s2").color() != brush.color()
+
+
+def test_the_same_mode_again_says_nothing(qtbot: QtBot) -> None:
+    with qtbot.assertNotEmitted(theme().changed):
+        theme().set_mode("light")
+    assert theme().tokens is LIGHT
+
+
+def test_pens_are_made_once(qapp: object) -> None:
+    assert theme().pen("edge", 3) is theme().pen("edge", 3)
+
+
+def test_the_application_wears_the_theme(qtbot: QtBot) -> None:
+    plain, button = QWidget(), QPushButton("Launch")
+    qtbot.addWidget(plain)
+    qtbot.addWidget(button)
+    theme().set_mode("dark")
+    assert plain.grab().toImage().pixelColor(2, 2) == QColor(DARK.s1)
+    assert button.grab().toImage().pixelColor(button.rect().center().x(), 4) == QColor(DARK.s2)
+
+
+def test_an_icon_of_an_action_and_of_a_button_follows_the_theme(qtbot: QtBot) -> None:
+    window = QMainWindow()
+    qtbot.addWidget(window)
+    action = QAction(icon("undo"), "Undo", window)
+    button = QPushButton(role_icon("worker"), "Worker", window)
+    theme().set_mode("dark")
+    refresh_icons()
+    assert ink_of(action.icon().pixmap(16).toImage()) == DARK.text2.lower()
+    assert DARK.worker.lower() in inks_of(button.icon().pixmap(20).toImage())
+
+
+def test_a_pixmap_is_sharp_on_a_dense_screen(qapp: object) -> None:
+    image = pixmap("search", 16, "text", ratio=2)
+    assert (image.width(), image.deviceIndependentSize().width()) == (32, 16)
+
+
+@pytest.mark.parametrize("role", LETTERS)
+def test_a_badge_has_the_colour_of_its_role_and_a_letter_in_it(qapp: object, role: str) -> None:
+    inks = inks_of(drawn(lambda painter, rect: paint_role_badge(painter, rect, role)))
+    assert {getattr(LIGHT, role).lower(), LIGHT.on_role.lower()} <= inks
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_every_state_has_a_mark(qapp: object, state: str) -> None:
+    assert inks_of(drawn(lambda painter, rect: paint_state(painter, rect, state)))
+    assert state in COLORS
+
+
+def test_a_state_without_a_word_is_drawn_as_unknown(qapp: object) -> None:
+    made_up = drawn(lambda painter, rect: paint_state(painter, rect, "made up"))
+    assert made_up == drawn(lambda painter, rect: paint_state(painter, rect, "unknown"))
+
+
+def test_no_file_but_the_tokens_has_a_colour_in_it() -> None:
+    found = [
+        f"{file.name}:{number}"
+        for file in Path(torchyard_gui.__file__).parent.rglob("*.py")
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1)
+        if file.name != "tokens.py" and has_colour(line)
+    ]
+    assert found == []
+
+
+def has_colour(line: str) -> bool:
+    return re.search(r"[\"'(]#[0-9A-Fa-f]{6}\b|QColor\(\d|GlobalColor\.(?!transparent)", line) is not None
+
+
+def drawn(paint: Callable[[QPainter, QRectF], None]) -> QImage:
+    image = QImage(64, 64, QImage.Format.Format_ARGB32_Premultiplied)
+    image.fill(0)
+    painter = QPainter(image)
+    paint(painter, QRectF(0, 0, 64, 64))
+    painter.end()
+    return image
+
+
+def inks_of(image: QImage) -> set[str]:
+    """The opaque colours in it."""
+    colors = [image.pixelColor(x, y) for x in range(image.width()) for y in range(image.height())]
+    return {color.name() for color in colors if color.alpha() == 255}
+
+
+def ink_of(image: QImage) -> str:
+    """The strongest colour of a drawing in one ink."""
+    points = [image.pixelColor(x, y) for x in range(image.width()) for y in range(image.height())]
+    return max(points, key=QColor.alpha).name()

@@ -1,0 +1,62 @@
+"""Text can be read, and light and dark say the same things."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+
+import pytest
+
+from torchyard_gui.theme.arrows import write_arrows
+from torchyard_gui.theme.stylesheet import stylesheet
+from torchyard_gui.theme.tokens import DARK, LIGHT, METRICS, Tokens
+
+both = pytest.mark.parametrize("tokens", [LIGHT, DARK], ids=["light", "dark"])
+COLORS = [field.name for field in fields(Tokens) if field.name != "dark"]
+
+
+@both
+def test_every_colour_is_written_as_six_hexadecimal_digits(tokens: Tokens) -> None:
+    for name in COLORS:
+        assert re.fullmatch("#[0-9A-F]{6}", getattr(tokens, name)), name
+
+
+@both
+@pytest.mark.parametrize("ink", ["text", "text2", "text3", "accent", "run", "wait", "fail", "unknown", "done"])
+@pytest.mark.parametrize("surface", ["s1", "s2"])
+def test_ink_on_surfaces_has_at_least_four_and_a_half_to_one(tokens: Tokens, ink: str, surface: str) -> None:
+    assert contrast(getattr(tokens, ink), getattr(tokens, surface)) >= 4.5
+
+
+@both
+@pytest.mark.parametrize(
+    ("ink", "surface"),
+    [("on_accent", "accent"), ("text", "accent_soft"), ("text", "wait_soft"), ("text", "fail_soft")],
+)
+def test_words_on_coloured_surfaces_can_be_read(tokens: Tokens, ink: str, surface: str) -> None:
+    assert contrast(getattr(tokens, ink), getattr(tokens, surface)) >= 4.5
+
+
+@both
+@pytest.mark.parametrize("role", ["worker", "ps", "chief", "reducer", "evaluator"])
+def test_a_badges_letter_stands_out_from_its_shape(tokens: Tokens, role: str) -> None:
+    assert contrast(tokens.on_role, getattr(tokens, role)) >= 3
+
+
+@both
+def test_the_stylesheet_is_made_of_tokens_only(tokens: Tokens) -> None:
+    sheet = stylesheet(tokens, METRICS, write_arrows(tokens))
+    used = set(re.findall("#[0-9A-Fa-f]{3,8}\\b", sheet))
+    assert used <= {getattr(tokens, name) for name in COLORS}
+
+
+def contrast(one: str, other: str) -> float:
+    """The ratio of WCAG 2."""
+    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def luminance(color: str) -> float:
+    parts = [int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue

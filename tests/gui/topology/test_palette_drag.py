@@ -1,0 +1,72 @@
+"""Drags out of the palette as the window system makes them: Qt's own drag loop, on a virtual display."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+WITHIN_S = 60
+
+pytestmark = pytest.mark.skipif(shutil.which("Xvfb") is None, reason="needs Xvfb: offscreen Qt has no drag and drop")
+
+
+@pytest.fixture(scope="module")
+def display() -> Iterator[str]:
+    """A display of our own."""
+    reading, writing = os.pipe()
+    server = subprocess.Popen(
+        ["Xvfb", "-displayfd", str(writing), "-screen", "0", "1440x900x24", "-nolisten", "tcp"],
+        pass_fds=[writing],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    os.close(writing)
+    with os.fdopen(reading) as numbers:
+        number = numbers.readline().strip()  # said once it takes connections
+    assert number, "Xvfb did not start"
+    yield f":{number}"
+    server.terminate()
+    server.wait(WITHIN_S)
+
+
+def dragged(display: str, way: str) -> dict[str, Any]:
+    environment = {**os.environ, "DISPLAY": display, "QT_QPA_PLATFORM": "xcb"}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.gui.topology.drag_on_a_display", way],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=WITHIN_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    assert result["platform"] == "xcb"
+    assert result["dragged"] == 1
+    return result
+
+
+def test_a_role_that_is_dragged_onto_a_host_is_added_and_pinned_there(display: str) -> None:
+    result = dragged(display, "drop")
+    assert (result["pins"], result["replicas"]) == ({"worker-0": "gpu-b"}, 1)
+
+
+def test_escape_calls_the_drag_off(display: str) -> None:
+    result = dragged(display, "escape")
+    assert (result["pins"], result["replicas"], result["edits"]) == ({}, 0, 1)
+
+
+def test_a_drag_out_of_the_drawer_reaches_what_lay_below_it(display: str) -> None:
+    result = dragged(display, "drawer")
+    assert result["pins"] == {"worker-0": "gpu-b"}
+    assert not result["palette"]

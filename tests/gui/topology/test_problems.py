@@ -1,0 +1,250 @@
+"""Problems live: in the dock, beside the field, on the chip and at the line; and what Launch makes of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from PySide6.QtCore import Qt
+from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QApplication, QPushButton, QScrollArea
+
+from tests.core.examples import host
+from tests.gui.topology.conftest import DIGITS, MakeDriver
+from tests.gui.topology.driving import CONTROL, LEFT, PLAIN, SHIFT, Driver
+from torchyard_core.topology.file import TopologyFile
+from torchyard_core.topology.hosts import HostFacts
+from torchyard_core.topology.problems import Problem
+
+
+def test_problems_come_and_go_with_the_edits(digits: Driver) -> None:
+    assert digits.codes() == []
+    digits.fill(digits.page.inspector.program.program, "script", "trian.py")
+    digits.until(lambda: len(digits.page.problems.problems) == 1)
+    note = digits.page.inspector.program.program.rows["script"].note.text()
+    assert note == "the script trian.py is not in the working folder; did you mean `train.py`?"
+    assert note in digits.page.problems.line.text.text()
+    digits.on_canvas()
+    digits.keys(Qt.Key.Key_Z, CONTROL)
+    digits.until(lambda: digits.page.problems.problems == ())
+    assert digits.page.inspector.program.program.rows["script"].note.text() == ""
+
+
+def test_a_click_on_a_problem_jumps_to_its_field(digits: Driver) -> None:
+    digits.page.editor.set_pools([1], "env", {"RANK": "1"}, "env")
+    digits.page.check_now()
+    dock = digits.page.problems
+    QTest.mouseClick(dock.line, LEFT, PLAIN)
+    assert dock.is_open
+    QTest.mouseClick(dock.table.viewport(), LEFT, PLAIN, dock.table.visualItemRect(dock.table.item(0, 0)).center())
+    assert digits.page.editor.selection == ("worker-0", "worker-1", "worker-2", "worker-3")
+    assert QApplication.focusWidget() is digits.page.inspector.pools.runs_with.field("env")
+
+
+def test_the_key_for_the_next_problem_goes_round(digits: Driver) -> None:
+    digits.page.editor.set_pools([1], "env", {"RANK": "1"}, "env")
+    digits.page.editor.pin_exactly("worker-1", "gpu-z")
+    digits.page.check_now()
+    seen = []
+    for _ in range(len(digits.page.problems.problems) + 1):
+        digits.on_canvas()
+        digits.keys(Qt.Key.Key_F8)
+        seen.append(digits.page.problems.table.currentRow())
+    assert seen == [*range(len(seen) - 1), 0]
+
+
+def test_chips_carry_the_same_text(digits: Driver) -> None:
+    digits.page.editor.pin_exactly("worker-1", "gpu-z")
+    digits.page.check_now()
+    assert "gpu-z" in digits.page.scene.described("worker-1")
+    assert "gpu-z" not in digits.page.scene.described("worker-2")
+
+
+def test_what_fits_nowhere_is_told(digits: Driver) -> None:
+    digits.select("worker-1")
+    digits.fill(digits.page.inspector.pools.pool, "gpus", "8")
+    digits.page.check_now()
+    assert [problem.path for problem in digits.page.problems.problems] == ["pools.workers"]
+    assert digits.page.problems.problems[0].message.startswith("worker-0 to worker-3 each need 8 GPUs")
+
+
+def test_hosts_that_come_change_what_fits(digits: Driver) -> None:
+    digits.page.editor.set_pools([1], "replicas", 20, "replicas")
+    assert digits.codes() == ["no-room"]
+    digits.fleet.hosts.append(host("gpu-x", 16))
+    digits.fleet.facts_changed.emit()
+    assert digits.codes() == []
+
+
+# Jumps
+
+
+def unchecked(name: str) -> HostFacts:
+    return HostFacts(name=name, address=f"{name}.example")
+
+
+def jump(driver: Driver, code: str) -> None:
+    """Presses Enter on the problem of that code in the dock."""
+    driver.page.check_now()
+    dock = driver.page.problems
+    dock.set_open(True)
+    row = next(row for row, problem in enumerate(dock.problems) if problem.code == code)
+    driver.on_canvas()
+    dock.table.setCurrentCell(row, 0)
+    dock.table.setFocus()
+    driver.keys(Qt.Key.Key_Return)
+
+
+def test_a_host_that_was_never_checked_is_jumped_to_on_the_canvas(make_driver: MakeDriver) -> None:
+    driver = make_driver([unchecked("gpu-z")])
+    driver.choose(driver.page.palette_.roles, "worker")
+    jump(driver, "unchecked-host")
+    assert driver.page.scene.mark.pointed_out == "gpu-z"
+    (problem,) = (problem for problem in driver.page.problems.problems if problem.code == "unchecked-host")
+    assert problem.path == "hosts.gpu-z"
+
+
+def test_a_host_without_a_rack_is_jumped_to_in_the_palette(digits: Driver) -> None:
+    digits.page.jump_to(Problem("warning", "unchecked-host", "never checked", path="hosts.cpu-d"))
+    assert QApplication.focusWidget() is digits.page.palette_.hosts
+    assert digits.page.palette_.hosts.current_key() == "cpu-d"
+
+
+def test_what_is_pointed_out_ends_with_a_drag(digits: Driver) -> None:
+    assert digits.page.view.show_rack("gpu-a")
+    assert digits.page.scene.mark.pointed_out == "gpu-a"
+    digits.carry("worker-1", "gpu-a:3", drop=False)
+    assert digits.page.scene.mark.pointed_out == ""
+    digits.keys(Qt.Key.Key_Escape)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code"),
+    [
+        ("script: train.py", "notify: ./nobody.sh\n  script: train.py", "notify-missing"),
+        ("script: train.py", "env: {RANK: '1'}\n  script: train.py", "reserved-variable"),
+        ("script: train.py", "python: x", "no-program"),
+        ("script: train.py", "script: trian.py", "script-missing"),
+        ("name: digits ", "name: ' digits' ", "bad-name"),
+        ("name: workers, role: worker", "name: chief, role: worker", "duplicate-pool"),
+        ("role: worker, replicas: 4", "role: worker, replicas: 4, min_replicas: 9", "min-replicas"),
+        ("role: worker, replicas: 4, gpus: 1", "role: worker, replicas: 4, gpu_model: x", "gpu-wish"),
+        ("role: worker, replicas: 4", "role: worker, replicas: 4, hosts: [gpu-y]", "unknown-host"),
+        ("# What runs.", "pins: {worker-9: gpu-a}", "unknown-replica"),
+        ("# What runs.", "pins: {worker-1: 'gpu-a:x'}", "bad-pin"),
+        ("# What runs.", "pins: {worker-1: 'gpu-a:9'}", "unknown-gpu"),
+        ("kind: all_reduce", "kind: downpour", "strategy-needs"),
+        ("# The first of all.", "- {name: sums, role: reducer, replicas: 1}", "strategy-ignores"),
+        ("replicas: 4", "replicas: 40", "no-room"),
+        ("role: chief, replicas: 1", "role: chief, replicas: 2", "chief-count"),
+        ("version: 1", "version: 1\nhello: 1", "unknown-key"),
+    ],
+)
+def test_every_problem_leads_somewhere(digits: Driver, digits_file: Path, old: str, new: str, code: str) -> None:
+    digits_file.write_text(DIGITS.replace(old, new, 1))
+    digits.page.files.open_now(digits_file)
+    jump(digits, code)
+    page, there = digits.page, QApplication.focusWidget()
+    in_field = page.inspector.isAncestorOf(there) and there.visibleRegion().boundingRect().height() > 0
+    at_line = page.show_yaml.isChecked() and page.yaml.isVisible()
+    assert in_field or at_line or page.editor.selection, f"{code} leads nowhere"
+
+
+def test_nothing_that_trains_leads_to_the_roles(empty: Driver) -> None:
+    empty.choose(empty.page.palette_.roles, "ps")
+    jump(empty, "no-trainers")
+    assert QApplication.focusWidget() is empty.page.palette_.roles
+
+
+# YAML
+
+
+def test_the_yaml_follows_and_marks_the_line(digits: Driver) -> None:
+    yaml = digits.page.yaml
+    digits.keys(Qt.Key.Key_E, CONTROL)
+    assert yaml.toPlainText() == digits.page.document.text
+    digits.choose(digits.page.palette_.roles, "worker")
+    digits.until(lambda: "replicas: 5" in yaml.toPlainText())
+    digits.on_canvas()
+    digits.keys(Qt.Key.Key_A, CONTROL | SHIFT)
+    digits.fill(digits.page.inspector.program.program, "script", "no.py")
+    digits.until(lambda: yaml.marked_lines() != [])
+    (line,) = yaml.marked_lines()
+    assert yaml.toPlainText().splitlines()[line - 1] == "  script: no.py   # beside this file"
+
+
+def test_the_yaml_cannot_be_typed_into(digits: Driver) -> None:
+    digits.keys(Qt.Key.Key_E, CONTROL)
+    digits.page.yaml.setFocus()
+    QTest.keyClicks(digits.page.yaml, "hello")
+    assert digits.page.yaml.toPlainText() == digits.page.document.text
+
+
+# Launch
+
+
+def launched(driver: Driver) -> list[TopologyFile]:
+    files: list[TopologyFile] = []
+    driver.page.launch_requested.connect(files.append)
+    return files
+
+
+def test_launch_gives_the_document_as_it_is_drawn(digits: Driver, digits_file: Path) -> None:
+    files = launched(digits)
+    digits.choose(digits.page.palette_.roles, "worker")
+    QTest.mouseClick(digits.page.bar.launch, LEFT)
+    (file,) = files
+    assert file.topology == digits.value
+    assert file.folder == digits_file.parent
+    assert file.source == str(digits_file)
+    assert file.check(digits.fleet.facts()) == ()
+
+
+def test_errors_keep_it_from_being_launched(digits: Driver) -> None:
+    files = launched(digits)
+    digits.fill(digits.page.inspector.program.program, "script", "no.py")
+    digits.on_canvas()
+    digits.keys(Qt.Key.Key_F5)
+    assert files == []
+    assert digits.notice() == "1 error keeps this from running."
+    (button,) = digits.page.notice_bar.findChildren(QPushButton)
+    QTest.mouseClick(button, LEFT)
+    assert QApplication.focusWidget() is digits.page.inspector.program.program.field("script")
+
+
+def test_an_untitled_topology_is_saved_before_it_is_launched(empty: Driver, tmp_path: Path) -> None:
+    files = launched(empty)
+    assert not empty.page.bar.launch.isEnabled()
+    empty.choose(empty.page.palette_.roles, "worker")
+    empty.page.editor.set_program("module", "this", "module")
+    QTest.mouseClick(empty.page.bar.launch, LEFT)
+    assert files == []
+    assert empty.notice().startswith("Save this topology first")
+    empty.page.files.save_to(tmp_path / "x.yaml", empty.page.launch)
+    assert [file.folder for file in files] == [tmp_path]
+
+
+def test_a_topology_that_sends_nothing_needs_no_file(empty: Driver) -> None:
+    files = launched(empty)
+    empty.choose(empty.page.palette_.roles, "worker")
+    empty.page.editor.set_program("module", "this", "module")
+    empty.page.editor.set_program("workdir", None, "folder")
+    QTest.mouseClick(empty.page.bar.launch, LEFT)
+    assert len(files) == 1
+    assert files[0].folder is None
+
+
+def test_advice_is_the_windows_own(make_driver: MakeDriver) -> None:
+    nobody = make_driver([])
+    nobody.choose(nobody.page.palette_.roles, "worker")
+    nobody.until(lambda: bool(nobody.page.problems.problems))
+    said = [problem.message for problem in nobody.page.problems.problems]
+    assert "the fleet has no hosts; add one on the Fleet page" in " ".join(said)
+    assert nobody.page.problems.table.item(0, 0).text() == said[0]
+    assert not any("torchyard hosts" in text for text in [*said, nobody.page.scene.described("worker-0")])
+
+
+def test_what_a_screen_reader_comes_to_has_a_name(digits: Driver) -> None:
+    assert digits.page.view.viewport().accessibleName() == "Cluster"
+    for area in digits.page.inspector.findChildren(QScrollArea):
+        assert area.accessibleName().startswith("Fields of")

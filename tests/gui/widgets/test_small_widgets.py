@@ -1,0 +1,130 @@
+"""The small widgets do what pages trust them to do."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QAction
+from PySide6.QtWidgets import QLineEdit, QWidget
+from pytestqt.qtbot import QtBot
+
+from torchyard_gui.widgets import (
+    Card,
+    ElidedLabel,
+    EmptyState,
+    FormRow,
+    MeterBar,
+    NoticeBar,
+    ProgressRow,
+    SearchField,
+    Segmented,
+    Toast,
+)
+
+
+def test_escape_empties_a_search_first(qtbot: QtBot) -> None:
+    field = SearchField("Find …")
+    qtbot.addWidget(field)
+    qtbot.keyClicks(field, "gpu")
+    qtbot.keyClick(field, Qt.Key.Key_Escape)
+    assert field.text() == ""
+
+
+def test_a_click_on_a_segment_chooses_it_and_says_so_once(qtbot: QtBot) -> None:
+    control = Segmented([("host", "By host"), ("group", "By group")])
+    qtbot.addWidget(control)
+    heard: list[str] = []
+    control.changed.connect(heard.append)
+    qtbot.mouseClick(control.button("group"), Qt.MouseButton.LeftButton)
+    qtbot.mouseClick(control.button("group"), Qt.MouseButton.LeftButton)
+    assert heard == ["group"]
+    assert control.value == "group"
+
+
+def test_a_notice_says_which_of_its_buttons_was_pressed(qtbot: QtBot) -> None:
+    bar = NoticeBar()
+    qtbot.addWidget(bar)
+    assert bar.isHidden()
+    bar.show_notice("warn", "digits.yaml was changed on disk.", "Load it", "Keep mine")
+    with qtbot.waitSignal(bar.action_triggered) as pressed:
+        qtbot.mouseClick(bar.buttons[1], Qt.MouseButton.LeftButton)
+    assert pressed.args == [1]
+
+
+def test_a_second_notice_takes_the_firsts_place(qtbot: QtBot) -> None:
+    bar = NoticeBar()
+    qtbot.addWidget(bar)
+    bar.show_notice("warn", "one", "Load it", "Keep mine")
+    bar.show_notice("fail", "two")
+    assert (bar.text, bar.kind, bar.buttons) == ("two", "fail", [])
+
+
+def test_a_long_line_is_shortened_and_told_whole_on_hover(qtbot: QtBot) -> None:
+    line = ElidedLabel("a host with a very long name indeed")
+    qtbot.addWidget(line)
+    line.resize(90, 20)
+    line.show()
+    assert line.shown_text().endswith("…")
+    assert line.toolTip() == line.text()
+    line.resize(600, 20)
+    assert line.shown_text() == line.text()
+    assert line.toolTip() == ""
+
+
+def test_a_field_is_outlined_while_something_is_wrong_with_it(qtbot: QtBot) -> None:
+    row = FormRow("Hosts", QLineEdit(), "Names of hosts")
+    qtbot.addWidget(row)
+    row.set_problem("There is no host gpu-x.")
+    assert row.field.property("invalid") is True
+    assert row.note.text() == "There is no host gpu-x."
+    row.set_problem("")
+    assert row.field.property("invalid") is False
+    assert row.note.text() == "Names of hosts"
+
+
+def test_a_rows_bar_goes_when_its_work_is_done(qtbot: QtBot) -> None:
+    row = ProgressRow("Code sent", "running")
+    qtbot.addWidget(row)
+    row.set_progress(0.5, "12 of 24 MB")
+    assert not row.bar.isHidden()
+    row.set_state("failed", "The disk of gpu-b is full.")
+    assert row.bar.isHidden()
+    assert row.state == "failed"
+    assert row.detail.text() == "The disk of gpu-b is full."
+
+
+def test_unknown_is_not_drawn_as_zero(qtbot: QtBot) -> None:
+    bar = MeterBar(None)
+    qtbot.addWidget(bar)
+    bar.resize(80, 8)
+    unknown = bar.grab().toImage()
+    bar.set_value(0.0)
+    assert bar.grab().toImage() != unknown
+
+
+def test_an_empty_states_button_does_its_action(qtbot: QtBot) -> None:
+    action = QAction("Add a host …")
+    empty = EmptyState("No hosts", "Add one to begin.", action)
+    qtbot.addWidget(empty)
+    with qtbot.waitSignal(action.triggered):
+        qtbot.mouseClick(empty.buttons[0], Qt.MouseButton.LeftButton)
+    assert empty.buttons[0].text() == "Add a host …"
+
+
+def test_a_toast_goes_by_itself(qtbot: QtBot) -> None:
+    window = QWidget()
+    qtbot.addWidget(window)
+    window.resize(400, 300)
+    window.show()
+    toast = Toast(window)
+    toast.say("Saved", for_ms=30)
+    assert toast.isVisible()
+    qtbot.waitUntil(toast.isHidden)
+
+
+def test_a_card_is_selected_and_let_go(qtbot: QtBot) -> None:
+    card = Card()
+    qtbot.addWidget(card)
+    card.set_selected(True)
+    assert card.property("selected") is True
+    card.set_selected(False)
+    assert card.property("selected") is False

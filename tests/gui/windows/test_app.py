@@ -1,0 +1,195 @@
+"""The whole window: it opens on a file or on nothing, quickly, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from PySide6.QtCore import Qt
+from pytestqt.qtbot import QtBot
+
+from torchyard_core.home import Home
+from torchyard_gui import app
+from torchyard_gui.theme.theme import theme
+from torchyard_gui.topology.page import TopologyPage
+from torchyard_gui.widgets.question import Question
+from torchyard_gui.windows.examples import example_file
+from torchyard_gui.windows.first_steps import FirstSteps
+from torchyard_gui.windows.main_window import MainWindow
+from torchyard_gui.windows.wiring import Wiring
+
+TOPOLOGY = """version: 1
+name: small
+pools:
+  - {name: workers, role: worker, replicas: 2, gpus: 0}
+program: {script: train.py}
+"""
+
+ON_FIRST_PAINT = """
+import sys
+from pathlib import Path
+from PySide6.QtWidgets import QApplication
+from torchyard_core.home import Home
+from torchyard_gui.app import make_window
+
+application = QApplication([])
+home = Home(Path(sys.argv[1]))
+window = make_window(home, home.fleet_file, Path(sys.argv[2]))
+window.painted.disconnect()
+window.painted.connect(lambda: (print(*sorted(sys.modules)), application.quit()))
+window.show()
+application.exec()
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A small topology with its script."""
+    path = tmp_path / "small.yaml"
+    path.write_text(TOPOLOGY, encoding="utf-8")
+    (tmp_path / "train.py").write_text("", encoding="utf-8")
+    return path
+
+
+def opened(qtbot: QtBot, home: Home, file: Path | None = None) -> MainWindow:
+    """The window, shown; hosts are not asked."""
+    window = app.make_window(home, home.fleet_file, file)
+    qtbot.addWidget(window)
+    window.painted.disconnect()
+    window.show()
+    window.activateWindow()
+    qtbot.waitUntil(window.isActiveWindow)
+    return window
+
+
+def topology_page(window: MainWindow) -> TopologyPage:
+    page = window.page("topology")
+    assert isinstance(page, TopologyPage)
+    return page
+
+
+def test_without_a_file_an_untitled_topology_is_open(qtbot: QtBot, home: Home) -> None:
+    window = opened(qtbot, home)
+    assert window.windowTitle() == "untitled[*] – Torchyard"
+    assert not window.isWindowModified()
+    assert window.keys == ["topology", "fleet", "runs"]
+
+
+def test_with_a_file_its_topology_is_open(qtbot: QtBot, home: Home, file: Path) -> None:
+    window = opened(qtbot, home, file)
+    assert window.windowTitle() == "small.yaml[*] – Torchyard"
+    assert topology_page(window).document.value.name == "small"
+    assert window.settings.recent_files == [file]
+
+
+def test_a_file_that_is_not_there_is_told_on_the_page(qtbot: QtBot, home: Home, tmp_path: Path) -> None:
+    window = opened(qtbot, home, tmp_path / "none.yaml")
+    notice = topology_page(window).notice_bar
+    assert notice.isVisible()
+    assert "none.yaml" in notice.text
+
+
+def test_the_button_on_the_empty_canvas_opens_the_example(qtbot: QtBot, home: Home) -> None:
+    window = opened(qtbot, home)
+    button = topology_page(window).view.findChild(FirstSteps)
+    assert button.isVisible()
+    qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
+    assert topology_page(window).document.path == example_file()
+    assert not button.isVisible()
+
+
+def test_a_dropped_file_is_opened(qtbot: QtBot, home: Home, file: Path) -> None:
+    window = opened(qtbot, home)
+    window.show_page("fleet")
+    window.file_dropped.emit(file)
+    assert window.current == "topology"
+    assert topology_page(window).document.path == file
+
+
+def test_every_page_can_be_shown_by_its_key(qtbot: QtBot, home: Home, file: Path) -> None:
+    window = opened(qtbot, home, file)
+    find_wiring(window).runs.refresh = lambda: None  # type: ignore[method-assign]  # asks no host
+    find_wiring(window).fleet.has_looked = True
+    for number, key in enumerate(window.keys):
+        qtbot.keyClick(window, Qt.Key(Qt.Key.Key_1.value + number), Qt.KeyboardModifier.ControlModifier)
+        assert window.current == key
+        assert window.page(key).isVisible()
+
+
+def test_every_action_has_a_name_and_no_shortcut_means_two_things(qtbot: QtBot, home: Home, file: Path) -> None:
+    window = opened(qtbot, home, file)
+    window.make_pages()
+    qtbot.waitUntil(lambda: all(window.has_page(key) for key in window.keys))
+    for key in window.keys:
+        shortcuts: dict[str, str] = {}
+        for action in [*window.page_actions(key), *window.actions_.all()]:
+            assert action.text()
+            for shortcut in action.shortcuts():
+                other = shortcuts.setdefault(shortcut.toString(), action.text())
+                assert other == action.text(), f"{shortcut.toString()} on {key}: {other} and {action.text()}"
+
+
+def test_unsaved_changes_ask_before_the_window_closes(qtbot: QtBot, home: Home, file: Path) -> None:
+    window = opened(qtbot, home, file)
+    topology_page(window).editor.set_name("other")
+    assert window.isWindowModified()
+    assert not window.close()
+    box = window.findChild(Question)
+    with qtbot.waitSignal(window.closed):
+        qtbot.mouseClick(box.yes, Qt.MouseButton.LeftButton)
+    assert file.read_text(encoding="utf-8") == TOPOLOGY
+
+
+def test_launch_fills_the_checklist_and_a_failure_is_told_there(qtbot: QtBot, home: Home, file: Path) -> None:
+    home.path.mkdir()
+    home.fleet_file.write_text("version: 1\nhosts:\n  - {name: nowhere, address: nowhere.invalid}\n", encoding="utf-8")
+    window = opened(qtbot, home, file)
+    topology_page(window).launch_action.trigger()
+    panel = find_wiring(window).launch_panel
+    assert panel.isVisible()
+    qtbot.waitUntil(lambda: not panel.is_launching, timeout=30_000)
+    assert panel.notice.isVisible() or any(row.failed for row in panel.checklist.rows.values())
+    panel.close()
+
+
+def test_a_copy_of_what_a_run_ran_opens_as_a_new_topology(qtbot: QtBot, home: Home) -> None:
+    window = opened(qtbot, home)
+    window.page("runs").edit_copy.emit(TOPOLOGY)  # type: ignore[attr-defined]
+    assert window.current == "topology"
+    assert topology_page(window).document.value.name == "small"
+    assert topology_page(window).document.path is None
+    topology_page(window).document.start_new()
+
+
+def test_the_whole_window_follows_the_theme(qtbot: QtBot, home: Home, file: Path) -> None:
+    window = opened(qtbot, home, file)
+    light = window.grab().toImage()
+    theme().set_mode("dark")
+    dark = window.grab().toImage()
+    for x, y in ((3, 400), (100, 3), (400, 300)):
+        assert light.pixelColor(x, y).lightness() > 200
+        assert dark.pixelColor(x, y).lightness() < 60
+
+
+def test_what_takes_long_to_import_is_not_there_at_the_first_paint(file: Path, tmp_path: Path) -> None:
+    environment = {**os.environ, "QT_QPA_PLATFORM": "offscreen"}
+    ended = subprocess.run(
+        [sys.executable, "-c", ON_FIRST_PAINT, str(tmp_path / "home"), str(file)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    there = {name.partition(".")[0] for name in ended.stdout.split()}
+    assert "torchyard_gui" in there
+    assert there.isdisjoint({"torch", "paramiko", "cryptography", "sqlalchemy", "pyqtgraph", "typer", "rich"})
+
+
+def find_wiring(window: MainWindow) -> Wiring:
+    wiring = window.findChild(Wiring)
+    assert isinstance(wiring, Wiring)
+    return wiring

@@ -1,0 +1,77 @@
+"""The program up to its first paint, in a process of its own: nothing slow is imported on the way there."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TO_FIRST_PAINT = """
+import gc, json, os, sys
+from torchyard_gui import app
+
+make = app.make_window
+
+def say():
+    print(json.dumps({"modules": sorted(sys.modules), "collects": gc.isenabled()}), flush=True)
+    os._exit(0)
+
+def make_and_watch(*arguments):
+    window = make(*arguments)
+    window.painted.disconnect()  # what waits for the first paint may import what it likes
+
+    def watch():
+        window.painted.connect(say)
+
+    window.show_, window.show = window.show, lambda: (watch(), window.show_())
+    return window
+
+app.make_window = make_and_watch
+app.main(sys.argv[1:])
+"""
+SLOW = {"torch", "paramiko", "cryptography", "sqlalchemy", "pyqtgraph", "numpy", "typer", "rich", "pathspec"}
+
+
+@pytest.mark.parametrize("with_file", [False, True])
+def test_the_first_paint_needs_nothing_slow(with_file: bool, tmp_path: Path) -> None:
+    file = tmp_path / "small.yaml"
+    file.write_text(
+        "version: 1\nname: small\npools:\n  - {name: workers, role: worker, replicas: 2, gpus: 0}\n"
+        "program: {script: train.py}\n",
+        encoding="utf-8",
+    )
+    fleet = tmp_path / "fleet.yaml"
+    fleet.write_text("version: 1\nhosts:\n  - {name: gpu-a, address: gpu-a.invalid}\n", encoding="utf-8")
+    ended = program(
+        TO_FIRST_PAINT, "--home", tmp_path / "home", "--fleet", fleet, *([file] if with_file else []), check=True
+    )
+    found = json.loads(ended.stdout)
+    there = {name.partition(".")[0] for name in found["modules"]}
+    assert "torchyard_gui" in there
+    assert there.isdisjoint(SLOW)
+    assert found["collects"], "garbage is collected again from the first paint on"
+
+
+def test_help_is_there_without_qt(tmp_path: Path) -> None:
+    ended = program(
+        "import sys\nfrom torchyard_gui import app\ntry: app.main(['--help'])\n"
+        "finally: print('PySide6' in sys.modules)",
+        check=False,
+    )
+    assert "torchyard-gui" in ended.stdout
+    assert ended.stdout.endswith("False\n")
+
+
+def program(text: str, *arguments: object, check: bool) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", text, *map(str, arguments)],
+        env={**os.environ, "QT_QPA_PLATFORM": "offscreen"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=check,
+    )

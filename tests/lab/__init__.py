@@ -1,0 +1,28 @@
+"""The lab: several real hosts on one machine, each with its own address, name, HOME, processes and OpenSSH server.
+
+    with Lab(2, directory=tmp_path) as lab:
+        lab.ssh(lab.hosts[0], "hostname").stdout      # "gpu-a\\n"
+        lab["gpu-b"].destroy()                        # as a power cut
+
+Tests use the fixtures of `tests/lab_fixtures.py`; people, `python -m tests.lab`.
+"""
+
+from __future__ import annotations
+
+from tests.lab.desktop import Desktop
+from tests.lab.host import LabHost
+from tests.lab.lab import Lab
+from tests.lab.needs import LabBroken, LabUnavailable
+from tests.lab.processes import HostProcess
+from tests.lab.spec import HostSpec, host_names
+
+__all__ = [
+    "Desktop",
+    "HostProcess",
+    "HostSpec",
+    "Lab",
+    "LabBroken",
+    "LabHost",
+    "LabUnavailable",
+    "host_names",
+]

@@ -1,0 +1,186 @@
+"""The files that a host boots from, written as text. Nothing here runs anything."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import bcrypt  # comes with paramiko
+
+from tests.lab.spec import HostSpec
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+INSIDE = "/run/lab"
+"""Where a host sees its own folder of the lab."""
+FIRST_UID = 2001
+OLD_PYTHON = "3.6"
+
+START_SSHD = (
+    f"setsid /usr/sbin/sshd -D -e -f {INSIDE}/sshd_config </dev/null >>{INSIDE}/sshd.log 2>&1 & "
+    f"echo $! >{INSIDE}/sshd.pid"
+)
+"""Shell line that starts the host's sshd and writes down its process ID there."""
+
+
+def kept_reachable(spec: HostSpec) -> list[Path]:
+    """Folders below HOME or /tmp that hosts must go on seeing: the repository and the tests' interpreter.
+
+    The interpreter of a virtual environment links to its base, so both are meant. Where pyenv has it, all of
+    pyenv is kept. A host without Python gets nothing, and one with an old one nothing but that.
+    """
+    if spec.python == "none":
+        return []
+    pyenv = Path("/root/.pyenv")
+    if spec.python == OLD_PYTHON:
+        return [old_python().parents[1]]
+    base = Path(sys.base_prefix)
+    wanted = {pyenv if base.is_relative_to(pyenv) else base, Path(sys.prefix), REPOSITORY}
+    hidden = [path for path in wanted if path.is_relative_to("/root") or path.is_relative_to("/tmp")]
+    return sorted(path for path in hidden if not any(path != other and path.is_relative_to(other) for other in hidden))
+
+
+def old_python() -> Path:
+    """The interpreter of 3.6 that pyenv built on this machine; a path that does not exist where it has none."""
+    versions = sorted(Path("/root/.pyenv/versions").glob(f"{OLD_PYTHON}.*"))
+    return (versions[-1] if versions else Path("/root/.pyenv/versions/3.6")) / "bin" / "python3.6"
+
+
+def boot_script(spec: HostSpec, folder: Path, home: Path, tmp: Path) -> str:
+    """What the first process of the host runs: it makes the machine look like itself, starts sshd, and waits.
+
+    Its stdin is a pipe that the test process holds. When that is gone, however it ended, the read returns, this
+    process ends, and the kernel ends everything in the host with it.
+    """
+    lines = ["set -eu", f"echo {shlex.quote(spec.name)} > /proc/sys/kernel/hostname"]
+    for name in etc_files(spec):
+        lines.append(f"test ! -e /etc/{name} || mount --bind {_quoted(folder / 'etc' / name)} /etc/{name}")
+    # Folders of this host are bound first, while the paths to them can still be seen.
+    for path in kept_reachable(spec):
+        new_root, old_root = (home, "/root") if path.is_relative_to("/root") else (tmp, "/tmp")
+        lines.append(f"mount --rbind {_quoted(path)} {_quoted(new_root / path.relative_to(old_root))}")
+    lines += [
+        "mount -t tmpfs -o mode=755 lab-mnt /mnt",
+        "mkdir /mnt/lab /mnt/home /mnt/tmp",
+        f"mount --bind {_quoted(folder)} /mnt/lab",
+        f"mount --rbind {_quoted(home)} /mnt/home",
+        f"mount --rbind {_quoted(tmp)} /mnt/tmp",
+        "mount -t tmpfs -o mode=755 lab-run /run",
+        f"mkdir -p {INSIDE} /run/sshd /run/lock",
+        f"mount --rbind /mnt/lab {INSIDE}",
+        "mount --rbind /mnt/home /root",
+        "mount --rbind /mnt/tmp /tmp",
+        "umount -R /mnt",
+        "mount -t tmpfs -o mode=755 lab-log /var/log",
+        "touch /var/log/lastlog /var/log/wtmp",
+        "test ! -d /dev/shm || mount -t tmpfs -o mode=1777 lab-shm /dev/shm",
+    ]
+    if spec.accounts():
+        lines.append("mount -t tmpfs -o mode=755 lab-home /home")
+    for account in spec.accounts():
+        lines.append(f"mkdir /home/{account} && mount --bind {INSIDE}/home-{account} /home/{account}")
+    if spec.python != "usual":
+        lines += _without_python()
+    if spec.python == OLD_PYTHON:
+        lines.append(f"ln -s {_quoted(old_python())} /usr/bin/python3")
+    lines += ["cd /", START_SSHD, "while read -r _; do :; done"]
+    return "\n".join(lines) + "\n"
+
+
+def _hashed(password: str) -> str:
+    """A password as /etc/shadow has it."""
+    return bcrypt.hashpw(password.encode(), bcrypt.gensalt(4)).decode()
+
+
+def etc_files(spec: HostSpec) -> dict[str, str]:
+    """Files that the host has its own version of: it knows its accounts, and no other machine's name."""
+    accounts = [("root", 0, "/root"), ("nobody", 65534, "/nonexistent"), ("sshd", 102, "/run/sshd")]
+    accounts += [(name, FIRST_UID + index, f"/home/{name}") for index, name in enumerate(spec.accounts())]
+    shells = {"nobody": "/usr/sbin/nologin", "sshd": "/usr/sbin/nologin"}
+    return {
+        "hostname": f"{spec.name}\n",
+        "hosts": "127.0.0.1 localhost\n::1 localhost\n",
+        "resolv.conf": "# No name server: other machines have addresses only.\n",
+        "nsswitch.conf": "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\n",
+        "passwd": "".join(
+            f"{name}:x:{uid}:{uid}::{home}:{shells.get(name, spec.login_shell)}\n" for name, uid, home in accounts
+        ),
+        "group": "".join(f"{name}:x:{uid}:\n" for name, uid, _ in accounts) + "tty:x:5:\n",
+        "shadow": "".join(
+            f"{name}:{_hashed(spec.passwords[name]) if name in spec.passwords else '*'}:20000:0:99999:7:::\n"
+            for name, _, _ in accounts
+        ),
+        "pam.d/sshd": "auth required pam_unix.so\naccount required pam_unix.so\nsession required pam_permit.so\n",
+    }
+
+
+def sshd_config(spec: HostSpec, port: int) -> str:
+    """Configuration of the host's sshd."""
+    lines = [
+        *spec.sshd,
+        f"Port {port}",
+        "AddressFamily inet",
+        f"HostKey {INSIDE}/host_key",
+        f"AuthorizedKeysFile {INSIDE}/authorized_keys .ssh/authorized_keys",
+        "PermitRootLogin yes",
+        "PasswordAuthentication no",
+        "KbdInteractiveAuthentication no",
+        "UsePAM no",
+        "StrictModes no",
+        "PidFile none",
+        "UseDNS no",
+        "PrintMotd no",
+        "Subsystem sftp internal-sftp",
+    ]
+    if not any(line.startswith("MaxStartups") for line in spec.sshd):  # of this one sshd heeds the last
+        lines.append("MaxStartups 100:30:200")
+    if spec.login_takes_s:
+        lines.insert(0, "AuthorizedKeysFile none")
+        lines += [f"AuthorizedKeysCommand {INSIDE}/slow_keys", "AuthorizedKeysCommandUser root"]
+    if spec.ssh_environment:
+        # sshd heeds the first SetEnv line only, so all of it goes there.
+        pairs = (f'"{name}={_escaped(value)}"' for name, value in spec.ssh_environment.items())
+        lines.append(f"SetEnv {' '.join(pairs)}")
+    if spec.noisy:
+        lines.append(f"Banner {INSIDE}/banner")
+    return "\n".join(lines) + "\n"
+
+
+def start_up_files(spec: HostSpec) -> dict[str, str]:
+    """Start-up files in the accounts' HOME, by relative path: none on a quiet host."""
+    if not spec.noisy:
+        return {}
+    chatter = "echo 'Welcome to the cluster!'; echo 'quota: 93% used' >&2; printf 'no newline at the end of this'\n"
+    return {
+        ".bashrc": chatter,
+        ".profile": chatter,
+        ".cshrc": "echo 'Welcome to the cluster (csh)!'\n",
+        ".ssh/rc": "echo 'a line of ~/.ssh/rc'\n",
+    }
+
+
+def _without_python() -> Iterable[str]:
+    """Lines that take every Python out of /usr/bin and /usr/local/bin, for this host alone."""
+    for place in ("/usr/bin", "/usr/local/bin"):
+        layer = f"/run/layer{place}"
+        yield f"mkdir -p {layer}/upper {layer}/work"
+        yield f"mount -t overlay lab-bin -o lowerdir={place},upperdir={layer}/upper,workdir={layer}/work {place}"
+        yield f"rm -f {place}/python* {place}/pypy*"
+
+
+def _quoted(path: Path) -> str:
+    return shlex.quote(str(path))
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def mount_points(spec: HostSpec) -> Sequence[tuple[str, Path]]:
+    """(root, folder relative to it) of what is bound into HOME and /tmp: these folders must exist beforehand."""
+    points = []
+    for path in kept_reachable(spec):
+        root = "/root" if path.is_relative_to("/root") else "/tmp"
+        points.append((root, path.relative_to(root)))
+    return points

@@ -1,0 +1,108 @@
+"""The user's computer of a test: a TORCHYARD_HOME of its own, and the command run as users run it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.lab.boot import REPOSITORY
+from tests.lab.lab import Lab
+
+ENDS_WITHIN_S = 10.0
+
+
+class Desktop:
+    """TORCHYARD_HOME with the lab's hosts in `fleet.yaml` and their keys in `known_hosts`.
+
+    The command runs with an empty HOME and without an SSH agent, so that nothing of the person who runs the tests
+    plays a part.
+    """
+
+    def __init__(self, directory: Path, lab: Lab | None = None, **fleet: Any):
+        self.directory = directory
+        self.home = directory / "torchyard"
+        self.user_home = directory / "user"
+        self.fleet_file = self.home / "fleet.yaml"
+        self.known_hosts = self.home / "known_hosts"
+        self._started: list[subprocess.Popen[str]] = []
+        self.home.mkdir(parents=True)
+        self.user_home.mkdir()
+        if lab is not None:
+            self.use(lab, **fleet)
+
+    def use(self, lab: Lab, *, trust: bool = True, **fleet: Any) -> None:
+        """Write fleet file and known hosts for this lab; `fleet` goes to every host's entry."""
+        self.fleet_file.write_text(lab.fleet_yaml(**fleet))
+        self.known_hosts.write_text(lab.known_hosts if trust else "")
+
+    def torchyard(
+        self,
+        *arguments: str | Path,
+        timeout: float = 120,
+        input: str | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run `torchyard --home … ARGUMENTS` to its end; never raises for its exit code."""
+        return subprocess.run(
+            self.command(*arguments),
+            input=input,
+            stdin=subprocess.DEVNULL if input is None else None,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+            env=self.environment(env),
+            cwd=cwd or self.directory,
+        )
+
+    def start(
+        self, *arguments: str | Path, env: Mapping[str, str] | None = None, cwd: Path | None = None
+    ) -> subprocess.Popen[str]:
+        """Start `torchyard --home … ARGUMENTS` with pipes for stdout and stderr, in a session of its own."""
+        process = subprocess.Popen(
+            self.command(*arguments),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=self.environment(env),
+            cwd=cwd or self.directory,
+            start_new_session=True,
+        )
+        self._started.append(process)
+        return process
+
+    def command(self, *arguments: str | Path) -> list[str]:
+        """The command line of `torchyard ARGUMENTS`."""
+        return [sys.executable, "-m", "torchyard_core.cli.entry", "--home", str(self.home), *map(str, arguments)]
+
+    def environment(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
+        """Environment of the command: this process's, without what is personal in it."""
+        ours = {name: value for name, value in os.environ.items() if not name.startswith(("SSH_", "TORCHYARD_"))}
+        inherited = [str(Path(path).resolve()) for path in ours.get("PYTHONPATH", "").split(os.pathsep) if path]
+        packages = [str(REPOSITORY / folder) for folder in ("core", "agent")]
+        ours["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*packages, *inherited]))
+        ours["HOME"] = str(self.user_home)
+        return {**ours, **(extra or {})}
+
+    def close(self) -> None:
+        """End what `start` started and is still running."""
+        for process in self._started:
+            if process.poll() is None:
+                process.send_signal(signal.SIGINT)
+        for process in self._started:
+            try:
+                process.communicate(timeout=ENDS_WITHIN_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.communicate()
+            except ValueError:
+                # The test has read and closed the pipes itself.
+                process.wait()
+        self._started.clear()

@@ -1,0 +1,82 @@
+"""The folders of a host on disk: written before it boots, wiped between tests."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.lab import boot
+from tests.lab.spec import HostSpec
+
+
+@dataclass(frozen=True)
+class HostFiles:
+    """Where this machine keeps what the host sees as /run/lab, /root, /tmp and its users' homes."""
+
+    folder: Path
+    home: Path
+
+    @property
+    def tmp(self) -> Path:
+        """The host's /tmp."""
+        return self.folder / "tmp"
+
+    def home_of(self, user: str) -> Path:
+        """The HOME of one of the host's users."""
+        return self.home if user == "root" else self.folder / f"home-{user}"
+
+    def inside(self, path: Path) -> str:
+        """The host's own name for a path in its /root, /tmp or /run/lab."""
+        for outer, inner in ((self.home, "/root"), (self.tmp, "/tmp"), (self.folder, boot.INSIDE)):
+            if path.is_relative_to(outer):
+                return str(Path(inner, path.relative_to(outer)))
+        raise ValueError(f"{path} is not on the host: only {self.home} and {self.tmp} are.")
+
+    def write(self, spec: HostSpec, port: int, authorized: str) -> None:
+        """Write all that the host boots from."""
+        for folder in (self.folder, self.folder / "etc", self.home, self.tmp):
+            folder.mkdir(parents=True, exist_ok=True)
+        self.folder.chmod(0o755)
+        self.tmp.chmod(0o1777)
+        for root, point in boot.mount_points(spec):
+            (self.home if root == "/root" else self.tmp).joinpath(point).mkdir(parents=True, exist_ok=True)
+        for name, text in boot.etc_files(spec).items():
+            (self.folder / "etc" / name).parent.mkdir(exist_ok=True)
+            (self.folder / "etc" / name).write_text(text)
+        (self.folder / "etc" / "shadow").chmod(0o600)
+        (self.folder / "boot.sh").write_text(boot.boot_script(spec, self.folder, self.home, self.tmp))
+        (self.folder / "authorized_keys").write_text(authorized + "\n")
+        (self.folder / "banner").write_text("Authorised use only.\n")
+        slow = self.folder / "slow_keys"
+        slow.write_text(f"#!/bin/sh\nsleep {spec.login_takes_s}\ncat {boot.INSIDE}/authorized_keys\n")
+        slow.chmod(0o755)
+        self.write_sshd_config(spec, port)
+        for index, account in enumerate(spec.accounts()):
+            self.home_of(account).mkdir(mode=0o755, exist_ok=True)
+            os.chown(self.home_of(account), boot.FIRST_UID + index, boot.FIRST_UID + index)
+        for user in ("root", *spec.accounts()):
+            for name, text in boot.start_up_files(spec).items():
+                path = self.home_of(user) / name
+                path.parent.mkdir(exist_ok=True)
+                path.write_text(text)
+
+    def write_sshd_config(self, spec: HostSpec, port: int) -> None:
+        """Write sshd's configuration, which it reads when it starts."""
+        (self.folder / "sshd_config").write_text(boot.sshd_config(spec, port))
+
+    def wipe(self, spec: HostSpec) -> None:
+        """Remove from root's HOME and /tmp what was not there at boot."""
+        start_up = {Path(name).parts[0] for name in boot.start_up_files(spec)}
+        for folder, root, own in ((self.home, "/root", start_up), (self.tmp, "/tmp", set[str]())):
+            # Removing a mount point takes away, without a word, what the host has mounted there.
+            stays = own | {point.parts[0] for where, point in boot.mount_points(spec) if where == root}
+            for entry in folder.iterdir():
+                if entry.name not in stays:
+                    shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+
+    def log(self) -> str:
+        """What booting and sshd had to say."""
+        texts = (self.folder / name for name in ("boot.log", "sshd.log"))
+        return "\n".join(path.read_text() for path in texts if path.exists()).strip()

@@ -1,0 +1,256 @@
+"""One host of the lab: what runs there, its power, its sshd, its cable."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from tests.lab import boot
+from tests.lab.files import HostFiles
+from tests.lab.keys import fingerprint, known_hosts_line, make_key
+from tests.lab.machine import Machine
+from tests.lab.needs import SEARCH_PATH, LabBroken
+from tests.lab.network import Network
+from tests.lab.processes import HostProcess
+from tests.lab.spec import HostSpec
+
+READY_WITHIN_S = 20.0
+
+
+class LabHost:
+    """A host that a `Lab` made.
+
+    `home` and `tmp` are where this machine sees the host's /root and /tmp, so that tests can look at files there;
+    `inside` gives the host's own name for a path in them.
+    """
+
+    port = 22
+
+    def __init__(self, spec: HostSpec, address: str, files: HostFiles, network: Network):
+        self.spec = spec
+        self.name = spec.name
+        self.address = address
+        self.user = spec.user
+        self.home = files.home
+        self.tmp = files.tmp
+        self.folder = files.folder
+        self.inside = files.inside
+        self.home_of = files.home_of
+        self.log = files.log
+        self.public_key = ""
+        self._files = files
+        self._network = network
+        self._machine: Machine | None = None
+
+    def __repr__(self) -> str:
+        return f"<LabHost {self.name} {self.address}>"
+
+    # -- power
+
+    def boot(self, authorized: str) -> None:
+        """Write the host's files and start it; `wait_until_ready` says when it answers."""
+        self._files.write(self.spec, self.port, authorized)
+        self.public_key = make_key(self.folder / "host_key", f"root@{self.name}")
+        namespace = self._network.namespace(self.name)
+        self._machine = Machine(self.name, namespace, self.folder / "boot.sh", self.folder / "boot.log")
+
+    def wait_until_ready(self) -> None:
+        """Return once its sshd listens."""
+        deadline = time.monotonic() + READY_WITHIN_S
+        while not self._running.listens(self.port):
+            if not self.alive:
+                raise LabBroken(f"Host {self.name} ended while booting: {self.log()}")
+            if time.monotonic() > deadline:
+                raise LabBroken(f"Host {self.name} had no sshd within {READY_WITHIN_S:.0f} s: {self.log()}")
+            time.sleep(0.01)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the host is running."""
+        return self._machine is not None and self._machine.alive
+
+    @property
+    def outer_pid(self) -> int | None:
+        """The child of this process that the host hangs on; None before it was booted."""
+        return self._machine.outer_pid if self._machine else None
+
+    def destroy(self, *, silently: bool = True) -> None:
+        """Lose the host, with all that runs on it. Returns when nothing of it is left; twice is once.
+
+        As a power cut does it: nobody hears of it. With `silently=False` the cable stays in, so that the kernel
+        still closes the connections of the processes that die.
+        """
+        if self.alive and silently:
+            self._network.cut(self.name)
+        self.kill()
+        self.wait_until_gone()
+
+    def kill(self) -> None:
+        """Begin to end the host, where it runs. The kernel then ends every process in it."""
+        if self._machine is not None and self._machine.alive:
+            self._machine.kill()
+
+    def wait_until_gone(self) -> None:
+        """Wait for the end that `kill` began."""
+        if self._machine is not None:
+            self._machine.wait_until_gone()
+
+    # -- what runs there
+
+    def exec(
+        self,
+        argv: Sequence[str],
+        user: str = "root",
+        *,
+        input: str | None = None,
+        timeout: float = 60,
+        check: bool = False,
+        env: Mapping[str, str] | None = None,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a program on the host, without SSH, and return what it printed. `check` raises where it failed."""
+        done = subprocess.run(
+            self._running.entering(argv, self._uid(user)),
+            input=input,
+            stdin=subprocess.DEVNULL if input is None else None,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+            env=self._environment(user, env),
+        )
+        if check and done.returncode:
+            raise LabBroken(f"{argv} on {self.name} ended with {done.returncode}: {done.stderr.strip()}")
+        return done
+
+    def start(
+        self, argv: Sequence[str], user: str = "root", *, env: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[str]:
+        """Start a program on the host, with pipes for stdin and stdout (stderr goes there too)."""
+        return subprocess.Popen(
+            self._running.entering(argv, self._uid(user)),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=self._environment(user, env),
+        )
+
+    def processes(self) -> list[HostProcess]:
+        """Every process on the host (those that `exec` is running included), by process ID."""
+        return self._machine.processes() if self._machine else []
+
+    def clean(self) -> None:
+        """Undo what a test did to it: cable and sshd as at boot, nothing else running, HOME and /tmp wiped."""
+        self.mend_cable()
+        self.unshape()
+        if self.spec.ssh_environment:
+            self.set_ssh_environment({})
+        if len(self.processes()) > 2 or not self._sshd():
+            # kill(-1) reaches all but the first process and the shell itself.
+            self.exec(["sh", "-c", "kill -KILL -1"])
+            self._until(lambda: len(self.processes()) == 1, "processes do not end")
+            self.start_sshd()
+        self._files.wipe(self.spec)
+
+    @property
+    def pid_namespace(self) -> Path:
+        """Name of the namespace that the host's processes are in."""
+        return self._running.pid_namespace
+
+    # -- sshd
+
+    def start_sshd(self) -> None:
+        """Start sshd, and return when it listens."""
+        self.exec(["sh", "-c", boot.START_SSHD], check=True)
+        self.wait_until_ready()
+
+    def stop_sshd(self, *, sessions: bool = False) -> None:
+        """Stop sshd: nobody can connect any more. Open sessions go on, or end too with `sessions`."""
+        end = self._sshd(sessions=sessions)
+        if end:
+            self.exec(["sh", "-c", f"kill -KILL {' '.join(map(str, end))}"])
+        # By ID: a process that is ending has lost its title before it closes its sockets.
+        self._until(lambda: not end & {process.pid for process in self.processes()}, "sshd does not end")
+
+    def restart_sshd(self) -> None:
+        """Stop and start sshd; open sessions go on."""
+        self.stop_sshd()
+        self.start_sshd()
+
+    @property
+    def host_key_fingerprint(self) -> str:
+        """SHA256:… of the host's key."""
+        return fingerprint(self.public_key)
+
+    @property
+    def known_hosts(self) -> str:
+        """The line with the host's true key."""
+        return known_hosts_line(self.address, self.port, self.public_key) + "\n"
+
+    def change_host_key(self) -> None:
+        """Give the host a new key, as a reinstalled machine has."""
+        self.public_key = make_key(self.folder / "host_key", f"root@{self.name}")
+        self.restart_sshd()
+
+    def set_ssh_environment(self, environment: Mapping[str, str]) -> None:
+        """Set these variables, and no others, in SSH sessions from now on."""
+        self.spec = replace(self.spec, ssh_environment=dict(environment))
+        self._files.write_sshd_config(self.spec, self.port)
+        self.restart_sshd()
+
+    # -- cable
+
+    def cut_cable(self) -> None:
+        """Pull the network cable: nothing gets through, and nobody is told."""
+        self._network.cut(self.name)
+
+    def mend_cable(self) -> None:
+        """Put the network cable back."""
+        self._network.mend(self.name)
+
+    def shape(self, rate: str = "200mbit") -> None:
+        """Limit the cable's rate, each way."""
+        self._network.shape(self.name, rate)
+
+    def unshape(self) -> None:
+        """Take the limit away."""
+        self._network.unshape(self.name)
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes that left the host's network interface since it booted."""
+        return self._running.counter(8)
+
+    @property
+    def bytes_received(self) -> int:
+        """Bytes that reached the host's network interface since it booted."""
+        return self._running.counter(0)
+
+    # -- how
+
+    @property
+    def _running(self) -> Machine:
+        if self._machine is None:
+            raise LabBroken(f"Host {self.name} was not booted.")
+        return self._machine
+
+    def _uid(self, user: str) -> int:
+        return 0 if user == "root" else boot.FIRST_UID + self.spec.accounts().index(user)
+
+    def _environment(self, user: str, extra: Mapping[str, str] | None) -> dict[str, str]:
+        home = "/root" if user == "root" else f"/home/{user}"
+        plain = {"PATH": SEARCH_PATH, "HOME": home, "USER": user, "LOGNAME": user, "LANG": "C.UTF-8"}
+        return {**plain, **self.spec.ssh_environment, **(extra or {})}
+
+    def _sshd(self, *, sessions: bool = False) -> set[int]:
+        return {process.pid for process in self.processes() if process.is_sshd(sessions=sessions)}
+
+    def _until(self, condition: Callable[[], bool], complaint: str) -> None:
+        deadline = time.monotonic() + 10
+        while not condition():
+            if time.monotonic() > deadline:
+                raise LabBroken(f"{self.name}: {complaint}; running: {self.processes()}")
+            time.sleep(0.01)

@@ -1,0 +1,32 @@
+"""SSH keys of a lab, made with ssh-keygen: one pair for the desktop, one for each host."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import subprocess
+from pathlib import Path
+
+from tests.lab.needs import SEARCH_PATH
+
+
+def make_key(path: Path, comment: str, passphrase: str = "") -> str:
+    """Make an ed25519 pair at `path` and `path.pub`, over what is there; returns the public line."""
+    public = path.with_name(path.name + ".pub")
+    path.unlink(missing_ok=True)
+    public.unlink(missing_ok=True)
+    command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", passphrase, "-C", comment, "-f", str(path)]
+    subprocess.run(command, env={"PATH": SEARCH_PATH}, check=True, capture_output=True)
+    return public.read_text().strip()
+
+
+def fingerprint(public_line: str) -> str:
+    """SHA256:… of a public key, as ssh shows it."""
+    digest = hashlib.sha256(base64.b64decode(public_line.split()[1])).digest()
+    return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
+
+
+def known_hosts_line(address: str, port: int, public_line: str) -> str:
+    """The line of a known-hosts file for this address, port and key."""
+    place = address if port == 22 else f"[{address}]:{port}"
+    return f"{place} {' '.join(public_line.split()[:2])}"

@@ -1,0 +1,182 @@
+"""Several hosts, from their making to the last trace of them."""
+
+from __future__ import annotations
+
+import atexit
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import yaml
+
+from tests.lab import boot
+from tests.lab.files import HostFiles
+from tests.lab.host import LabHost
+from tests.lab.keys import make_key
+from tests.lab.needs import LabBroken, require
+from tests.lab.network import Network
+from tests.lab.spec import HostSpec, host_names
+from tests.lab.subnet import Subnet, claim_subnet
+
+FIRST_OCTET = 11
+
+
+class Lab:
+    """Hosts with real sshd, reachable from this machine by address; made on entering, gone after leaving.
+
+    `hosts` are names or specs (default: `count` plain ones called gpu-a, gpu-b, …). With `shared_home` all see
+    one HOME, as over NFS. Files go below `directory`, which must not lie below /run; the caller owns it.
+    Raises LabUnavailable where this machine cannot make hosts.
+    """
+
+    open_labs: list[Lab] = []  # noqa: RUF012 - one list for the process is what is meant
+
+    def __init__(
+        self,
+        count: int = 3,
+        *,
+        directory: Path,
+        hosts: Sequence[HostSpec | str] | None = None,
+        shared_home: bool = False,
+    ):
+        wanted = host_names(count) if hosts is None else hosts
+        self.specs = [HostSpec(host) if isinstance(host, str) else host for host in wanted]
+        self.directory = directory.resolve()
+        self.shared_home = shared_home
+        self.hosts: list[LabHost] = []
+        self.identity_file = self.directory / "id_ed25519"
+        self._subnet: Subnet | None = None
+        self._network: Network | None = None
+
+    def __enter__(self) -> Self:
+        return self.open()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __getitem__(self, name: str) -> LabHost:
+        """The host of this name."""
+        for host in self.hosts:
+            if host.name == name:
+                return host
+        raise KeyError(name)
+
+    def open(self) -> Self:
+        """Make the hosts; returns when the sshd of each listens. What was made is removed again if that fails."""
+        require(*(spec.login_shell for spec in self.specs), *_pythons(self.specs))
+        atexit.register(self.close)
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            authorized = make_key(self.identity_file, "torchyard-lab")
+            self._subnet = claim_subnet()
+            Lab.open_labs.append(self)
+            self._network = Network(self._subnet)
+            addresses = self._addresses(self._subnet)
+            self._network.build(addresses)
+            for spec in self.specs:
+                folder = self.directory / spec.name
+                home = self.directory / "home" if self.shared_home else folder / "home"
+                host = LabHost(spec, addresses[spec.name], HostFiles(folder, home), self._network)
+                self.hosts.append(host)
+                host.boot(authorized)
+            for host in self.hosts:
+                host.wait_until_ready()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def close(self) -> None:
+        """Remove every process, namespace and interface of the lab. Files stay. Closing twice is once."""
+        for host in self.hosts:
+            host.kill()
+        for host in self.hosts:
+            host.wait_until_gone()
+        if self._network is not None:
+            self._network.remove()
+            self._network = None
+        if self._subnet is not None:
+            self._subnet.release()
+            self._subnet = None
+        with suppress(ValueError):
+            Lab.open_labs.remove(self)
+        atexit.unregister(self.close)
+
+    @property
+    def whole(self) -> bool:
+        """Whether every host is alive."""
+        return bool(self.hosts) and all(host.alive for host in self.hosts)
+
+    @property
+    def known_hosts(self) -> str:
+        """The hosts' true keys, as lines of a known-hosts file."""
+        return "".join(host.known_hosts for host in self.hosts)
+
+    def fleet_yaml(self, *, python: str | None = sys.executable, **extra: Any) -> str:
+        """A fleet file with these hosts. `python` and `extra` go to every host; None leaves a key out."""
+        return yaml.safe_dump(
+            {"version": 1, "hosts": [self.fleet_entry(host, python=python, **extra) for host in self.hosts]},
+            sort_keys=False,
+        )
+
+    def fleet_entry(self, host: LabHost, **extra: Any) -> dict[str, Any]:
+        """What a fleet file says of one host."""
+        entry = {
+            "name": host.name,
+            "address": host.address,
+            "port": host.port,
+            "user": host.user,
+            "identity_file": str(self.identity_file),
+            **extra,
+        }
+        return {key: value for key, value in entry.items() if value is not None}
+
+    def ssh(
+        self,
+        host: LabHost,
+        command: str,
+        *,
+        user: str | None = None,
+        identity_file: Path | None = None,
+        options: Sequence[str] = (),
+        timeout: float = 60,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command line on a host with the system's own `ssh`. `options` come before what we set ourselves:
+        nobody's own configuration, the host's true key, the lab's identity."""
+        known_hosts = self.directory / "known_hosts"
+        known_hosts.write_text(self.known_hosts)
+        settings = [f"UserKnownHostsFile={known_hosts}", "StrictHostKeyChecking=yes", "BatchMode=yes"]
+        settings += ["IdentitiesOnly=yes", "IdentityAgent=none", f"Port={host.port}"]
+        return subprocess.run(
+            ["ssh", "-F", "none", "-i", str(identity_file or self.identity_file), *options]
+            + [part for setting in settings for part in ("-o", setting)]
+            + [f"{user or host.user}@{host.address}", command],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+
+    def _addresses(self, subnet: Subnet) -> dict[str, str]:
+        fixed = {spec.last_octet for spec in self.specs}
+        free = (octet for octet in range(FIRST_OCTET, 255) if octet not in fixed)
+        addresses = {spec.name: subnet.address(spec.last_octet or next(free)) for spec in self.specs}
+        if len(set(addresses.values())) != len(self.specs):
+            raise LabBroken(f"Each host needs a name and an address of its own: {self.specs}.")
+        return addresses
+
+
+def open_host_pids() -> set[int]:
+    """Children of this process that hosts of open labs hang on."""
+    return {host.outer_pid for lab in Lab.open_labs for host in lab.hosts if host.outer_pid is not None}
+
+
+def _pythons(specs: Sequence[HostSpec]) -> list[str]:
+    return [str(boot.old_python()) for spec in specs if spec.python == boot.OLD_PYTHON][:1]

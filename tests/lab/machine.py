@@ -1,0 +1,100 @@
+"""The processes that make a host: the one it hangs on, seen from here, and the first one inside."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from tests.lab.needs import SEARCH_PATH, LabBroken
+from tests.lab.processes import HostProcess, listens, only_child, pid_namespace, processes_in
+
+NAMESPACES = ("--mount", "--uts", "--ipc", "--pid", "--fork", "--mount-proc", "--kill-child")
+
+
+class Machine:
+    """A running set of namespaces. It ends with `kill`, and by itself when this process ends in whatever way."""
+
+    def __init__(self, name: str, network_namespace: str, script: Path, log: Path):
+        self._name = name
+        with log.open("w") as output:
+            self._outer = subprocess.Popen(
+                ["ip", "netns", "exec", network_namespace, "unshare", *NAMESPACES, "bash", str(script)],
+                # The script reads from this pipe until we are gone.
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                env={"PATH": SEARCH_PATH, "LANG": "C.UTF-8"},
+                cwd="/",
+                text=True,
+                # Ctrl-C in the terminal is for the tests, not for the hosts.
+                start_new_session=True,
+            )
+        self._first: int | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs."""
+        return self._outer.poll() is None
+
+    @property
+    def outer_pid(self) -> int:
+        """The child of this process that the machine hangs on."""
+        return self._outer.pid
+
+    @property
+    def first_pid(self) -> int:
+        """The machine's first process, as numbered outside. Raises LabBroken where it does not run."""
+        if not self.alive:
+            raise LabBroken(f"Host {self._name} is not running.")
+        if self._first is None:
+            self._first = only_child(self._outer.pid)
+        return self._first
+
+    @property
+    def pid_namespace(self) -> Path:
+        """Name of the namespace that its processes are in."""
+        return pid_namespace(self.first_pid)
+
+    def kill(self) -> None:
+        """Begin to end it. The kernel then ends every process in it."""
+        try:
+            # Its parent waits for it, and it is only gone when all processes of the machine are.
+            os.kill(self.first_pid, signal.SIGKILL)
+        except (LabBroken, OSError):
+            # It has hardly begun, or has ended already.
+            with suppress(ProcessLookupError):
+                self._outer.kill()
+
+    def wait_until_gone(self) -> None:
+        """Wait for the end that `kill` began."""
+        if self._outer.stdin:
+            self._outer.stdin.close()
+        self._outer.wait(timeout=30)
+
+    def entering(self, argv: Sequence[str], uid: int = 0) -> list[str]:
+        """Command that runs `argv` in the machine."""
+        identity = ["--setuid", str(uid), "--setgid", str(uid)] if uid else []
+        namespaces = ["--mount", "--uts", "--ipc", "--net", "--pid"]
+        return ["nsenter", "--target", str(self.first_pid), *namespaces, "--wd=/", *identity, "--", *argv]
+
+    def processes(self) -> list[HostProcess]:
+        """Every process in it; none when it has ended."""
+        return processes_in(self.pid_namespace) if self.alive else []
+
+    def listens(self, port: int) -> bool:
+        """Whether something in it listens on this TCP port."""
+        with suppress(LabBroken, OSError):
+            return listens(self.first_pid, port)
+        return False
+
+    def counter(self, column: int) -> int:
+        """A number of eth0's line in /proc/net/dev: 0 is bytes received, 8 is bytes sent."""
+        for line in Path(f"/proc/{self.first_pid}/net/dev").read_text().splitlines():
+            device, _, numbers = line.partition(":")
+            if device.strip() == "eth0":
+                return int(numbers.split()[column])
+        raise LabBroken(f"Host {self._name} has no eth0.")

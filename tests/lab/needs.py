@@ -1,0 +1,59 @@
+"""What the lab needs of the machine, and the sentence that says what of it is missing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from functools import cache
+
+TOOLS = {
+    "ip": "iproute2",
+    "tc": "iproute2",
+    "sshd": "openssh-server",
+    "ssh": "openssh-client",
+    "ssh-keygen": "openssh-client",
+    "unshare": "util-linux",
+    "nsenter": "util-linux",
+    "mount": "mount",
+    "bash": "bash",
+}
+"""Programs that the lab runs, with the Debian package of each."""
+
+SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""PATH of everything that builds and boots hosts: that of the system, whatever the tests' own is."""
+
+
+class LabUnavailable(Exception):
+    """Raised when this machine cannot make hosts; says exactly what is missing."""
+
+
+class LabBroken(Exception):
+    """Raised when making or using a host failed although the machine has all that it takes."""
+
+
+@cache
+def missing() -> tuple[str, ...]:
+    """Each thing that keeps this machine from making hosts; nothing when it can."""
+    if not sys.platform.startswith("linux"):
+        return ("Linux",)
+    lacks = []
+    if os.geteuid() != 0:
+        lacks.append("root")
+    for tool, package in TOOLS.items():
+        if shutil.which(tool, path=SEARCH_PATH) is None:
+            lacks.append(f"{tool} (Debian package {package})")
+    if not lacks:
+        namespaces = ["unshare", "--net", "--mount", "--uts", "--ipc", "--pid", "--fork", "true"]
+        attempt = subprocess.run(namespaces, env={"PATH": SEARCH_PATH}, capture_output=True, text=True, check=False)
+        if attempt.returncode:
+            lacks.append(f"the right to make namespaces ({attempt.stderr.strip()})")
+    return tuple(lacks)
+
+
+def require(*programs: str) -> None:
+    """Raise LabUnavailable unless hosts can be made here, and `programs` (absolute paths) exist."""
+    lacks = [*missing(), *(program for program in programs if not os.access(program, os.X_OK))]
+    if lacks:
+        raise LabUnavailable(f"This machine cannot make lab hosts; it lacks: {', '.join(lacks)}.")

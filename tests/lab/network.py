@@ -1,0 +1,107 @@
+"""Namespaces, cables and the switch of a lab.
+
+The switch is a bridge in a namespace of its own: where `bridge-nf-call-iptables` is 1, a bridge in the root
+namespace can lose what it should forward. The desktop has a cable into it like every host.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+
+from tests.lab.needs import SEARCH_PATH, LabBroken
+from tests.lab.subnet import Subnet, remove_tagged
+
+BURST = ("burst", "128kb", "latency", "200ms")
+
+
+class Network:
+    """All that a lab has in the kernel's network stack. `build` makes it, `remove` leaves nothing of it."""
+
+    def __init__(self, subnet: Subnet):
+        self._subnet = subnet
+        self._switch = f"{subnet.tag}-switch"
+        self._ports: dict[str, str] = {}
+
+    def namespace(self, host: str) -> str:
+        """Name of the host's network namespace, as `ip netns` lists it."""
+        return f"{self._subnet.tag}-{host}"
+
+    def build(self, addresses: dict[str, str]) -> None:
+        """Make the switch, and for each host (name → address) a namespace with an eth0 that is plugged in."""
+        self._ports = {host: f"port{index}" for index, host in enumerate(addresses)}
+        desktop, length = self._subnet.tag, self._subnet.network.prefixlen
+        namespaces = [self._switch, *map(self.namespace, addresses)]
+        _ip(*(f"netns add {namespace}" for namespace in namespaces))
+        _without_ipv6_chatter(namespaces)
+        _ip(
+            f"link add {desktop} type veth peer name desktop netns {self._switch}",
+            *(
+                f"link add {port} netns {self._switch} type veth peer name eth0 netns {self.namespace(host)}"
+                for host, port in self._ports.items()
+            ),
+            f"address add {self._subnet.address(1)}/{length} dev {desktop}",
+            f"link set {desktop} up",
+        )
+        _ip(
+            "link add switch type bridge mcast_snooping 0",
+            "link set switch up",
+            *(f"link set {port} master switch up" for port in ("desktop", *self._ports.values())),
+            namespace=self._switch,
+        )
+        for host, address in addresses.items():
+            _ip(
+                "link set lo up",
+                f"address add {address}/{length} dev eth0",
+                "link set eth0 up",
+                namespace=self.namespace(host),
+            )
+
+    def remove(self) -> None:
+        """Remove all of it; the processes in it must be gone. May be called at any stage of building."""
+        remove_tagged(self._subnet.tag)
+
+    def cut(self, host: str) -> None:
+        """Unplug the host at the switch: it keeps its address and hears nothing, not even a reset."""
+        _ip(f"link set {self._ports[host]} down", namespace=self._switch)
+
+    def mend(self, host: str) -> None:
+        """Plug the host in again."""
+        _ip(f"link set {self._ports[host]} up", namespace=self._switch)
+
+    def shape(self, host: str, rate: str) -> None:
+        """Limit the host's cable to `rate` (as tc writes it, such as 200mbit), each way."""
+        for namespace, device in self._ends(host):
+            _run(["tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", "tbf", "rate", rate, *BURST])
+
+    def unshape(self, host: str) -> None:
+        """Give the host's cable its full speed back. Harmless where it was never limited."""
+        for namespace, device in self._ends(host):
+            if " tbf " in _run(["tc", "-n", namespace, "qdisc", "show", "dev", device]):
+                _run(["tc", "-n", namespace, "qdisc", "delete", "dev", device, "root"])
+
+    def _ends(self, host: str) -> list[tuple[str, str]]:
+        return [(self.namespace(host), "eth0"), (self._switch, self._ports[host])]
+
+
+def _without_ipv6_chatter(namespaces: Sequence[str]) -> None:
+    """Keep new interfaces from soliciting routers: byte counters then hold what programs sent, and little else."""
+    commands = [
+        f"nsenter --net=/run/netns/{namespace} sh -c 'echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6'"
+        for namespace in namespaces
+    ]
+    # A kernel without IPv6 has nothing to silence.
+    _run(["sh", "-c", "test -d /proc/sys/net/ipv6 || exit 0; " + " && ".join(commands)])
+
+
+def _ip(*lines: str, namespace: str | None = None) -> None:
+    """Run many `ip` commands in one process."""
+    inside = ["-n", namespace] if namespace else []
+    _run(["ip", *inside, "-batch", "-"], "\n".join(lines) + "\n")
+
+
+def _run(command: Sequence[str], text: str = "") -> str:
+    done = subprocess.run(command, input=text, env={"PATH": SEARCH_PATH}, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise LabBroken(f"`{' '.join(command)}` failed: {done.stderr.strip()}\n{text}".strip())
+    return done.stdout

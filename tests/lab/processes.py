@@ -1,0 +1,72 @@
+"""The processes of a host, seen from outside through /proc."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.lab.needs import LabBroken
+
+
+class HostProcess(NamedTuple):
+    """A process as its host sees it. A zombie has ("[name] <defunct>",) for argv, like in ps."""
+
+    pid: int
+    argv: tuple[str, ...]
+
+    def is_sshd(self, *, sessions: bool = False) -> bool:
+        """Whether this is the sshd that listens; with `sessions`, or one that serves a connection."""
+        # Until it has set its title it is called as it was started; a session's server is started with -R.
+        listens = "[listener]" in self.argv[0] or (self.argv[0].endswith("/sshd") and "-R" not in self.argv)
+        return listens or (sessions and self.argv[0].startswith("sshd: "))
+
+
+def pid_namespace(pid: int) -> Path:
+    """Name of the PID namespace that a process is in."""
+    return Path(f"/proc/{pid}/ns/pid").readlink()
+
+
+def processes_in(namespace: Path) -> list[HostProcess]:
+    """Every process in a PID namespace, by its process ID there."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            # Processes come and go while we read, and some are none of our business.
+            with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+                if (entry / "ns" / "pid").readlink() == namespace:
+                    found.append(_describe(entry))
+    return sorted(found)
+
+
+def listens(pid: int, port: int) -> bool:
+    """Whether somebody in the network namespace of `pid` listens on this TCP port. Asks nobody to answer."""
+    rows = (line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:])
+    return any(row[1].endswith(f":{port:04X}") and row[3] == "0A" for row in rows)
+
+
+def children_of_this_process() -> dict[int, str]:
+    """Process ID and command line of every child of this process, zombies included."""
+    found = {}
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):
+            for pid in (task / "children").read_text().split():
+                found[int(pid)] = " ".join(_describe(Path("/proc", pid)).argv)
+    return found
+
+
+def only_child(pid: int) -> int:
+    """The one child of a process."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    if len(children) != 1:
+        raise LabBroken(f"Process {pid} should have the first process of a host as its child; it has {children}.")
+    return int(children[0])
+
+
+def _describe(entry: Path) -> HostProcess:
+    status = dict(line.split(":", 1) for line in (entry / "status").read_text().splitlines() if ":" in line)
+    argv = tuple((entry / "cmdline").read_text(errors="replace").rstrip("\0").split("\0"))
+    if argv == ("",):
+        ending = " <defunct>" if status["State"].split()[0] == "Z" else ""
+        argv = (f"[{status['Name'].strip()}]{ending}",)
+    return HostProcess(int(status["NSpid"].split()[-1]), argv)

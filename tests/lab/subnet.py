@@ -1,0 +1,123 @@
+"""A subnet for one lab: claimed with a lock file, so that labs of several test runs never share one.
+
+The claim is a `flock` on a file named after the subnet. The kernel drops it with its owner, however that ends; a
+file that nobody holds any more is therefore a lab whose owner died, and the next lab clears it away.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+from contextlib import suppress
+from ipaddress import IPv4Network, ip_network
+from pathlib import Path
+
+from tests.lab.needs import SEARCH_PATH, LabBroken
+
+CLAIMS = Path("/run/torchyard-lab")
+"""Where the lock files lie, one a subnet."""
+COUNT = 256
+"""Subnets that can be claimed: 10.213.0.0/24 to 10.213.255.0/24."""
+
+
+class Subnet:
+    """A claimed /24: the desktop is .1, hosts have the rest. `tag` starts the names of all that belongs to it."""
+
+    def __init__(self, number: int, claim: int):
+        self.number = number
+        self.network = IPv4Network(f"10.213.{number}.0/24")
+        self.tag = tag(os.getpid(), number)
+        self._claim = claim
+
+    def address(self, last_octet: int) -> str:
+        """The address in this subnet that ends so."""
+        return str(self.network[last_octet])
+
+    def release(self) -> None:
+        """Let others have it. Everything that carries the tag must be gone before."""
+        _claim_file(self.number).unlink(missing_ok=True)
+        os.close(self._claim)
+
+
+def tag(owner: int, number: int) -> str:
+    """Name of the desktop's interface and start of the namespaces' names; at most 15 characters, as Linux has it."""
+    return f"ty{owner}n{number}"
+
+
+def claim_subnet() -> Subnet:
+    """A subnet that no other lab holds and no route of this machine touches; clears away what dead owners left."""
+    CLAIMS.mkdir(mode=0o755, parents=True, exist_ok=True)
+    sweep()
+    taken = _routes()
+    first = os.getpid()
+    for step in range(COUNT):
+        number = (first + step) % COUNT
+        if any(network.overlaps(IPv4Network(f"10.213.{number}.0/24")) for network in taken):
+            continue
+        claim = _lock(number)
+        if claim is not None:
+            os.pwrite(claim, tag(os.getpid(), number).encode(), 0)
+            return Subnet(number, claim)
+    raise LabBroken(f"All {COUNT} subnets for labs are taken; see the files in {CLAIMS}.")
+
+
+def sweep() -> None:
+    """Clear away the labs whose owners have died, and only those."""
+    for path in CLAIMS.glob("*.lock"):
+        number = int(path.stem)
+        claim = _lock(number)
+        if claim is None:
+            continue
+        left_by_the_dead = os.pread(claim, 64, 0).decode()
+        if left_by_the_dead:
+            remove_tagged(left_by_the_dead)
+        path.unlink(missing_ok=True)
+        os.close(claim)
+
+
+def remove_tagged(name: str) -> None:
+    """Remove the interface, the namespaces and the processes in them whose names carry this tag."""
+    if Path("/sys/class/net", name).exists():
+        _run("ip", "link", "delete", name)
+    for namespace in sorted(Path("/run/netns").glob(f"{name}-*")):
+        for pid in _run("ip", "netns", "pids", namespace.name).split():
+            with suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+        _run("ip", "netns", "delete", namespace.name)
+
+
+def _claim_file(number: int) -> Path:
+    return CLAIMS / f"{number}.lock"
+
+
+def _lock(number: int) -> int | None:
+    """A descriptor that holds the lock of this subnet, or None where somebody else does."""
+    path = _claim_file(number)
+    claim = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Between open and lock the owner may have released it, and with it removed this very file.
+        if os.fstat(claim).st_ino == path.stat().st_ino:
+            return claim
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    os.close(claim)
+    return None
+
+
+def _routes() -> list[IPv4Network]:
+    networks = []
+    for route in json.loads(_run("ip", "-4", "-json", "route", "show", "table", "all") or "[]"):
+        with suppress(ValueError):
+            network = ip_network(route["dst"])
+            if isinstance(network, IPv4Network) and network.prefixlen:
+                networks.append(network)
+    return networks
+
+
+def _run(*command: str) -> str:
+    done = subprocess.run(command, env={"PATH": SEARCH_PATH}, capture_output=True, text=True, check=False)
+    return done.stdout

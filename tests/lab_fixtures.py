@@ -1,0 +1,130 @@
+"""Fixtures that hand out hosts and a desktop to use them from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.lab import Desktop, Lab, LabBroken, LabUnavailable
+from tests.lab.needs import require
+
+LabFactory = Callable[..., Lab]
+
+
+class ThreeHosts:
+    """Three plain hosts that live as long as the session; made anew when a test has lost one."""
+
+    def __init__(self, directory: Path):
+        self._directory = directory
+        self._lab: Lab | None = None
+        self._made = 0
+
+    def get(self) -> Lab:
+        """The lab, with three hosts alive in it."""
+        if self._lab is None or not self._lab.whole:
+            self.close()
+            self._made += 1
+            self._lab = Lab(3, directory=self._directory / str(self._made)).open()
+        return self._lab
+
+    def clean(self) -> None:
+        """Make the hosts what they were; hosts that cannot be made so are not handed out again."""
+        if self._lab is None or not self._lab.whole:
+            return
+        try:
+            for host in self._lab.hosts:
+                host.clean()
+        except LabBroken:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Take the hosts down."""
+        if self._lab is not None:
+            self._lab.close()
+            self._lab = None
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[LabFactory]:
+    """Makes labs for one test: `lab(2)`, `lab(hosts=[HostSpec("gpu-a", noisy=True)])`, `lab(3, shared_home=True)`."""
+    yield from _factory(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def module_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabFactory]:
+    """Makes labs that live as long as the module's tests."""
+    yield from _factory(tmp_path_factory.mktemp("lab"))
+
+
+@pytest.fixture(scope="session")
+def _three_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreeHosts]:
+    hosts = ThreeHosts(tmp_path_factory.mktemp("lab3"))
+    yield hosts
+    hosts.close()
+
+
+@pytest.fixture
+def lab3(needs_lab: None, _three_hosts: ThreeHosts) -> Iterator[Lab]:
+    """Three plain hosts, the same for all tests (for speed), and clean after each."""
+    yield _three_hosts.get()
+    _three_hosts.clean()
+
+
+@pytest.fixture
+def desktop(lab3: Lab, tmp_path: Path) -> Iterator[Desktop]:
+    """A desktop that knows the three hosts of `lab3`."""
+    computer = Desktop(tmp_path / "desktop", lab3)
+    yield computer
+    computer.close()
+
+
+@pytest.fixture
+def make_desktop(tmp_path: Path) -> Iterator[Callable[..., Desktop]]:
+    """Makes desktops, for several at once or for a lab of the test's own: `make_desktop(lab(2), python=None)`."""
+    made: list[Desktop] = []
+
+    def make(lab: Lab | None = None, **fleet: Any) -> Desktop:
+        made.append(Desktop(tmp_path / f"desktop-{len(made)}", lab, **fleet))
+        return made[-1]
+
+    yield make
+    for computer in made:
+        computer.close()
+
+
+@pytest.fixture
+def needs_lab() -> None:
+    """Skips the test where hosts cannot be made; fails it instead where CI says that they must be."""
+    try:
+        require()
+    except LabUnavailable as why:
+        unavailable(why)
+
+
+def unavailable(why: LabUnavailable) -> None:
+    """Skip, or fail with CI=true: there, a lab that cannot be made is a fault of the machine."""
+    if os.environ.get("CI", "").lower() in {"1", "true"}:
+        pytest.fail(str(why))
+    pytest.skip(str(why))
+
+
+def _factory(directory: Path) -> Iterator[LabFactory]:
+    with ExitStack() as stack:
+        made = 0
+
+        def make(*arguments: Any, **options: Any) -> Lab:
+            nonlocal made
+            made += 1
+            try:
+                return stack.enter_context(Lab(*arguments, directory=directory / f"lab-{made}", **options))
+            except LabUnavailable as why:
+                unavailable(why)
+                raise
+
+        yield make

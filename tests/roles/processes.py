@@ -1,0 +1,82 @@
+"""What the tests of training processes share: environments, output, and a keeper's receiving end."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+from torchyard_agent.protocol import report
+
+ROOT = Path(__file__).parents[2]
+DEADLINE_S = 120
+
+Start = Callable[..., "subprocess.Popen[str]"]
+Train = Callable[..., list[str]]
+
+
+def bare_environment() -> dict[str, str]:
+    """This process's environment without a trace of any launcher, fit for two cores that others use too."""
+    launchers = ("TORCHYARD_", "TORCHELASTIC_", "MASTER_", "LOCAL_", "GROUP_", "ROLE_", "RANK", "WORLD_SIZE")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(launchers)}
+    path = os.pathsep.join(filter(None, [str(ROOT / "agent"), environment.get("PYTHONPATH", "")]))
+    return {**environment, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def trainer_environment(rank: int, world_size: int, port: int, **more: str) -> dict[str, str]:
+    """What Torchyard gives a trainer: worker-0 is the chief, a rank each."""
+    return {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "TORCHYARD_RUN_ID": "run-1",
+        "TORCHELASTIC_RUN_ID": "run-1",
+        "TORCHYARD_REPLICA": f"worker-{rank}",
+        "TORCHYARD_ROLE": "worker",
+        "TORCHYARD_RANK": str(rank),
+        "TORCHYARD_WORLD_SIZE": str(world_size),
+        "CUDA_VISIBLE_DEVICES": "",
+        **more,
+    }
+
+
+def output_of(process: subprocess.Popen[str]) -> str:
+    """All it printed, once it has ended with 0."""
+    output, _ = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0, output
+    return output
+
+
+class Keeper:
+    """The receiving end of reports, as a keeper has it."""
+
+    def __init__(self, name: str) -> None:
+        self.address = f"@torchyard-test/{os.getpid()}/{name}"
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(self.address.replace("@", "\0", 1))
+        self._socket.setblocking(False)
+
+    def received(self) -> list[tuple[str, int, dict[str, float]]]:
+        """Every report that has come in since the last call."""
+        reports = []
+        while True:
+            try:
+                decoded = report.decode(self._socket.recv(65536))
+            except BlockingIOError:
+                return reports
+            assert decoded is not None
+            reports.append(decoded)
+
+    def close(self) -> None:
+        self._socket.close()

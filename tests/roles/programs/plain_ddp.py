@@ -1,0 +1,70 @@
+"""A DDP script as people write them for torchrun: it knows nothing of Torchyard.
+
+With a rank it trains a little with the others and says what world it saw. Without one it only scores the model,
+as many scripts do when they are started by hand. Its last line is JSON.
+"""
+
+import json
+import os
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+STEPS = 5
+
+
+def batch(rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+    inputs = torch.randn(16, 8, generator=torch.Generator().manual_seed(rank))
+    return inputs, inputs.sum(dim=1, keepdim=True)
+
+
+def train() -> None:
+    dist.init_process_group("gloo")
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+
+    torch.manual_seed(rank)  # DDP starts all from rank 0's parameters all the same
+    model = DistributedDataParallel(nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    inputs, targets = batch(rank)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+
+    ranks = [torch.zeros(1, dtype=torch.int64) for _ in range(world_size)]
+    dist.all_gather(ranks, torch.tensor([rank]))
+    weights = [torch.zeros(1, 8) for _ in range(world_size)]
+    dist.all_gather(weights, model.module.weight.detach())
+    seen = {
+        "rank": rank,
+        "world_size": world_size,
+        "RANK": os.environ["RANK"],
+        "WORLD_SIZE": os.environ["WORLD_SIZE"],
+        "ranks": [int(each) for each in ranks],
+        "same_model": all(torch.equal(weights[0], each) for each in weights),
+        "loss": loss.item(),
+    }
+    dist.destroy_process_group()
+    print(json.dumps(seen), flush=True)
+    # Gloo's threads outlive the group (torch 2.13): one that still frees the last gather's tensors while the
+    # interpreter winds down aborts a process that has done all its work, under torchrun as well as here.
+    time.sleep(0.5)
+
+
+def score() -> None:
+    model = nn.Linear(8, 1)
+    inputs, targets = batch(rank=0)
+    with torch.no_grad():
+        loss = nn.functional.mse_loss(model(inputs), targets)
+    print(json.dumps({"scored": loss.item(), "WORLD_SIZE": os.environ.get("WORLD_SIZE")}), flush=True)
+
+
+if __name__ == "__main__":
+    if "RANK" in os.environ:
+        train()
+    else:
+        score()

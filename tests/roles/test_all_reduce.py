@@ -1,0 +1,114 @@
+"""Synchronous training by real processes over gloo on the loopback interface."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.roles.processes import (
+    DEADLINE_S,
+    Keeper,
+    Start,
+    Train,
+    bare_environment,
+    free_port,
+    output_of,
+    trainer_environment,
+)
+
+pytestmark = pytest.mark.train
+
+PROGRAMS = Path(__file__).parent / "programs"
+SAMPLES = 24
+
+
+@pytest.mark.parametrize(("workers", "dtype", "tolerance"), [(3, "float64", 1e-12), (2, "float32", 1e-5)])
+def test_300_synchronous_steps_equal_one_process_on_the_whole_batch(
+    train: Train, workers: int, dtype: str, tolerance: float
+) -> None:
+    chief, *_ = train(PROGRAMS / "large_batch.py", workers, dtype)
+    result = json.loads(chief)
+    assert result["world_size"] == workers
+    assert result["difference"] <= tolerance
+
+
+def check_shares(outputs: list[str], workers: int) -> None:
+    seen = [json.loads(output) for output in outputs]
+    assert [each["rank"] for each in seen] == list(range(workers))
+    assert [each["index"] for each in seen] == list(range(workers))
+    assert [each["is_chief"] for each in seen] == [True] + [False] * (workers - 1)
+    assert {each["world_size"] for each in seen} == {workers}
+    assert {each["backend"] for each in seen} == {"gloo"}
+    for epoch in (0, 1):
+        assert sorted(sample for each in seen for sample in each["epochs"][epoch]) == list(range(SAMPLES))
+    assert seen[0]["epochs"][0] != seen[0]["epochs"][1]
+    assert len({each["weight"] for each in seen}) == 1
+    for each in seen:
+        assert each["names"] == ["bias", "weight"]  # and not module.bias
+        assert each["same_method"]
+        assert not each["group_after"]
+
+
+def test_workers_share_the_data_report_and_part_cleanly(train: Train, keeper: Keeper) -> None:
+    outputs = train(PROGRAMS / "shares.py", 2, TORCHYARD_REPORT=keeper.address)
+    check_shares(outputs, workers=2)
+    reports = keeper.received()
+    for replica in ("worker-0", "worker-1"):
+        mine = [metrics for name, _, metrics in reports if name == replica]
+        assert mine[0] == {"step": 1}
+        assert mine[-1]["step"] == 3  # 24 samples, 2 workers, batches of 4
+        assert mine[-1]["loss"] >= 0
+        assert mine[-1]["throughput"] > 0
+
+
+def test_it_trains_under_plain_torchrun(tmp_path: Path) -> None:
+    torchrun = Path(sys.executable).with_name("torchrun")
+    subprocess.run(
+        [
+            torchrun,
+            "--nproc-per-node=2",
+            "--master-addr=127.0.0.1",
+            f"--master-port={free_port()}",
+            f"--log-dir={tmp_path}",
+            "--redirects=3",
+            PROGRAMS / "shares.py",
+        ],
+        env={**bare_environment(), "CUDA_VISIBLE_DEVICES": ""},
+        timeout=DEADLINE_S,
+        check=True,
+    )
+    check_shares([next(tmp_path.rglob(f"{rank}/stdout.log")).read_text() for rank in range(2)], workers=2)
+
+
+def test_a_plain_ddp_script_sees_the_trainers_world_and_an_evaluator_none(start: Start) -> None:
+    port = free_port()
+    trainers = [start(PROGRAMS / "plain_ddp.py", environment=trainer_environment(rank, 2, port)) for rank in range(2)]
+    evaluator = start(PROGRAMS / "plain_ddp.py", environment={"TORCHYARD_ROLE": "evaluator"})
+    seen = [json.loads(output_of(process).splitlines()[-1]) for process in trainers]
+    assert [each["ranks"] for each in seen] == [[0, 1], [0, 1]]
+    assert all(each["same_model"] and each["world_size"] == 2 for each in seen)
+    scored = json.loads(output_of(evaluator).splitlines()[-1])
+    assert scored["scored"] > 0
+    assert scored["WORLD_SIZE"] is None
+
+
+def test_a_worker_that_dies_of_an_exception_takes_the_others_along_at_once(start: Start, keeper: Keeper) -> None:
+    port = free_port()
+    chief, failing = (
+        start(
+            PROGRAMS / "fails.py",
+            environment=trainer_environment(rank, 2, port, TORCHYARD_REPORT=keeper.address),
+        )
+        for rank in range(2)
+    )
+    output, _ = failing.communicate(timeout=DEADLINE_S)
+    assert failing.returncode == 1
+    assert "ValueError: the third step fails" in output
+    chief.communicate(timeout=10)  # it hears of it by its connection, not by a timeout of minutes
+    assert chief.returncode == 1
+    steps = [metrics["step"] for replica, _, metrics in keeper.received() if replica == "worker-1"]
+    assert steps[-1] == 2

@@ -1,0 +1,49 @@
+"""The example: four changed lines, and the same accuracy on one process as on three."""
+
+from __future__ import annotations
+
+import difflib
+import re
+
+import pytest
+
+from tests.roles.processes import ROOT, Keeper, Start, Train, output_of
+
+pytestmark = pytest.mark.train
+
+DIGITS = ROOT / "examples" / "digits"
+
+
+def accuracy(output: str) -> float:
+    found = re.fullmatch(r"test accuracy (\d\.\d{4})", output.splitlines()[-1])
+    assert found is not None, output
+    return float(found[1])
+
+
+def test_the_example_changes_four_lines_and_adds_its_report() -> None:
+    single, cluster = ((DIGITS / name).read_text().splitlines() for name in ("train_single.py", "train.py"))
+    changes = [line for line in difflib.ndiff(single, cluster) if line.startswith(("+", "-"))]
+    added = [line[2:].strip() for line in changes if line.startswith("+")]
+    removed = [line for line in changes if line.startswith("-")]
+    assert added == [
+        "import torchyard_roles as ty",
+        "cluster = ty.join()",
+        "model, optimizer = cluster.distribute(model, optimizer)",
+        "loader = cluster.loader(train, batch_size=args.batch_size)",
+        "cluster.report(loss=loss)",
+    ]
+    assert len(removed) == 1
+
+
+def test_by_hand_it_does_what_the_single_script_does(start: Start) -> None:
+    single, alone = start(DIGITS / "train_single.py"), start(DIGITS / "train.py")
+    assert output_of(single) == output_of(alone)
+
+
+def test_three_workers_reach_the_accuracy_of_one(start: Start, train: Train, keeper: Keeper) -> None:
+    alone = accuracy(output_of(start(DIGITS / "train.py")))
+    together = {accuracy(output) for output in train(DIGITS / "train.py", 3, TORCHYARD_REPORT=keeper.address)}
+    assert len(together) == 1
+    assert alone >= 0.96
+    assert abs(alone - together.pop()) <= 0.01
+    assert {replica for replica, _, _ in keeper.received()} == {"worker-0", "worker-1", "worker-2"}

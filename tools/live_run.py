@@ -1,0 +1,63 @@
+"""A run that lives, for pictures: acted at the level of its hosts' links, so that all above them is the real thing."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+from tests.gui.runs import acting
+
+from torchyard_gui.runs.page import RunsPage
+from torchyard_gui.windows.wiring import Wiring
+
+RUNS_FOR_S = 1500
+SLOW = "worker-7"
+POOLS = {
+    "one": (
+        "{name: chief, role: chief, replicas: 1, gpus: 0}",
+        "{name: workers, role: worker, replicas: 1, gpus: 0}",
+    ),
+    "eight": (
+        "{name: chief, role: chief, replicas: 1, gpus: 1}",
+        "{name: workers, role: worker, replicas: 19, gpus: 1, hosts: [gpu-a, gpu-b, gpu-c]}",
+        "{name: eval, role: evaluator, replicas: 1, gpus: 2, hosts: [gpu-f]}",
+    ),
+}
+NAMES = {"one": "digits", "eight": "resnet-imagenet"}
+LOG = "epoch {epoch:>2} step {step:>5}  loss {loss:.4f}  1,494 samples/s\n"
+
+
+def begin_live_run(wiring: Wiring, state: str) -> acting.Acting:
+    """Begins a run on the yard's hosts, some minutes ago. Nobody is asked but those who act it."""
+    acting.BEGAN = time.time() - RUNS_FOR_S
+    cast = acting.Acting(wiring.fleet.facts(), *POOLS[state], name=NAMES[state], run_id="20261121-093000-7f3e")
+    for replica in cast.plan.replicas:
+        # As `Acting.measure` tells steps and loss: twelve steps each three seconds.
+        losses = {step: 0.41 + 1.8 * math.exp(-step / 360) for step in range(0, 4 * RUNS_FOR_S - 10, 10)}
+        lines = (LOG.format(epoch=step // 1251, step=step, loss=loss) for step, loss in losses.items())
+        cast.logs[replica.name] = "".join(lines).encode()
+    cast.note(wiring.home)
+    wiring.fleet._fleet = acting.ActingFleet(cast)  # type: ignore[assignment]  # pictures only, as in sample_yard
+    cast.start()
+    return cast
+
+
+def let_it_live(page: RunsPage, cast: acting.Acting, settle: Callable[[], None]) -> None:
+    """Shows the run, with all that was measured since it began."""
+    page.show_run(cast.run_id)
+    settle()
+    feed = page.feed
+    assert feed is not None
+    assert all(cast.links[host].hears("telemetry") for host in cast.plan.hosts), "the acted run is not followed"
+    for at in range(5, RUNS_FOR_S, 3):
+        cast.measure(at, slow=SLOW)
+        feed._take_samples()  # pictures only: twenty minutes go by in a second
+    feed._look_for_silence = lambda: None  # type: ignore[method-assign]  # a picture stands still
+    feed._silence_timer.stop()
+    settle()
+
+
+def log_opener(page: RunsPage) -> Callable[[bool], None]:
+    """Opens and closes the log dock."""
+    return page.run_view.log.set_open

@@ -1,0 +1,171 @@
+"""Draws every page of the window into PNGs, light and dark, in two sizes, with no host, one and eight; a run that
+lives; and the launch panel at the moments of a launch.
+
+python -m tools.screenshots [--pages topology,fleet,runs,live,launch] [--states one] [--sizes 1280x800] [FOLDER]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
+
+from PySide6.QtCore import QCoreApplication, QDeadlineTimer, QEvent, QEventLoop, QPointF, QRectF
+from PySide6.QtGui import QCursor, QPainter, QPixmap
+from PySide6.QtWidgets import QApplication, QWidget
+from tools.launch_phases import phases
+from tools.live_run import begin_live_run, let_it_live, log_opener
+from tools.sample_yard import FAILED_RUN, let_hosts_answer, write_yard
+
+from torchyard_gui.app import make_window
+from torchyard_gui.theme.theme import theme
+from torchyard_gui.windows.main_window import MainWindow
+from torchyard_gui.windows.wiring import Wiring
+
+PAGES = ("topology", "fleet", "runs")
+STATES = ("empty", "one", "eight")
+SIZES = ("1280x800", "1440x900")
+MODES = ("light", "dark")
+SETTLE_MS = 400
+FOLLOWED_WITHIN_MS = 1200
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Draws the pictures that are asked for, and says where they lie."""
+    options = _options().parse_args(argv)
+    application = QApplication.instance() or QApplication(["torchyard-screenshots"])
+    options.folder.mkdir(parents=True, exist_ok=True)
+    camera = Camera(options.folder, options.sizes.split(","))
+    pages = options.pages.split(",")
+    for state in options.states.split(","):
+        with _window(state) as window:
+            for key in (key for key in window.keys if key in pages):
+                _prepare(window.show_page(key), key)
+                camera.take(window, f"{key}-{state}")
+            if "launch" in pages and state == "eight":
+                _launch(window, camera)
+        if "live" in pages and state != "empty":
+            with _window(state) as window:
+                _live(window, camera, state)
+    del application
+    print(f"{camera.count} pictures in {options.folder}")
+    return 0
+
+
+class Camera:
+    """Takes a window in every size, light and dark."""
+
+    def __init__(self, folder: Path, sizes: Sequence[str]):
+        self._folder = folder
+        self._sizes = sizes
+        self.count = 0
+
+    def take(self, window: MainWindow, name: str, over: QWidget | None = None) -> None:
+        """`over`: a panel that lies over the window's middle."""
+        for size in self._sizes:
+            window.resize(*map(int, size.split("x")))
+            for mode in MODES:
+                theme().set_mode(mode)
+                _settle()
+                picture = window.grab()
+                if over is not None:
+                    _lay_over(picture, over)
+                picture.save(str(self._folder / f"{name}-{mode}-{size}.png"))
+                self.count += 1
+
+
+def _lay_over(picture: QPixmap, panel: QWidget) -> None:
+    """Draws a panel over the middle of a picture, with a line for the frame that a desktop would give it."""
+    painter = QPainter(picture)
+    at = panel.rect()
+    at.moveCenter(QRectF(QPointF(), picture.deviceIndependentSize()).center().toPoint())
+    painter.drawPixmap(at.topLeft(), panel.grab())
+    painter.setPen(theme().pen("line"))
+    painter.drawRect(at.adjusted(-1, -1, 0, 0))
+    painter.end()
+
+
+def _live(window: MainWindow, camera: Camera, state: str) -> None:
+    """The Runs page with a run that lives: its three views, and its log."""
+    cast = begin_live_run(_wiring(window), state)
+    page = window.show_page("runs")
+    let_it_live(page, cast, lambda: _settle(FOLLOWED_WITHIN_MS))  # type: ignore[arg-type]
+    views: Callable[[str], None] = page.bar.views.set_value  # type: ignore[attr-defined]
+    for view in ("canvas", "table", "plots") if state == "eight" else ("canvas",):
+        views(view)
+        camera.take(window, f"live-{state}" if view == "canvas" else f"live-{state}-{view}")
+    views("canvas")
+    log_opener(page)(True)  # type: ignore[arg-type]
+    _settle(FOLLOWED_WITHIN_MS)
+    camera.take(window, f"live-{state}-log")
+
+
+def _launch(window: MainWindow, camera: Camera) -> None:
+    """The launch panel over the topology that it launches."""
+    window.show_page("topology")
+    for name, panel in phases(_wiring(window)):
+        camera.take(window, f"launch-{name}", over=panel)
+
+
+def _wiring(window: MainWindow) -> Wiring:
+    wiring = window.findChild(Wiring)
+    assert isinstance(wiring, Wiring)
+    return wiring
+
+
+@contextmanager
+def _window(state: str) -> Iterator[MainWindow]:
+    """A window on made-up hosts that asks nobody."""
+    with tempfile.TemporaryDirectory(prefix="torchyard-pictures-") as folder:
+        home, fleet_file, file = write_yard(Path(folder), state)
+        window = make_window(home, fleet_file, file)
+        wiring = _wiring(window)
+        window.painted.disconnect()  # what begins after the first paint would ask hosts
+        wiring.runs.refresh = lambda: None  # type: ignore[method-assign]
+        let_hosts_answer(wiring.fleet)
+        window.make_pages()
+        QCursor.setPos(10_000, 10_000)  # else the first button looks as if the mouse were on it
+        window.show()
+        _settle()
+        try:
+            yield window
+        finally:
+            wiring.document.start_new()  # nothing unsaved to ask about
+            window.close()
+            window.deleteLater()
+            QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete.value)
+
+
+def _prepare(page: object, key: str) -> None:
+    """Choose something to look at, where the page shows what is chosen."""
+    if key == "topology" and hasattr(page, "editor"):
+        page.editor.select([f"worker-{index}" for index in (1, 2, 5)])
+    if key == "runs" and hasattr(page, "show_run"):
+        page.show_run(FAILED_RUN)  # tells more than one that went well
+
+
+def _settle(for_ms: int = SETTLE_MS) -> None:
+    """Let everything that is under way arrive."""
+    deadline = QDeadlineTimer(for_ms)
+    while not deadline.hasExpired():
+        QApplication.processEvents(QEventLoop.ProcessEventsFlag.AllEvents, 20)
+
+
+def _options() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="screenshots", description="Draws every page of the window into PNGs.")
+    parser.add_argument("folder", nargs="?", type=Path, default=Path("screenshots"), metavar="FOLDER")
+    everything = ",".join((*PAGES, "live", "launch"))
+    parser.add_argument("--pages", default=everything, help=f"of {everything} (default: all)")
+    parser.add_argument("--states", default=",".join(STATES), help="of empty, one, eight")
+    parser.add_argument("--sizes", default=",".join(SIZES))
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
