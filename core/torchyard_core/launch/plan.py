@@ -99,10 +99,6 @@ class Plan:
     def replica(self, name: str) -> PlannedReplica:
         return next(planned for planned in self.replicas if planned.name == name)
 
-    def world_of(self, planned: PlannedReplica) -> World | None:
-        """The torch world it trains in; None for who doesn't train."""
-        return next((world for world in self.worlds if world.gang == planned.gang), None)
-
     def on_host(self, host: str) -> tuple[PlannedReplica, ...]:
         return tuple(planned for planned in self.replicas if planned.host == host)
 

@@ -36,11 +36,6 @@ def replicas_of(topology: Topology) -> tuple[Replica, ...]:
     )
 
 
-def chief_of(replicas: tuple[Replica, ...]) -> Replica | None:
-    """The replica of rank 0: the chief pool's, else worker-0. None where nothing trains."""
-    return next((replica for replica in replicas if replica.role.trains), None)
-
-
 def worker_group_count(topology: Topology) -> int:
     """How many torch worlds the trainers form: one, or for asynchronous kinds one a worker group."""
     if not topology.strategy.kind.is_asynchronous:

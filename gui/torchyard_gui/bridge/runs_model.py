@@ -46,10 +46,6 @@ class RunsModel(QObject):
         """Newest first."""
         return tuple(self._runs)
 
-    @property
-    def is_refreshing(self) -> bool:
-        return self._refreshing is not None
-
     def run(self, run_id: str) -> KnownRun | None:
         return next((run for run in self._runs if run.run_id == run_id), None)
 

@@ -160,9 +160,6 @@ class Grid:
     def cell(self, key: str) -> Cell:
         return next(cell for cell in self.cells if cell.key == key)
 
-    def row_top(self, row: int) -> float:
-        return next(cell.box.y for cell in self.cells if cell.row == row)
-
     def row_bottom(self, row: int) -> float:
         return max(cell.box.bottom for cell in self.cells if cell.row == row)
 

@@ -209,10 +209,6 @@ def more(count: int) -> str:
     return translate("Canvas", "and {count} more").format(count=count)
 
 
-def in_use() -> str:
-    return translate("Canvas", "in use")
-
-
 def target_text(target: str) -> str:
     """Where a drop would put what is dragged, beside the cursor."""
     host, _, gpu = target.partition(":")

@@ -34,10 +34,6 @@ class HostRows(QAbstractListModel):
         self._reset()
 
     @property
-    def is_searched(self) -> bool:
-        return bool(self._words)
-
-    @property
     def names(self) -> list[str]:
         """The hosts shown."""
         return list(self._names)

@@ -37,11 +37,6 @@ def paint_state(painter: QPainter, rect: QRectF, state: str) -> None:
     painter.restore()
 
 
-def state_color(state: str) -> str:
-    """The token of a state's colour."""
-    return COLORS.get(state, "unknown")
-
-
 def _begin(painter: QPainter, rect: QRectF) -> None:
     painter.save()
     painter.setRenderHint(QPainter.RenderHint.Antialiasing)

@@ -233,10 +233,6 @@ class Editor(QObject):
         text = self.tr("Show {host}").format(host=name)
         return self._set_hosts(text, [*self.shown_hosts(), name])
 
-    def hide_host(self, name: str) -> str:
-        text = self.tr("Hide {host}").format(host=name)
-        return self._set_hosts(text, [host for host in self.shown_hosts() if host != name])
-
     def _set_hosts(self, text: str, hosts: Sequence[str]) -> str:
         def change(value: Topology) -> Topology:
             layout = dict(value.layout or {})

@@ -7,7 +7,6 @@ from torchyard_gui.widgets.form_row import FormRow
 from torchyard_gui.widgets.labels import Divider, ElidedLabel, SectionLabel, label, set_ink
 from torchyard_gui.widgets.meter_bar import MeterBar
 from torchyard_gui.widgets.notice_bar import NoticeBar
-from torchyard_gui.widgets.progress_row import ProgressRow
 from torchyard_gui.widgets.search_field import SearchField
 from torchyard_gui.widgets.segmented import Segmented
 from torchyard_gui.widgets.state_mark import RoleBadge, StateMark
@@ -22,7 +21,6 @@ __all__ = [
     "FormRow",
     "MeterBar",
     "NoticeBar",
-    "ProgressRow",
     "RoleBadge",
     "SearchField",
     "SectionLabel",

@@ -44,10 +44,6 @@ class WindowSettings:
         """Put a file at the head of the recent ones."""
         self._write_recent([path, *(other for other in self.recent_files if other != path)][:RECENT])
 
-    def forget_files(self) -> None:
-        """No recent files any more."""
-        self._write_recent([])
-
     def restore(self, window: QWidget) -> None:
         """Bring back the window's place and size."""
         geometry = self._settings.value("window/geometry")

@@ -16,7 +16,7 @@ from torchyard_core.topology.model import (
     StrategyKind,
     TfMasterName,
 )
-from torchyard_core.topology.replicas import chief_of, replicas_of, worker_groups
+from torchyard_core.topology.replicas import replicas_of, worker_groups
 
 
 def test_every_key_of_the_format_is_read() -> None:
@@ -71,12 +71,6 @@ def test_replicas_are_numbered_per_role_through_pools_in_order() -> None:
         ("worker-2", "fast"),
         ("evaluator-0", "eval"),
     ]
-
-
-def test_without_a_chief_pool_worker_0_is_the_chief() -> None:
-    chief = chief_of(replicas_of(topology("{name: w, role: worker, replicas: 2}")))
-    assert chief is not None
-    assert chief.name == "worker-0"
 
 
 @pytest.mark.parametrize(

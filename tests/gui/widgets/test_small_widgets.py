@@ -14,7 +14,6 @@ from torchyard_gui.widgets import (
     FormRow,
     MeterBar,
     NoticeBar,
-    ProgressRow,
     SearchField,
     Segmented,
     Toast,
@@ -79,17 +78,6 @@ def test_a_field_is_outlined_while_something_is_wrong_with_it(qtbot: QtBot) -> N
     row.set_problem("")
     assert row.field.property("invalid") is False
     assert row.note.text() == "Names of hosts"
-
-
-def test_a_rows_bar_goes_when_its_work_is_done(qtbot: QtBot) -> None:
-    row = ProgressRow("Code sent", "running")
-    qtbot.addWidget(row)
-    row.set_progress(0.5, "12 of 24 MB")
-    assert not row.bar.isHidden()
-    row.set_state("failed", "The disk of gpu-b is full.")
-    assert row.bar.isHidden()
-    assert row.state == "failed"
-    assert row.detail.text() == "The disk of gpu-b is full."
 
 
 def test_unknown_is_not_drawn_as_zero(qtbot: QtBot) -> None:
