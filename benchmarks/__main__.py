@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import canvas, deploy, first_paint, first_step, idle_daemon, log_flood, resend, restart, runs_page
+from benchmarks import (
+    bookings,
+    canvas,
+    deploy,
+    first_paint,
+    first_step,
+    idle_daemon,
+    log_flood,
+    resend,
+    restart,
+    runs_page,
+)
 
 BENCHMARKS = {
     "deploy": deploy.main,
@@ -16,6 +27,7 @@ BENCHMARKS = {
     "first_paint": first_paint.main,
     "canvas": canvas.main,
     "runs_page": runs_page.main,
+    "bookings": bookings.main,
 }
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from tests.gui.runs import acting
 
+from torchyard_core.topology.model import Topology
 from torchyard_gui.runs.page import RunsPage
 from torchyard_gui.windows.wiring import Wiring
 
@@ -28,10 +29,11 @@ NAMES = {"one": "digits", "eight": "resnet-imagenet"}
 LOG = "epoch {epoch:>2} step {step:>5}  loss {loss:.4f}  1,494 samples/s\n"
 
 
-def begin_live_run(wiring: Wiring, state: str) -> acting.Acting:
+def begin_live_run(wiring: Wiring, state: str, design: Topology | None = None) -> acting.Acting:
     """Begins a run on the yard's hosts, some minutes ago. Nobody is asked but those who act it."""
     acting.BEGAN = time.time() - RUNS_FOR_S
-    cast = acting.Acting(wiring.fleet.facts(), *POOLS[state], name=NAMES[state], run_id="20261121-093000-7f3e")
+    name = design.name if design is not None else NAMES[state]
+    cast = acting.Acting(wiring.fleet.facts(), *POOLS[state], name=name, run_id="20261121-093000-7f3e", design=design)
     for replica in cast.plan.replicas:
         # As `Acting.measure` tells steps and loss: twelve steps each three seconds.
         losses = {step: 0.41 + 1.8 * math.exp(-step / 360) for step in range(0, 4 * RUNS_FOR_S - 10, 10)}
@@ -43,15 +45,20 @@ def begin_live_run(wiring: Wiring, state: str) -> acting.Acting:
     return cast
 
 
-def let_it_live(page: RunsPage, cast: acting.Acting, settle: Callable[[], None]) -> None:
-    """Shows the run, with all that was measured since it began."""
+def let_it_live(
+    page: RunsPage,
+    cast: acting.Acting,
+    settle: Callable[[], None],
+    step: Mapping[str, float] | None = None,
+) -> None:
+    """Shows the run, with all that was measured since it began. `step`: what its trainers tell of a step besides."""
     page.show_run(cast.run_id)
     settle()
     feed = page.feed
     assert feed is not None
     assert all(cast.links[host].hears("telemetry") for host in cast.plan.hosts), "the acted run is not followed"
     for at in range(5, RUNS_FOR_S, 3):
-        cast.measure(at, slow=SLOW)
+        cast.measure(at, slow=SLOW, step=step)
         feed._take_samples()  # pictures only: twenty minutes go by in a second
     feed._look_for_silence = lambda: None  # type: ignore[method-assign]  # a picture stands still
     feed._silence_timer.stop()

@@ -1,7 +1,7 @@
 """Draws every page of the window into PNGs, light and dark, in two sizes, with no host, one and eight; a run that
-lives; and the launch panel at the moments of a launch.
+lives; every strategy; and the launch panel at the moments of a launch.
 
-python -m tools.screenshots [--pages topology,fleet,runs,live,launch] [--states one] [--sizes 1280x800] [FOLDER]
+python -m tools.screenshots [--pages topology,runs,strategies] [--states one] [--sizes 1280x800] [FOLDER]
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ from PySide6.QtWidgets import QApplication, QWidget
 from tools.launch_phases import phases
 from tools.live_run import begin_live_run, let_it_live, log_opener
 from tools.sample_yard import FAILED_RUN, let_hosts_answer, write_yard
+from tools.strategy_designs import STEP, design_of
 
+from torchyard_core.topology.model import StrategyKind
+from torchyard_core.topology.presets import PRESETS
 from torchyard_gui.app import make_window
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.windows.main_window import MainWindow
@@ -50,6 +53,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 camera.take(window, f"{key}-{state}")
             if "launch" in pages and state == "eight":
                 _launch(window, camera)
+        if "strategies" in pages and state == "eight":
+            with _window(state) as window:
+                _strategies(window, camera)
         if "live" in pages and state != "empty":
             with _window(state) as window:
                 _live(window, camera, state)
@@ -106,6 +112,25 @@ def _live(window: MainWindow, camera: Camera, state: str) -> None:
     camera.take(window, f"live-{state}-log")
 
 
+def _strategies(window: MainWindow, camera: Camera) -> None:
+    """The editor with a design of every strategy, and a run of one whose steps have most to tell."""
+    page = window.show_page("topology")
+    for kind in PRESETS:
+        page.files.begin(design_of(kind))  # type: ignore[attr-defined]
+        page.view.fit()  # type: ignore[attr-defined]
+        camera.take(window, f"strategy-{kind.value}")
+    cast = begin_live_run(_wiring(window), "eight", design_of(StrategyKind.DOWNPOUR))
+    runs = window.show_page("runs")
+    let_it_live(runs, cast, lambda: _settle(FOLLOWED_WITHIN_MS), STEP)  # type: ignore[arg-type]
+    views: Callable[[str], None] = runs.bar.views.set_value  # type: ignore[attr-defined]
+    for view in ("canvas", "table", "plots"):
+        views(view)
+        runs.run_view.choose(["worker-3"])  # type: ignore[attr-defined]
+        if view == "plots":
+            runs.run_view.plots.choice.set_value("step")  # type: ignore[attr-defined]
+        camera.take(window, f"strategy-run-{view}")
+
+
 def _launch(window: MainWindow, camera: Camera) -> None:
     """The launch panel over the topology that it launches."""
     window.show_page("topology")
@@ -160,7 +185,7 @@ def _settle(for_ms: int = SETTLE_MS) -> None:
 def _options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="screenshots", description="Draws every page of the window into PNGs.")
     parser.add_argument("folder", nargs="?", type=Path, default=Path("screenshots"), metavar="FOLDER")
-    everything = ",".join((*PAGES, "live", "launch"))
+    everything = ",".join((*PAGES, "strategies", "live", "launch"))
     parser.add_argument("--pages", default=everything, help=f"of {everything} (default: all)")
     parser.add_argument("--states", default=",".join(STATES), help="of empty, one, eight")
     parser.add_argument("--sizes", default=",".join(SIZES))

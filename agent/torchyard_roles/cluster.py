@@ -9,14 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 from torchyard_roles import checks
 from torchyard_roles.environment import Environment, read
-from torchyard_roles.errors import UsageProblem
+from torchyard_roles.errors import RolesError, UsageProblem
 from torchyard_roles.progress import Progress
 from torchyard_roles.reporting import Reporter
+from torchyard_roles.stopping import Stopping
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import torch
     from torch.utils.data import DataLoader, Dataset
 
+    from torchyard_roles.checkpoints.restoring import Resumed
+    from torchyard_roles.checkpoints.saving import Saving
+    from torchyard_roles.sharding import ShareLoader
+    from torchyard_roles.store import JoinStore
     from torchyard_roles.strategies.strategy import Strategy
 
 REPORT_WAIT_S = 0.2
@@ -35,13 +42,12 @@ def join() -> Cluster:
     global _joined
     if _joined is None or _joined.has_left:
         environment = read(os.environ)
-        if environment.role in ("ps", "reducer"):
-            raise SystemExit(
-                f"torchyard_roles: {environment.replica or environment.role} has nothing to serve: this version "
-                "has no strategy with parameter servers or reducers. Remove their pool from the topology, and set "
-                "strategy.kind to all_reduce."
-            )
         checks.check_torch()
+        if environment.role in ("ps", "reducer"):
+            from torchyard_roles.serving import process
+
+            process.serve(environment)
+            raise SystemExit(0)
         # torch and all that needs it are imported here, so that importing torchyard_roles costs nothing.
         from torchyard_roles import devices, strategies
 
@@ -63,8 +69,15 @@ class Cluster:
         self._progress = Progress()
         self._reporter = Reporter(environment)
         self._process = os.getpid()
-        self._distributed = False
         self._left = False
+        self._optimizer: torch.optim.Optimizer | None = None
+        self._stopping: Stopping | None = None
+        self._saving: Saving | None = None
+        self._resumed: Resumed | None = None
+        self._in_step = False
+        self._boundary_of = -1
+        """The step whose boundary the strategy was told of last."""
+        self._store: JoinStore | None = None
 
     @property
     def role(self) -> str:
@@ -103,13 +116,15 @@ class Cluster:
     def distribute(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer
     ) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
-        """The model and optimizer to train with from here on; all trainers start from the chief's parameters.
+        """The model and optimizer to train with from here on; all trainers start from the chief's parameters, or
+        from the newest complete checkpoint where there is one.
 
-        Called once, before the first step. Raises UsageProblem where it cannot be meant like that.
+        Called once, before the first step. Raises UsageProblem where it cannot be meant like that, and for the
+        checkpoint of another model.
         """
         from torchyard_roles import devices
 
-        if self._distributed:
+        if self._optimizer is not None:
             raise UsageProblem(
                 "distribute() was called a second time.",
                 "Call it once; put several models into one torch.nn.ModuleDict with one optimizer.",
@@ -117,10 +132,78 @@ class Cluster:
         checks.check_trainable(model, optimizer)
         model.to(self._device)
         devices.move_optimizer(optimizer, self._device)
+        if not self._environment.trains:
+            self._optimizer = optimizer
+            return model, optimizer
+        self._agree(model, optimizer)
+        self._open_checkpoints()
+        plain, fingerprint = model, self._restore(model, optimizer)
         model, optimizer = self._strategy.distribute(model, optimizer, self._device)
+        self._optimizer = optimizer
+        step = 0
+        if self._resumed is not None:
+            step = self._resumed.step
+            self._resumed.into(optimizer, self._device)
+            self._progress.resume(step)
+            assert self._saving is not None
+            self._strategy.restore(self._saving.root, step)
+            for number, loader in enumerate(self._saving.loaders):
+                self._resumed.place(number, loader, self._go_on)
+        if self._saving is not None:
+            self._saving.start(plain, optimizer, fingerprint, step)
+        self._stopping = self._answer_sigterm(step)
+        optimizer.register_step_pre_hook(self._about_to_step)
         optimizer.register_step_post_hook(self._stepped)
-        self._distributed = True
+        model.register_forward_pre_hook(self._about_to_compute)
         return model, optimizer
+
+    def checkpoint(self, *, now: bool = False, **stateful: Any) -> None:
+        """Save and restore more than model and optimizer: `cluster.checkpoint(scheduler=scheduler)`.
+
+        Each object has state_dict() and load_state_dict(). Called after distribute(), before the loop, by
+        all trainers alike; in a resumed run it restores them at once. `now=True` saves at the next step boundary that
+        all trainers can meet at. A script run by hand is checkpointed from the first call on, if TORCHYARD_CHECKPOINTS
+        names a folder; else this does nothing. Raises UsageProblem for what cannot be saved.
+        """
+        from torchyard_roles.checkpoints.plain import copied
+
+        if self._optimizer is None:
+            raise UsageProblem("checkpoint() was called before distribute().", "Call it after distribute().")
+        for name, each in stateful.items():
+            if not hasattr(each, "state_dict") or not hasattr(each, "load_state_dict"):
+                raise UsageProblem(
+                    f"checkpoint({name}=…) got a {type(each).__name__}, which has no state_dict().",
+                    "Give it objects with state_dict() and load_state_dict().",
+                )
+            copied(each.state_dict(), name)
+        if self._saving is None:
+            return
+        self._saving.automatic = True
+        self._saving.stateful.update(stateful)
+        if self._resumed is not None:
+            for name, each in stateful.items():
+                if name in self._resumed.stateful:
+                    each.load_state_dict(self._resumed.stateful[name])
+        if now:
+            self._saving.ask()
+
+    def evaluations(self, model: torch.nn.Module) -> Iterator[int]:
+        """For an evaluator: the step of each new checkpoint, loaded into `model`, each once, until training ends.
+
+        Yields nothing in the other roles, so that a script may say `for step in cluster.evaluations(model):` before
+        its training loop. What is reported while one is scored carries its step.
+        """
+        if self.role != "evaluator" or not self._environment.checkpoints:
+            return
+        from pathlib import Path
+
+        from torchyard_roles.checkpoints import evaluations
+
+        model.to(self._device)
+        root = Path(self._environment.checkpoints)
+        for step in evaluations.evaluations(root, model, self._environment.run_id):
+            self._progress.resume(step)
+            yield step
 
     def loader(
         self,
@@ -138,7 +221,7 @@ class Cluster:
         """
         from torchyard_roles import sharding
 
-        return sharding.make_loader(
+        loader = sharding.make_loader(
             dataset,
             self._strategy.share(),
             batch_size=batch_size,
@@ -147,7 +230,15 @@ class Cluster:
             device=self._device,
             progress=self._progress,
             options=options,
+            asked=self._asked_by_loader,
         )
+        if self._environment.trains:
+            self._open_checkpoints()
+        if self._saving is not None:
+            self._saving.loaders.append(loader)
+            if self._resumed is not None:
+                self._resumed.place(len(self._saving.loaders) - 1, loader, self._go_on)
+        return loader
 
     def report(self, **metrics: Any) -> None:
         """Tell the desktop numbers such as `loss=loss`; tensors of one number may be given as they are.
@@ -159,25 +250,167 @@ class Cluster:
         self._send_if_due(at_step=False)
 
     def leave(self) -> None:
-        """Send the last report and part from the others. Done by itself when the script ends."""
+        """Save what is not saved yet, send the last report and part from the others. Done by itself when the script
+        ends."""
         if self._left or os.getpid() != self._process:
             return
         self._left = True
+        if self._optimizer is not None:
+            self._strategy.finish()
+        if self._saving is not None and self._optimizer is not None and self._saving.automatic:
+            self._saving.save(self._progress.steps, last=True, final=True)
+        self._part()
+
+    def _part(self) -> None:
+        self._left = True
         self._send_last()
+        if self._stopping is not None:
+            self._stopping.uninstall()
         self._strategy.leave()
+        if self._store is not None:
+            self._store.close()
+
+    # Between two steps
+
+    def boundary(self, *, more: bool = True) -> None:
+        """What happens between two steps: save and stop, where all have agreed to. For the loaders and hooks here.
+
+        `more` is False where the next step isn't begun yet. Raises SystemExit(0) where all leave.
+        """
+        if self._in_step or self._optimizer is None or self._left:
+            return
+        step = self._progress.steps
+        if step != self._boundary_of:
+            self._boundary_of = step
+            self._strategy.at_boundary(step)
+        if self._stopping is not None and not self._stopping.may_begin(step, begin=more):
+            self._stop(step)
+        if self._saving is not None:
+            self._saving.at_boundary(step)
+        self._in_step = more
+
+    def _stop(self, step: int) -> None:
+        word = "nothing was saved"
+        if self._saving is not None and self._saving.automatic:
+            saved = self._saving.save(step, last=True)
+            word = "a checkpoint is saved" if saved else "it could not be saved"
+            self._wait_for_the_chief()
+        print(f"torchyard: stopped after step {step}; {word}.", flush=True)
+        self._part()
+        raise SystemExit(0)
+
+    def _wait_for_the_chief(self) -> None:
+        """All leave after its save, so that who ends with 0 has left a checkpoint behind."""
+        if self._store is None or self._team() == 1:
+            return
+        key = f"stop/{self._environment.gang}/{self._environment.generation}/saved"
+        try:
+            if self._environment.group_rank == 0:
+                self._store.set(key, b"1")
+            else:
+                self._store.get(key, self._environment.options.stop_grace_s)
+        except RolesError:
+            return  # the first rank is gone, or too slow: nothing is left to wait for
+
+    def _asked_by_loader(self, loader: ShareLoader, more: bool) -> None:
+        if self._saving is not None and loader in self._saving.loaders:
+            self._saving.active = self._saving.loaders.index(loader)
+        self.boundary(more=more)
+
+    def _about_to_compute(self, *_: Any) -> None:
+        import torch
+
+        if torch.is_grad_enabled():
+            self._begin_step()
+
+    def _about_to_step(self, *_: Any) -> None:
+        self._begin_step()
+
+    def _begin_step(self) -> None:
+        if not self._in_step:
+            if self._resumed is not None and not self._resumed.waits_for_loader:
+                self._go_on()
+            self.boundary()
 
     def _stepped(self, *_: Any) -> None:
         self._progress.step()
+        self._in_step = False
+        self._resumed = None
         self._send_if_due(at_step=True)
+
+    def _go_on(self) -> None:
+        """The resume point."""
+        if self._resumed is not None and self._optimizer is not None and self._saving is not None:
+            self._resumed.finish(self._optimizer, self._saving.stateful, self._device)
+
+    # Before the first
+
+    def _is_alone(self) -> bool:
+        from torchyard_roles.strategies.alone import Alone
+
+        return isinstance(self._strategy, Alone)
+
+    def _team(self) -> int:
+        """How many processes save and stop together: this one's group, or itself where ranks go their own way."""
+        return 1 if self._is_alone() else self._environment.group_size
+
+    def _connect(self) -> None:
+        environment = self._environment
+        if self._store is None and environment.store and environment.key and not self._is_alone():
+            from torchyard_roles.store import JoinStore
+
+            self._store = JoinStore.of(environment)
+
+    def _agree(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        """Raises UsageProblem where another trainer has another model. Without a store torch has to find out."""
+        from torchyard_roles import agreement
+
+        self._connect()
+        if self._store is not None:
+            agreement.agree(self._store, self._environment, agreement.describe(model, optimizer))
+
+    def _open_checkpoints(self) -> None:
+        if self._saving is not None or not self._environment.checkpoints:
+            return
+        team = self._team()
+        if team == 1 and self._environment.group_size > 1 and not self.is_chief:
+            return  # with strategy none each trains a model of its own: only the chief's is kept
+        self._connect()
+        from pathlib import Path
+
+        from torchyard_roles.checkpoints.saving import Saving
+
+        root = Path(self._environment.checkpoints)
+        self._saving = Saving(root, self._environment, self._strategy, self._device, self._store, team)
+
+    def _restore(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """The fingerprint of both, after what the newest checkpoint holds has been brought into the model."""
+        from torchyard_roles.checkpoints import restoring
+        from torchyard_roles.checkpoints.fingerprint import fingerprint
+
+        now = fingerprint(model, optimizer)
+        if self._saving is not None:
+            root, environment = self._saving.root, self._environment
+            self._resumed = restoring.restore(root, environment, self._store, self._team(), now, model, self._device)
+        return now
+
+    def _answer_sigterm(self, step: int) -> Stopping | None:
+        """Only where a stop can be in good order: Torchyard started this, and who stops together can agree."""
+        environment, team = self._environment, self._team()
+        if not environment.is_torchyard or (team > 1 and self._store is None):
+            return None
+        rank = environment.group_rank if team > 1 else 0
+        stopping = Stopping(self._store, environment.gang, environment.generation, rank, team)
+        return stopping if stopping.install(step) else None
 
     def _send_if_due(self, *, at_step: bool) -> None:
         if self._reporter.is_open and self._progress.due(at_step=at_step):
             wait_s = 0.0 if self._progress.was_taken else REPORT_WAIT_S
-            self._reporter.send(self._progress.take(), wait_s)
+            self._reporter.send(self._progress.take(self._strategy.statistics()), wait_s)
 
     def _send_last(self) -> None:
         if self._reporter.is_open and self._progress.unsent:
-            self._reporter.send(self._progress.take(), REPORT_WAIT_S)
+            self._reporter.send(self._progress.take(self._strategy.statistics()), REPORT_WAIT_S)
         self._reporter.close()
 
     def _leave_at_exit(self) -> None:

@@ -7,13 +7,20 @@ torchrun (`RANK` without it), or started by hand (neither): then it is one proce
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torchyard_agent.protocol.report import REPORT_VARIABLE
 from torchyard_roles.errors import EnvironmentProblem
+from torchyard_roles.options import Options, read_options
+from torchyard_roles.places import Peers, Place, TrainerPlace, read_peers
+
+__all__ = ["ROLES", "TRAINERS", "Environment", "Options", "Peers", "Place", "TrainerPlace", "read"]
 
 TRAINERS = ("chief", "worker")
 ROLES = (*TRAINERS, "ps", "reducer", "evaluator")
+ASYNCHRONOUS = ("downpour", "hogwild")
+"""Kinds whose worker groups are gangs of their own."""
+KEY_BYTES = 32
 
 
 @dataclass(frozen=True)
@@ -35,10 +42,46 @@ class Environment:
     """`address:port` of the trainers' rendezvous, empty where there is none."""
     visible_gpus: str = ""
     report_address: str = ""
+    run_id: str = ""
+    run_dir: str = ""
+    """Where what should come home is put; empty where Torchyard did not start it."""
+    options: Options = field(default_factory=Options)
+    """The topology's strategy block."""
+    group: int = 0
+    """The trainer's worker group; 0 in synchronous kinds, and for who does not train."""
+    groups: int = 1
+    """How many worker groups take part."""
+    group_rank: int = 0
+    """Of this process within its group."""
+    group_size: int = 1
+    """Of its group, in processes; 1 for who does not train."""
+    generation: int = 0
+    """How often its gang was started again."""
+    peers: Peers = field(default_factory=Peers)
+    """Who takes part, and where it is reached."""
+    store: str = ""
+    """`address:port` of the run's join store, empty where there is none."""
+    key: bytes = field(default=b"", repr=False)
+    """The key of the join store's and the exchange's connections (32 bytes), empty where there is none."""
+    checkpoints: str = ""
+    """The folder of the run's checkpoints; empty where Torchyard did not start it."""
 
     @property
     def trains(self) -> bool:
         return self.role in TRAINERS
+
+    @property
+    def gang(self) -> str:
+        """The name of those that are started again together, as the keeper's journal has it."""
+        if not self.trains:
+            return self.replica or self.role
+        return f"group-{self.group}" if self.strategy in ASYNCHRONOUS else "trainers"
+
+    @property
+    def name(self) -> str:
+        """Who this process is, for messages: `worker-3`, or `worker-3.1` where its replica has several processes."""
+        name = self.replica or f"{self.role}-{self.index}"
+        return f"{name}.{self.local_rank}" if self.replica and self.local_world_size > 1 else name
 
     @property
     def is_torchyard(self) -> bool:
@@ -53,6 +96,9 @@ def read(environ: Mapping[str, str]) -> Environment:
     rank, world_size = _place_among_trainers(environ, trains=role in TRAINERS)
     address, port = environ.get("MASTER_ADDR", ""), environ.get("MASTER_PORT", "")
     replica = environ.get("TORCHYARD_REPLICA", "")
+    strategy = environ.get("TORCHYARD_STRATEGY", "all_reduce")
+    group_rank, group_size = _place_in_group(environ, rank, world_size)
+    run_dir = environ.get("TORCHYARD_RUN_DIR", "")
     return Environment(
         role=role,
         replica=replica,
@@ -61,11 +107,51 @@ def read(environ: Mapping[str, str]) -> Environment:
         world_size=world_size,
         local_rank=_number(environ, "LOCAL_RANK") or 0,
         local_world_size=_number(environ, "LOCAL_WORLD_SIZE") or 1,
-        strategy=environ.get("TORCHYARD_STRATEGY", "all_reduce"),
+        strategy=strategy,
         master=f"{address}:{port}" if address and port else "",
         visible_gpus=environ.get("CUDA_VISIBLE_DEVICES", ""),
         report_address=environ.get(REPORT_VARIABLE, ""),
+        run_id=environ.get("TORCHYARD_RUN_ID", ""),
+        run_dir=run_dir,
+        options=read_options(environ.get("TORCHYARD_OPTIONS", ""), strategy),
+        group=_number(environ, "TORCHYARD_GROUP") or 0,
+        groups=_number(environ, "TORCHYARD_GROUPS") or 1,
+        group_rank=group_rank,
+        group_size=group_size,
+        generation=_number(environ, "TORCHYARD_GENERATION") or 0,
+        peers=read_peers(environ.get("TORCHYARD_PEERS", "")),
+        store=environ.get("TORCHYARD_STORE", ""),
+        key=_key(environ),
+        checkpoints=environ.get("TORCHYARD_CHECKPOINTS") or (f"{run_dir}/checkpoints" if run_dir else ""),
     )
+
+
+def _place_in_group(environ: Mapping[str, str], rank: int | None, world_size: int) -> tuple[int, int]:
+    """(rank, size) of its worker group: the whole world where nobody says otherwise.
+
+    A torchrun that the replica's command has started makes more processes than Torchyard counted: then its world is
+    the group.
+    """
+    if rank is None:
+        return 0, 1
+    group_rank, size = _number(environ, "TORCHYARD_GROUP_RANK"), _number(environ, "TORCHYARD_GROUP_SIZE")
+    if group_rank is None or not size or _has_launcher_of_its_own(environ):
+        return rank, world_size
+    if group_rank >= size:
+        raise EnvironmentProblem(
+            f"TORCHYARD_GROUP_RANK is {group_rank}, but there are only {size} ranks (TORCHYARD_GROUP_SIZE)."
+        )
+    return group_rank, size
+
+
+def _key(environ: Mapping[str, str]) -> bytes:
+    try:
+        key = bytes.fromhex(environ.get("TORCHYARD_KEY", ""))
+    except ValueError:
+        key = b"?"
+    if key and len(key) != KEY_BYTES:
+        raise EnvironmentProblem(f"TORCHYARD_KEY must have {2 * KEY_BYTES} hex digits.")  # never with what it has
+    return key
 
 
 def _place_among_trainers(environ: Mapping[str, str], *, trains: bool) -> tuple[int | None, int]:

@@ -7,7 +7,7 @@ waits for the GPU, only when a report is due.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torchyard_roles.errors import UsageProblem
@@ -35,6 +35,15 @@ class Progress:
         self._names_sent: frozenset[str] = frozenset()
         self._taken_at: float | None = None
         self._fresh = False
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps done, those before a resumed checkpoint included."""
+        return self._steps
+
+    def resume(self, step: int) -> None:
+        """Go on counting from a checkpoint's step."""
+        self._steps = step
 
     def batch(self, samples: int) -> None:
         """A training batch was handed to the script."""
@@ -74,8 +83,11 @@ class Progress:
         """Whether there has been a report at all."""
         return self._taken_at is not None
 
-    def take(self) -> dict[str, float]:
-        """The report of now, which counts as sent. What the script says itself wins over what was counted."""
+    def take(self, statistics: Mapping[str, float] | None = None) -> dict[str, float]:
+        """The report of now, which counts as sent. What the script says itself wins over what was counted.
+
+        `statistics` are the strategy's own.
+        """
         self._taken_at = self._clock()
         self._fresh = False
         self._names_sent = frozenset(self._noted)
@@ -85,6 +97,7 @@ class Progress:
         self._measure()
         if self._throughput is not None:
             report["throughput"] = self._throughput
+        report.update(statistics or {})
         report.update({name: float(value) for name, value in self._noted.items()})
         return report
 

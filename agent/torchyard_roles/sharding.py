@@ -3,12 +3,18 @@
 A share is reshuffled for every epoch without the script saying so, and all workers agree on the order because it
 follows from the seed and the epoch alone. With the same order, N workers with batches of B see the same samples
 in each step as one process with batches of N·B.
+
+A loader knows where it is in the data, and takes that up again in a resumed run: epochs that were finished yield
+nothing, the one that was broken off goes on at its next batch, in the order it had.
 """
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 import torch
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset
@@ -34,20 +40,202 @@ class EpochSampler(DistributedSampler):  # type: ignore[misc]  # torch is not fo
         return order
 
 
-class ShareLoader(DataLoader):  # type: ignore[misc]
-    """A DataLoader that brings its batches to the rank's device and counts them."""
+Asked = Callable[["ShareLoader", bool], None]
+"""Told that a loader is asked for its next batch: (the loader, whether there may be one; False ends its epoch)."""
 
-    def __init__(self, dataset: Dataset[Any], *, device: torch.device, progress: Progress, **options: Any) -> None:
+
+class Skipping:
+    """Index batches of which the first are passed over, without loading what they stand for."""
+
+    def __init__(self, batches: Any, skip: int, then: Callable[[], None]) -> None:
+        self._batches = batches
+        self._skip = skip
+        self._then = then
+
+    def __iter__(self) -> Iterator[Any]:
+        batches = iter(self._batches)
+        skip, self._skip = self._skip, 0  # the next epoch is whole
+        if skip:
+            for _ in range(skip):
+                next(batches, None)
+            self._then()
+        yield from batches
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+
+class ShareLoader(DataLoader):  # type: ignore[misc]
+    """A DataLoader that brings its batches to the rank's device, counts them, and can go on in the midst of an epoch.
+
+    An *epoch* is an iteration that is begun with gradients enabled: evaluations under `torch.no_grad()` count for
+    nothing, and are never passed over.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[Any],
+        *,
+        device: torch.device,
+        progress: Progress,
+        share: Share | None = None,
+        asked: Asked | None = None,
+        **options: Any,
+    ) -> None:
         # Before DataLoader's own, which refuses some attributes later.
         self._device = device
         self._progress = progress
+        self._parts = (share or Share()).parts
+        self._asked = asked or _nothing
+        self._begun = 0
+        self._batches = 0
+        self._order: dict[str, Any] = {}
+        self._skipping: Skipping | None = None
+        self._finished_before = 0
+        self._broken_off: dict[str, Any] | None = None
+        self._resumed: Callable[[], None] = _nothing
+        if options.get("num_workers"):
+            options["worker_init_fn"] = OutlivesStop(options.get("worker_init_fn"))
         super().__init__(dataset, **options)
 
+    @property
+    def epochs_done(self) -> int:
+        """Finished epochs, those of the run's earlier lives included."""
+        return max(self._begun - 1, self._finished_before)
+
+    def position(self) -> dict[str, Any]:
+        """Where it is, as plain data: epochs begun, batches of the last one handed out, and what its order follows
+        from. Before anything was asked of a resumed loader: where it will go on."""
+        if self._broken_off is not None and self._begun <= self._finished_before:
+            return self._broken_off
+        return {"begun": self._begun, "batches": self._batches, "parts": self._parts, **self._order}
+
+    def go_on_from(self, position: Mapping[str, Any], resumed: Callable[[], None]) -> None:
+        """Pass over what position() says was done. `resumed` is called when that is through, right before the first
+        batch that is new is loaded (or the end of its epoch is met): random numbers are set right there.
+
+        With another number of workers than then, the batches done are counted over in shares of now.
+        """
+        batches = position["batches"] * position["parts"] // self._parts
+        self._finished_before = max(0, position["begun"] - 1)
+        self._broken_off = {**position, "batches": batches}
+        self._resumed = resumed
+
+    @property
+    def _index_sampler(self) -> Any:
+        # torch asks for this whenever it starts an iterator (2.4 to 2.13): the one place before its workers prefetch.
+        return self._skipping if self._skipping is not None else super()._index_sampler
+
     def __iter__(self) -> Iterator[Any]:
-        for batch in super().__iter__():
+        if not torch.is_grad_enabled():
+            yield from self._moved(super().__iter__())
+            return
+        self._begun += 1
+        self._batches = 0
+        if self._begun <= self._finished_before:
+            return
+        resuming, self._broken_off = self._broken_off, None
+        if resuming is not None and self._begun == resuming["begun"]:
+            yield from self._rest(resuming)
+            return
+        self._order = self._order_of_next()  # it may be saved right here, and be another after that
+        self._asked(self, True)
+        self._order = self._order_of_next()
+        yield from self._counted(super().__iter__())
+
+    def _rest(self, position: Mapping[str, Any]) -> Iterator[Any]:
+        """The epoch that was broken off, from its next batch on."""
+        skip = int(position["batches"])
+        same_order = position["parts"] == self._parts
+        self._set_order(position if same_order else {"epoch": position.get("epoch")})
+        self._order = (
+            self._order_of_next()
+            if not same_order
+            else {name: value for name, value in position.items() if name not in ("begun", "batches", "parts")}
+        )
+        self._batches = skip
+        if not skip:
+            self._resumed()
+            self._asked(self, True)
+            yield from self._counted(super().__iter__())
+        elif isinstance(self.dataset, IterableDataset):  # which only it can pass over
+            batches = super().__iter__()
+            for _ in range(skip):
+                next(batches, None)
+            self._resumed()
+            yield from self._counted(batches)
+        else:
+            self._skipping = Skipping(super()._index_sampler, skip, self._resumed)
+            try:
+                yield from self._counted(super().__iter__())
+            finally:
+                self._skipping = None
+
+    def _counted(self, batches: Iterator[Any]) -> Iterator[Any]:
+        first = True
+        while True:
+            if not first:
+                self._asked(self, True)
+            first = False
+            try:
+                batch = next(batches)
+            except StopIteration:
+                self._asked(self, False)
+                return
+            self._batches += 1
             if torch.is_grad_enabled():  # an evaluation's batches are not training's throughput
                 self._progress.batch(samples(batch))
             yield devices.move(batch, self._device) if self._device.type != "cpu" else batch
+
+    def _moved(self, batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            yield devices.move(batch, self._device) if self._device.type != "cpu" else batch
+
+    def _order_of_next(self) -> dict[str, Any]:
+        """What the order of the epoch that now begins follows from."""
+        if isinstance(self.sampler, DistributedSampler):
+            return {"epoch": int(self.sampler.epoch)}
+        if self.generator is not None:
+            return {"generator": self.generator.get_state()}
+        return {"torch": torch.get_rng_state()}
+
+    def _set_order(self, order: Mapping[str, Any]) -> None:
+        if isinstance(self.sampler, DistributedSampler):
+            if order.get("epoch") is not None:
+                self.sampler.set_epoch(order["epoch"])
+        elif self.generator is not None:
+            if "generator" in order:
+                self.generator.set_state(order["generator"])
+        elif "torch" in order:
+            torch.set_rng_state(order["torch"])
+
+
+class OutlivesStop:
+    """A loader's worker that leaves SIGTERM to the process it works for.
+
+    The keeper sends SIGTERM to the whole process group, and torch ends a worker by it: the rank would die of its
+    dead worker before it has reached the boundary at which it saves. Only what the rank itself sends ends it.
+    """
+
+    def __init__(self, then: Callable[[int], None] | None) -> None:
+        self._then = then
+
+    def __call__(self, worker: int) -> None:
+        if hasattr(signal, "sigwaitinfo"):
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+            threading.Thread(target=_end_for_the_parent_only, args=(os.getppid(),), daemon=True).start()
+        if self._then is not None:
+            self._then(worker)
+
+
+def _end_for_the_parent_only(parent: int) -> None:
+    while signal.sigwaitinfo({signal.SIGTERM}).si_pid not in (parent, os.getppid()):
+        pass
+    os._exit(0)
+
+
+def _nothing(*_: Any) -> None:
+    pass
 
 
 def make_loader(
@@ -60,6 +248,7 @@ def make_loader(
     device: torch.device,
     progress: Progress,
     options: dict[str, Any],
+    asked: Asked | None = None,
 ) -> ShareLoader:
     """The loader of one share; the whole of the data where there is only one.
 
@@ -81,7 +270,7 @@ def make_loader(
             options.setdefault("generator", torch.Generator().manual_seed(seed))
     if "batch_sampler" not in options:
         options["batch_size"] = batch_size
-    return ShareLoader(dataset, device=device, progress=progress, **options)
+    return ShareLoader(dataset, device=device, progress=progress, share=share, asked=asked, **options)
 
 
 def samples(batch: Any) -> int:

@@ -38,3 +38,13 @@ class Home:
     def caches(self) -> Path:
         """What can be found out anew: hashes of files that were sent, measured bandwidths."""
         return self.path / "caches"
+
+    @property
+    def bookings_file(self) -> Path:
+        """The private calendar, where no team's database is set."""
+        return self.path / "bookings.sqlite3"
+
+    @property
+    def bookings_seen(self) -> Path:
+        """What was last seen of a team's calendar, for when its database is away."""
+        return self.caches / "bookings.json"

@@ -62,6 +62,10 @@ def main() -> None:
     torch.manual_seed(args.seed)
     train, test = load()
     model = network()
+    if cluster.role == "evaluator":
+        for step in cluster.evaluations(model):
+            print(f"step {step} test accuracy {accuracy(model, test):.4f}", flush=True)
+        return
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
     model, optimizer = cluster.distribute(model, optimizer)
     loader = cluster.loader(train, batch_size=args.batch_size)

@@ -56,10 +56,10 @@ def words_of(text: str) -> str:
         ("pools:\n  - {name: w, role: worker, replicas: 1}\nprogram: {script: tran.py}", 1, "tran.py"),
         ("pools:\n  - {name: w, role: worker, replicas: 1, hosts: [gpu-x]}\nprogram: {script: train.py}", 1, "gpu-x"),
         (
-            "strategy: {kind: downpour}\npools:\n  - {name: w, role: worker, replicas: 1}\n"
+            "strategy: {kind: hogwild}\npools:\n  - {name: w, role: worker, replicas: 1}\n"
             "  - {name: s, role: ps, replicas: 1}\nprogram: {script: train.py}",
             1,
-            "downpour.*cannot be run yet",
+            "has nothing to do: hogwild uses no ps",
         ),
     ],
 )

@@ -20,7 +20,7 @@ def accuracy(output: str) -> float:
     return float(found[1])
 
 
-def test_the_example_changes_four_lines_and_adds_its_report() -> None:
+def test_the_example_changes_four_lines_and_adds_its_report_and_its_evaluator() -> None:
     single, cluster = ((DIGITS / name).read_text().splitlines() for name in ("train_single.py", "train.py"))
     changes = [line for line in difflib.ndiff(single, cluster) if line.startswith(("+", "-"))]
     added = [line[2:].strip() for line in changes if line.startswith("+")]
@@ -28,6 +28,10 @@ def test_the_example_changes_four_lines_and_adds_its_report() -> None:
     assert added == [
         "import torchyard_roles as ty",
         "cluster = ty.join()",
+        'if cluster.role == "evaluator":',
+        "for step in cluster.evaluations(model):",
+        'print(f"step {step} test accuracy {accuracy(model, test):.4f}", flush=True)',
+        "return",
         "model, optimizer = cluster.distribute(model, optimizer)",
         "loader = cluster.loader(train, batch_size=args.batch_size)",
         "cluster.report(loss=loss)",

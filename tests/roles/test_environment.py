@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.roles.processes import trainer_environment
-from torchyard_roles.environment import Environment, read
+from torchyard_roles.environment import Environment, Options, Peers, Place, TrainerPlace, read
 from torchyard_roles.errors import EnvironmentProblem
 
 
@@ -60,3 +60,66 @@ def test_an_evaluator_has_no_rank_and_sees_how_many_train() -> None:
 def test_variables_that_contradict_each_other_are_named(given: dict[str, str], sentence: str) -> None:
     with pytest.raises(EnvironmentProblem, match=sentence.replace("(", r"\(")):
         read(given)
+
+
+def test_what_a_strategy_goes_by_has_defaults_without_torchyard() -> None:
+    by_hand, by_torchrun = read({}), read({"RANK": "1", "WORLD_SIZE": "2"})
+    assert (by_hand.options, by_hand.peers, by_hand.store, by_hand.key) == (Options(), Peers(), "", b"")
+    assert (by_hand.group_rank, by_hand.group_size, by_hand.checkpoints) == (0, 1, "")
+    assert (by_torchrun.group, by_torchrun.groups, by_torchrun.group_rank, by_torchrun.group_size) == (0, 1, 1, 2)
+    assert (by_torchrun.gang, by_torchrun.name) == ("trainers", "worker-1")
+    assert read({"TORCHYARD_STRATEGY": "hogwild"}).options.kind == "hogwild"
+
+
+def test_a_trainer_knows_its_group_its_peers_and_its_store() -> None:
+    environment = read(
+        trainer_environment(
+            3,
+            4,
+            29500,
+            TORCHYARD_STRATEGY="downpour",
+            TORCHYARD_OPTIONS='{"kind": "downpour", "push_every": 4, "checkpoint_every_s": 5.5, "later": 1}',
+            TORCHYARD_GROUP="1",
+            TORCHYARD_GROUPS="2",
+            TORCHYARD_GROUP_RANK="1",
+            TORCHYARD_GROUP_SIZE="2",
+            TORCHYARD_GENERATION="3",
+            TORCHYARD_PEERS='{"ps": [["ps-0", "10.0.0.1", 4001]], "trainers": [["worker-2", "10.0.0.2", 4002, 2, 1]]}',
+            TORCHYARD_STORE="10.0.0.1:4000",
+            TORCHYARD_KEY="ab" * 32,
+            TORCHYARD_RUN_DIR="/runs/1/outputs",
+        )
+    )
+    assert (environment.options.push_every, environment.options.checkpoint_every_s) == (4, 5.5)
+    assert (environment.group, environment.groups, environment.group_rank, environment.group_size) == (1, 2, 1, 2)
+    assert (environment.generation, environment.gang) == (3, "group-1")
+    assert environment.peers == Peers(
+        ps=(Place("ps-0", "10.0.0.1", 4001),), trainers=(TrainerPlace("worker-2", "10.0.0.2", 4002, 2, 1),)
+    )
+    assert environment.store == "10.0.0.1:4000"
+    assert environment.key == bytes([0xAB]) * 32
+    assert environment.checkpoints == "/runs/1/outputs/checkpoints"
+
+
+def test_the_key_is_in_no_text_that_is_made_of_the_environment() -> None:
+    assert "ab" * 32 not in repr(read({"TORCHYARD_KEY": "ab" * 32}))
+    with pytest.raises(EnvironmentProblem) as told:
+        read({"TORCHYARD_KEY": "c0ffee"})
+    assert "c0ffee" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("TORCHYARD_OPTIONS", "[1]"),
+        ("TORCHYARD_OPTIONS", "{"),
+        ("TORCHYARD_OPTIONS", '{"push_every": "often"}'),
+        ("TORCHYARD_OPTIONS", '{"max_staleness": -1}'),
+        ("TORCHYARD_PEERS", '{"ps": [["ps-0"]]}'),
+        ("TORCHYARD_PEERS", "x"),
+        ("TORCHYARD_GROUP_RANK", "5"),
+    ],
+)
+def test_values_that_cannot_be_are_named(name: str, value: str) -> None:
+    with pytest.raises(EnvironmentProblem, match=name):
+        read(trainer_environment(0, 2, 29500, TORCHYARD_GROUP_SIZE="2", **{name: value}))

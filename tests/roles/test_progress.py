@@ -128,3 +128,13 @@ def test_what_is_no_number_is_refused_in_a_sentence() -> None:
         progress.note({"loss": "much"})
     with pytest.raises(UsageProblem, match="a tensor of 3 numbers"):
         progress.note({"loss": FakeTensor(0.0, numbers=3)})
+
+
+def test_after_a_resume_steps_count_on_and_the_strategys_numbers_are_in_the_report() -> None:
+    progress = Progress(lambda: 0.0)
+    progress.resume(120)
+    progress.step()
+    progress.note({"wait_s": 7.0})
+    assert progress.steps == 121
+    report = progress.take({"staleness": 2.0, "dropped": 1.0, "wait_s": 0.5})
+    assert report == {"step": 121.0, "staleness": 2.0, "dropped": 1.0, "wait_s": 7.0}

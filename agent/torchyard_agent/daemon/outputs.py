@@ -13,6 +13,8 @@ from torchyard_agent.protocol.jsonrpc import RpcError
 
 PIECE = 512 * 1024
 """Bytes of a file in one answer, at most."""
+HALF_DONE = (".saving-", ".carried-")
+"""Checkpoints that are being written, or carried here, begin so; they have another name once they are whole."""
 
 
 def list_files(run_dir: str, pattern: str, agent_dir: str) -> list[dict[str, Any]]:
@@ -22,8 +24,11 @@ def list_files(run_dir: str, pattern: str, agent_dir: str) -> list[dict[str, Any
     """
     sent = _sent_files(run_dir, agent_dir)
     found = []
+    checkpoints = os.path.join(run_dir, "outputs", "checkpoints")
     for folder in ("outputs", "logs", "work"):
-        for parent, _, names in os.walk(os.path.join(run_dir, folder)):
+        for parent, folders, names in os.walk(os.path.join(run_dir, folder)):
+            if parent == checkpoints:
+                folders[:] = [name for name in folders if not name.startswith(HALF_DONE)]
             for name in sorted(names):
                 path = os.path.join(parent, name)
                 below = os.path.relpath(path, run_dir)
@@ -43,10 +48,13 @@ def read_file(run_dir: str, path: str, offset: int) -> dict[str, Any]:
     whole = os.path.realpath(os.path.join(run_dir, path))
     if not whole.startswith(os.path.realpath(run_dir) + os.sep):
         raise RpcError(f"{path} lies outside the run's folder", "outside")
-    with open(whole, "rb") as file:
-        file.seek(offset)
-        data = file.read(PIECE)
-        size = os.fstat(file.fileno()).st_size
+    try:
+        with open(whole, "rb") as file:
+            file.seek(offset)
+            data = file.read(PIECE)
+            size = os.fstat(file.fileno()).st_size
+    except FileNotFoundError:
+        raise RpcError(f"the run has no file {path} any more", "no_file") from None
     return {"data": base64.b64encode(data).decode(), "next": offset + len(data), "size": size}
 
 

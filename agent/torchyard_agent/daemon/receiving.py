@@ -14,6 +14,8 @@ from torchyard_agent.daemon.turns import TOUCH_EVERY_S, Turns
 from torchyard_agent.protocol.jsonrpc import RpcError
 from torchyard_agent.rpc import Connection, Method
 
+PIECE = 512 * 1024
+"""Bytes of a file in one answer, at most."""
 Params = dict[str, Any]
 Result = TypeVar("Result")
 
@@ -39,7 +41,13 @@ class Receiving:
         self._touching: asyncio.Task[None] | None = None
 
     def table(self) -> dict[str, Method]:
-        return {"snapshot.offer": self.offer, "snapshot.put": self.put, "snapshot.seal": self.seal}
+        return {
+            "snapshot.offer": self.offer,
+            "snapshot.put": self.put,
+            "snapshot.seal": self.seal,
+            "snapshot.manifest": self.manifest,
+            "snapshot.get": self.get,
+        }
 
     async def offer(self, connection: Connection, params: Params) -> Any:
         """Whether this host has the snapshot; given its manifest, which files to send; and bytes of free disk.
@@ -81,6 +89,17 @@ class Receiving:
         self._turns.give_back(sender.name, root)
         return {"root": root}
 
+    async def manifest(self, connection: Connection, params: Params) -> Any:
+        """The list of a snapshot's files, where this host has it whole; it counts as used now. Else None."""
+        root = str(params["root"])
+        if not await self._in_a_thread(snapshots.has, self._agent_dir, root):
+            return {"manifest": None}
+        return {"manifest": await self._in_a_thread(snapshots.read_manifest, self._agent_dir, root)}
+
+    async def get(self, connection: Connection, params: Params) -> Any:
+        """A piece of a file of the store, from `offset` on: {"data" (base64), "next", "size"}."""
+        return await self._in_a_thread(_read, self._agent_dir, str(params["sha256"]), int(params["offset"]))
+
     async def _in_a_thread(self, work: Callable[..., Result], *arguments: Any) -> Result:
         try:
             return await asyncio.get_running_loop().run_in_executor(None, partial(work, *arguments))
@@ -116,6 +135,17 @@ class Receiving:
 def _take(incoming: snapshots.Incoming, pieces: list[Params]) -> None:
     for piece in pieces:
         incoming.put(str(piece["sha256"]), base64.b64decode(piece["data"]), last=bool(piece["last"]))
+
+
+def _read(agent_dir: str, sha256: str, offset: int) -> Params:
+    try:
+        with open(snapshots.blob(agent_dir, sha256), "rb") as file:
+            file.seek(offset)
+            data = file.read(PIECE)
+            size = os.fstat(file.fileno()).st_size
+    except FileNotFoundError:
+        raise snapshots.SnapshotProblem("a file of the snapshot is not on this host any more") from None
+    return {"data": base64.b64encode(data).decode(), "next": offset + len(data), "size": size}
 
 
 def _free_bytes(folder: str) -> int:

@@ -20,9 +20,14 @@ _EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Warn
 _OF_A_PEER = re.compile(
     r"connection (?:was )?(?:reset|closed|refused|aborted|lost)|broken ?pipe|connection(?:reset|refused|aborted)error"
     r"|socket closed|gloo|nccl|DistNetworkError|DistStoreError|DistBackendError|TCPStore"
-    r"|failed to recv|failed to connect to all addresses|UnavailableError",
+    r"|failed to recv|failed to connect to all addresses|UnavailableError"
+    r"|\bPeerLost\b|\bStoreLost\b|^(?:torchyard_roles: )?\S+-\d+(?:\.\d+)? on \S+ is gone:",
     re.IGNORECASE,
 )
+
+
+_HOPELESS = re.compile(r"^(?:torchyard_roles\.errors\.)?(?:UsageProblem|NotInThisVersion)\b")
+"""What torchyard_roles says of a script or topology that will be no better the next time."""
 
 
 class Cause(NamedTuple):
@@ -31,6 +36,8 @@ class Cause(NamedTuple):
     text: str
     consequence: bool = False
     """A connection error: likely the result of another replica's failure, so chosen last."""
+    curable: bool = True
+    """Whether starting again can help."""
 
 
 def of_exit(code: int, error_file: str, log_file: str, *, out_of_memory: bool = False) -> Cause:
@@ -39,7 +46,7 @@ def of_exit(code: int, error_file: str, log_file: str, *, out_of_memory: bool = 
     if code < 0:
         return _of_signal(-code, said, out_of_memory=out_of_memory)
     if said:
-        return Cause(f"exited with {code}: {said}", bool(_OF_A_PEER.search(said)))
+        return Cause(f"exited with {code}: {said}", bool(_OF_A_PEER.search(said)), not _HOPELESS.search(said))
     last = last_line(read_tail(log_file))
     if last:
         return Cause(f"exited with {code}; its last line was: {last}", bool(_OF_A_PEER.search(last)))

@@ -1,5 +1,7 @@
 """The gang link: run keepers speak with the primary's over the data network, authenticated frame by frame.
 
+Ranks come through the same door, to the join store (`join_store`), with a key of their own.
+
 A `Line` is one end of a conversation that outlives its connections: messages are numbered, acknowledged, and sent
 again after a reconnect, so that a router's hiccup loses none. Strangers are given five seconds and a task of their
 own: a silent one blocks nobody.
@@ -8,11 +10,12 @@ own: a silent one blocks nobody.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import socket
 from collections import deque
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import Any, Callable
 
 from torchyard_agent.protocol import frames
@@ -40,27 +43,77 @@ class Stream:
         if not self._writer.is_closing():
             self._writer.write(self._codec.seal(json.dumps(frame, separators=(",", ":")).encode()))
 
-    async def receive(self) -> Message:
-        """The next frame. Raises one of NETWORK_ERRORS."""
+    def keep_alive(self) -> None:
+        """Has the kernel end the connection some 10 s after the other host fell silent."""
+        connection = self._writer.get_extra_info("socket")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 4)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 2)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 10_000)
+
+    @property
+    def backlog(self) -> int:
+        """Bytes that the other end has not taken yet."""
+        return self._writer.transport.get_write_buffer_size()
+
+    async def receive(self, longest: int = frames.MAX_PAYLOAD) -> Message:
+        """The next frame, of at most `longest` bytes. Raises one of NETWORK_ERRORS."""
         length, mac = self._codec.open_header(await self._reader.readexactly(frames.HEADER.size))
+        if length > longest:
+            raise AuthenticationError(f"a frame of {length} bytes is over the limit of {longest}")
         payload = self._codec.open_payload(mac, await self._reader.readexactly(length))
         frame = json.loads(payload)
         if not isinstance(frame, dict):
             raise AuthenticationError("a frame that is no object")
         return frame
 
+    async def send_piece(self, data: bytes) -> None:
+        """A frame of bytes. Waits while the other end is behind. Raises one of NETWORK_ERRORS."""
+        self._writer.write(self._codec.seal(data))
+        await self._writer.drain()
+
+    async def receive_piece(self) -> bytes:
+        """The next frame, as it was sent. Raises one of NETWORK_ERRORS."""
+        length, mac = self._codec.open_header(await self._reader.readexactly(frames.HEADER.size))
+        return self._codec.open_payload(mac, await self._reader.readexactly(length))
+
+    def give_way(self) -> None:
+        """Marks what it sends as bulk (DSCP CS1), for switches that let others pass first."""
+        connected = self._writer.get_extra_info("socket")
+        with contextlib.suppress(OSError):
+            if connected.family == socket.AF_INET6:
+                connected.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_TCLASS, 0x20)
+            else:
+                connected.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, 0x20)
+
     def abort(self) -> None:
         self._writer.transport.abort()
 
 
-async def admit(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: bytes) -> tuple[Stream, Message]:
-    """The listener's half of the handshake: the stream, and the first frame, in which the caller says who it is."""
+async def admit(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *keys: bytes
+) -> tuple[Stream, Message, bytes]:
+    """The listener's half of the handshake, for callers that know one of `keys`.
+
+    Returns the stream, the first frame, in which the caller says who it is, and the key that it knows.
+    """
     hello = frames.hello(frames.new_nonce())
     writer.write(hello)
     answer = await reader.readexactly(frames.ANSWER_BYTES)
-    writer.write(frames.accept(secret, hello, answer))
-    stream = Stream(reader, writer, FrameCodec(secret, hello, answer[: frames.NONCE_BYTES], is_caller=False))
-    return stream, await stream.receive()
+    key, proof = _accept(keys, hello, answer)
+    writer.write(proof)
+    stream = Stream(reader, writer, FrameCodec(key, hello, answer[: frames.NONCE_BYTES], is_caller=False))
+    return stream, await stream.receive(), key
+
+
+def _accept(keys: Sequence[bytes], hello: bytes, answer: bytes) -> tuple[bytes, bytes]:
+    """(the key that the caller knows, our proof). Raises AuthenticationError."""
+    *others, last = keys
+    for key in others:
+        with contextlib.suppress(AuthenticationError):
+            return key, frames.accept(key, hello, answer)
+    return last, frames.accept(last, hello, answer)
 
 
 async def call(address: str, port: int, secret: bytes, introduction: Message) -> tuple[Stream, Message]:
@@ -165,12 +218,18 @@ class Line:
             self._stream = None
 
 
-class Listener:
-    """The primary's door: lets in who knows the secret, whoever else knocks."""
+OnCaller = Callable[[Stream, Message], Awaitable[None]]
 
-    def __init__(self, secret: bytes, on_member: Callable[[Stream, Message], Awaitable[None]]):
-        self._secret = secret
-        self._on_member = on_member
+
+class Listener:
+    """The primary's door: lets in who knows a key, whoever else knocks.
+
+    `callers`: who takes a caller on, by the key that it proved to know: keepers by the run's secret, ranks by the
+    exchange key made from it.
+    """
+
+    def __init__(self, callers: dict[bytes, OnCaller]):
+        self._callers = callers
         self._strangers: dict[asyncio.StreamWriter, None] = {}
         self._server: asyncio.AbstractServer | None = None
 
@@ -185,8 +244,8 @@ class Listener:
             next(iter(self._strangers)).transport.abort()
         peer = writer.get_extra_info("peername")
         try:
-            handshake = admit(reader, writer, self._secret)
-            stream, introduction = await asyncio.wait_for(handshake, frames.HANDSHAKE_DEADLINE_S)
+            handshake = admit(reader, writer, *self._callers)
+            stream, introduction, key = await asyncio.wait_for(handshake, frames.HANDSHAKE_DEADLINE_S)
         except (*NETWORK_ERRORS, ValueError) as error:
             log.warning("turned away %s at the gang link: %s", peer, error or "it did not speak in time")
             writer.transport.abort()
@@ -194,9 +253,9 @@ class Listener:
         finally:
             self._strangers.pop(writer, None)
         try:
-            await self._on_member(stream, introduction)
+            await self._callers[key](stream, introduction)
         except Exception as error:  # the outer edge of this task: the loop's handler ends the run over it
-            context = {"message": "a member's message was not understood", "exception": error}
+            context = {"message": "a caller's message was not understood", "exception": error}
             asyncio.get_running_loop().call_exception_handler(context)
 
     def close(self) -> None:

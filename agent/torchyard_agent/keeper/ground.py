@@ -11,6 +11,7 @@ from asyncio import AbstractEventLoop, Future, get_running_loop
 from typing import Any, Callable, TypeVar
 
 from torchyard_agent import gpu_lock, network, snapshots
+from torchyard_agent.keeper import checkpoint_folders
 from torchyard_agent.protocol.jsonrpc import RpcError
 from torchyard_agent.protocol.shapes import Prepare
 from torchyard_agent.telemetry.procfs import boot_id
@@ -46,11 +47,14 @@ class Ground:
         locks: gpu_lock.GpuLocks,
         gang: network.HeldPorts,
         others: network.HeldPorts,
+        checkpoint: str = "",
     ):
         self.address = address
         self.interface = interface
         self.gang_port = gang.ports[0]
         self.gang_socket: socket.socket = gang.take(self.gang_port)
+        self.checkpoint = checkpoint
+        """What the run begins with here; empty where it begins afresh."""
         self._locks = locks
         self._gpus = locks.uuids
         self._holder = locks.holder
@@ -112,13 +116,13 @@ def _lay_out(agent_dir: str, folder: str, prepare: Prepare) -> Ground:
         others = network.hold_ports(prepare["ports"], prepare["port_range"])
         held.append(others)
         try:
-            _fill(agent_dir, folder, prepare)
+            checkpoint = _fill(agent_dir, folder, prepare)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
             hint = "Make room there, or set `agent_dir` of the host in the fleet file."
             raise RpcError(f"the disk of {agent_dir} is full", "disk_full", hint) from error
-        return Ground(address, interface, locks, gang, others)
+        return Ground(address, interface, locks, gang, others, checkpoint)
     except BaseException:
         locks.release()
         for ports in held:
@@ -135,8 +139,11 @@ def _data_network(prepare: Prepare) -> tuple[str, str]:
     return address, prepare["interface"] or network.interface_of(address) or ""
 
 
-def _fill(agent_dir: str, folder: str, prepare: Prepare) -> None:
-    """The run's folder: its own copy of the code, which it may change, and what is known of it."""
+def _fill(agent_dir: str, folder: str, prepare: Prepare) -> str:
+    """The run's folder: its own copy of the code, which it may change, and what is known of it.
+
+    Returns the checkpoint that it begins with; empty where there is none.
+    """
     record = os.path.join(folder, "run.json")
     if os.path.exists(record):
         raise RpcError(f"there is a run {prepare['run_id']} on {prepare['host']} already", "run_exists")
@@ -147,8 +154,19 @@ def _fill(agent_dir: str, folder: str, prepare: Prepare) -> None:
             snapshots.materialize(agent_dir, prepare["snapshot"], os.path.join(folder, "work"))
         except snapshots.SnapshotProblem as problem:
             raise RpcError(str(problem), "snapshot", "Start the run again.") from problem
+    checkpoint = _resume(folder, prepare.get("resume_from"))
     public = {name: value for name, value in prepare.items() if name != "secret"}
     public["boot_id"] = boot_id()
     with open(f"{record}.new", "w", encoding="utf-8") as file:
         json.dump(public, file)
     os.rename(f"{record}.new", record)
+    return checkpoint
+
+
+def _resume(folder: str, resume_from: str | None) -> str:
+    """The name of the checkpoint that an older run left here for this one; empty where it left none."""
+    if resume_from is None:
+        return ""
+    if os.path.basename(resume_from) != resume_from or resume_from in ("", ".", ".."):
+        raise RpcError(f"{resume_from!r} is no run ID", "params")
+    return checkpoint_folders.seed(os.path.join(os.path.dirname(folder), resume_from), folder)

@@ -12,8 +12,12 @@ log = logging.getLogger(__name__)
 
 
 def now() -> str:
-    """RFC 3339, UTC, with milliseconds."""
-    seconds = time.time()
+    """This moment."""
+    return at(time.time())
+
+
+def at(seconds: float) -> str:
+    """A time since 1970: RFC 3339, UTC, with milliseconds."""
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{int(seconds * 1000) % 1000:03d}Z"
 
 

@@ -23,6 +23,7 @@ from torchyard_agent.keeper.reports import ReportSocket
 from torchyard_agent.keeper.share import Share
 from torchyard_agent.protocol import places
 from torchyard_agent.protocol.asked import asked, cleaned
+from torchyard_agent.protocol.frames import exchange_key
 from torchyard_agent.protocol.jsonrpc import RpcError
 from torchyard_agent.protocol.shapes import Prepared
 from torchyard_agent.protocol.states import RunState
@@ -139,13 +140,15 @@ class Keeper:
             ports=ground.ports,
             gang_port=ground.gang_port,
             run_dir=self._folder,
+            checkpoint=ground.checkpoint,
         )
 
     def _take_over(self, launched_from: object) -> None:
         """From here on the run has a journal."""
         address = places.report_socket(self._agent_dir, os.getuid(), self._run_id)
         place = RunPlace(self._run_id, self._host, self._folder, address)
-        self._share = Share(place, lambda message: None, cgroup.create(self._run_id, self._node))
+        own_group = cgroup.create(self._run_id, self._node)
+        self._share = Share(place, lambda message: None, own_group, exchange_key(self._secret))
         self._reports = ReportSocket(address, self._share.on_datagram)
         self._journal = Journal(os.path.join(self._folder, "journal.jsonl"), self._poke)
         self._record = Record(self._run_id, self._journal)
@@ -172,6 +175,7 @@ class Keeper:
                 "setup": params["setup"],
                 "secrets": params["secrets"],
                 "notify": params.get("notify"),
+                "carry": bool(params.get("carry")),
             },
             share,
             record,

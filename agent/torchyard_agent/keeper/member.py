@@ -8,8 +8,9 @@ import os
 import socket
 from typing import Any
 
-from torchyard_agent.keeper import gang, policy
-from torchyard_agent.keeper.gang import NETWORK_ERRORS, Line, Message
+from torchyard_agent.keeper import checkpoint_folders, gang, policy
+from torchyard_agent.keeper.carriers import Receiving
+from torchyard_agent.keeper.gang import NETWORK_ERRORS, Line, Message, Stream
 from torchyard_agent.keeper.ground import Ground, in_a_thread
 from torchyard_agent.keeper.patience import Patience
 from torchyard_agent.keeper.record import Record
@@ -61,6 +62,10 @@ class Member:
         self._last_error = "no answer"
         self._finished: asyncio.Future[tuple[RunState, str]] = self._loop.create_future()
         """How the run ends here where the primary does not tell."""
+        folder = checkpoint_folders.checkpoints_dir(share.place.folder)
+        self._carrying = Receiving(folder, share.place.run_id, host, self._dial, self._line.send)
+        self._carries = False
+        """Whether the primary has checkpoints carried."""
         share.tell = self._line.send
 
     async def run(self) -> None:
@@ -78,6 +83,7 @@ class Member:
         finally:
             for task in tasks:
                 task.cancel()
+            self._carrying.close()
             self._line.close()
 
     def stop(self, reason: str, *, force: bool, told: Message | None = None) -> None:
@@ -92,6 +98,11 @@ class Member:
     def _leave(self, state: RunState, why: str) -> None:
         if not self._finished.done():
             self._finished.set_result((state, why))
+
+    async def _dial(self, introduction: Message) -> tuple[Stream, Message]:
+        """A connection to the primary beside the gang link. Raises one of NETWORK_ERRORS."""
+        address = await _resolved(self._primary["address"])
+        return await gang.call(address, self._primary["gang_port"], self._secret, introduction)
 
     async def _keep_in_touch(self) -> None:
         """Connects, and connects again whenever the connection breaks."""
@@ -157,6 +168,8 @@ class Member:
         self._cut_off = False
         self._record.revive(f"the primary host {self._primary['host']} is heard again")
         self._line.send({"say": "back"})
+        if self._carries:
+            self._line.send(self._carrying.holds())
 
     def _cannot_reach(self) -> str:
         primary = self._primary
@@ -186,7 +199,7 @@ class Member:
         """Something that the primary says: news for the journal, or an order for the share."""
         say = message["say"]
         if say == "run_state":
-            self._record.run_state(RunState(message["state"]), message["reason"])
+            self._record.run_state(RunState(message["state"]), message["reason"], message.get("waiting_for"))
         elif say == "replica_state":
             code: int | None = message["exit_code"]
             state = ReplicaState(message["state"])
@@ -197,8 +210,13 @@ class Member:
         elif say == "ended":
             self._record.end_as(message["ended"])
             self._loop.call_soon(self._leave, RunState(message["ended"]["state"]), "")  # after its acknowledgement
+        elif say in ("fetch", "bring"):
+            self._carrying.obey(message)
         else:
             self._host_wait_s = message.get("host_wait_s", self._host_wait_s)
+            self._carries = message.get("carry", self._carries)
+            if say == "share" and self._carries:
+                self._line.send(self._carrying.holds())  # before this host has joined, so that the first start knows
             self._share.obey(message)
 
 

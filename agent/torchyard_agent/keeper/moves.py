@@ -18,6 +18,8 @@ GRACE = "grace"
 """Timer: those that did not fail had their time to end on their own."""
 GANG_GRACE = "gang_grace"
 """The same within a gang that will be restarted."""
+EXPLAIN = "explain"
+"""Timer: the time is over in which it may come out which server's death made a gang of trainers fail."""
 HOST_WAIT = "host_wait"
 """Timer: a lost host is waited for no longer."""
 
@@ -115,11 +117,20 @@ Event = Union[
 ]
 
 
+class Waits(NamedTuple):
+    """For which lost hosts a run waits before it starts again, how long at most, and what had made it restart."""
+
+    hosts: tuple[str, ...]
+    seconds: float
+    cause: str
+
+
 class TellRunState(NamedTuple):
     """Journal a state of the run that is not its end, everywhere."""
 
     state: RunState
     reason: str
+    waits: Waits | None = None
 
 
 class TellReplicaState(NamedTuple):

@@ -5,22 +5,31 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import time
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, Callable
 
-from torchyard_agent.keeper import moves, notify, policy
+from torchyard_agent.keeper import carrying, checkpoint_folders, journal, moves, notify, policy
+from torchyard_agent.keeper.carriers import Sending
 from torchyard_agent.keeper.causes import Cause
-from torchyard_agent.keeper.gang import Line, Listener, Message, Stream
+from torchyard_agent.keeper.gang import Line, Listener, Message, OnCaller, Stream
+from torchyard_agent.keeper.join_store import JoinStore, StoreServer
 from torchyard_agent.keeper.moves import Event, Instruction
 from torchyard_agent.keeper.patience import Patience
 from torchyard_agent.keeper.record import Record
 from torchyard_agent.keeper.share import Share
-from torchyard_agent.protocol.contract import Contract
-from torchyard_agent.protocol.shapes import ReplicaPlan, ReplicaShare, Start
+from torchyard_agent.protocol.contract import Contract, has_store
+from torchyard_agent.protocol.frames import exchange_key
+from torchyard_agent.protocol.shapes import Member, ReplicaPlan, ReplicaShare, Start
+from torchyard_agent.protocol.states import RunState
 
 FAREWELL_S = 3.0
 """How long the members have for acknowledging the run's end."""
 ARRIVAL_S = 1.5
 """How long a run that ended before a member had come waits for it, to tell it so: a member calls twice a second."""
+MOST_RANKS_AT_ONCE = 1024
+"""That may knock at the join store at the same moment."""
 
 log = logging.getLogger(__name__)
 
@@ -40,14 +49,28 @@ class Primary:
         self._host = start["members"][0]["host"]
         self._lines: dict[str, Line] = {}
         self._epochs: dict[str, str] = {}
-        self._contract = Contract(start["cluster"], start["replicas"])
-        self._listener = Listener(secret, self._on_member)
+        self._meeting_point = _joined(start["members"][0])
+        self._contract = Contract(start["cluster"], start["replicas"], self._meeting_point)
+        callers: dict[bytes, OnCaller] = {}
+        if len(start["members"]) > 1:
+            callers[secret] = self._on_member
+        self._store = JoinStore()
+        if has_store(start["cluster"]):
+            callers[exchange_key(secret)] = StoreServer(self._store).serve
+        self._listener = Listener(callers)
+        self._listens = bool(callers)
         self._finished: asyncio.Future[None] = self._loop.create_future()
         self._timers: list[asyncio.TimerHandle] = []
         self._run: policy.Run | None = None
         self._asked_early: list[moves.StopAsked] = []
-        if len(start["members"]) > 1:
-            held.listen(len(start["members"]) + 64)  # at once: a member that is turned away comes again only later
+        self._carrying = self._start_carrying()
+        self._held_back: list[Callable[[], None]] = []
+        """Starts that wait until the chief's host has the newest checkpoint."""
+        self._bringing: asyncio.Task[None] | None = None
+        if self._listens:
+            ranks = sum(replica["processes"] for replica in start["replicas"])
+            # At once: a member that is turned away comes again only later, and ranks look for the store.
+            held.listen(len(start["members"]) + 64 + min(ranks, MOST_RANKS_AT_ONCE))
         share.tell = lambda message: self._hear(self._host, message)
 
     async def run(self) -> None:
@@ -60,15 +83,16 @@ class Primary:
             start["policy"],
             join_within_s=self._patience.join_within_s,
             lease_s=self._patience.lease_s,
-            meeting_point=f"{start['members'][0]['address']}:{start['members'][0]['gang_port']}",
+            meeting_point=self._meeting_point,
         )
         self._act(instructions)
-        if len(start["members"]) > 1:
+        if self._listens:
             await self._listener.open(self._held)
         self._share.obey(self._share_of(self._host))
         for asked in self._asked_early:
             self._feed(asked)
         watch = self._loop.create_task(self._watch_leases())
+        carry = self._loop.create_task(self._carrying.watch()) if self._carrying is not None else None
         try:
             await asyncio.wait({self._finished, watch}, return_when=asyncio.FIRST_COMPLETED)
             if watch.done():
@@ -76,12 +100,23 @@ class Primary:
             await self._part()
             await self._notify_of_the_end()
         finally:
-            watch.cancel()
+            for task in (watch, carry, self._bringing):
+                if task is not None:
+                    task.cancel()
             for timer in self._timers:
                 timer.cancel()
             self._listener.close()
             for line in self._lines.values():
                 line.close()
+
+    def _start_carrying(self) -> Sending | None:
+        """Where the hosts share no folder for checkpoints; None where they do, or there is but one host."""
+        members = self._start["members"]
+        if not self._start["carry"] or len(members) < 2:
+            return None
+        carriage = carrying.begin([member["host"] for member in members], self._start["replicas"])
+        folder = checkpoint_folders.checkpoints_dir(self._share.place.folder)
+        return Sending(folder, self._share.place.run_id, carriage, self._order, self._record.carried)
 
     async def _notify_of_the_end(self) -> None:
         command = self._start["notify"]
@@ -110,8 +145,13 @@ class Primary:
             _DO[type(instruction)](self, instruction)
 
     def tell_run_state(self, told: moves.TellRunState) -> None:
-        self._record.run_state(told.state, told.reason)
-        self._tell_members({"say": "run_state", "state": told.state.value, "reason": told.reason})
+        waiting_for = None
+        if told.waits is not None:
+            until = journal.at(time.time() + told.waits.seconds)
+            waiting_for = {"hosts": list(told.waits.hosts), "until": until, "cause": told.waits.cause}
+        self._record.run_state(told.state, told.reason, waiting_for)
+        said = {"state": told.state.value, "reason": told.reason, "waiting_for": waiting_for}
+        self._tell_members({"say": "run_state", **said})
 
     def tell_replica_state(self, told: moves.TellReplicaState) -> None:
         self._record.replica_state(told.replica, told.host, told.state, told.exit_code, told.reason, told.restarts)
@@ -139,13 +179,47 @@ class Primary:
         self._tell_members({"say": "gang_restart", **said})
 
     def go(self, instruction: moves.Go) -> None:
+        self._once_the_chief_can_resume(self._go)
+
+    def _go(self) -> None:
         self._tell_members({"say": "go"})
         self._loop.call_soon(self._share.obey, {"say": "go"})  # the network has it before our own forks begin
 
     def start_gang(self, asked: moves.StartGang) -> None:
+        chief = next((replica["name"] for replica in self._start["replicas"] if replica["trainer"]), None)
+        if chief in asked.replicas:
+            self._once_the_chief_can_resume(partial(self._start_gang, asked))
+        else:
+            self._start_gang(asked)
+
+    def _once_the_chief_can_resume(self, start: Callable[[], None]) -> None:
+        """Starts now, or once the newest checkpoint was brought from another host."""
+        if self._held_back:
+            self._held_back.append(start)
+        elif self._carrying is None or not self._carrying.must_bring:
+            start()
+        else:
+            self._held_back.append(start)
+            self._bringing = self._loop.create_task(self._bring(self._carrying))
+
+    async def _bring(self, from_others: Sending) -> None:
+        try:
+            await from_others.bring(self._host)
+        except Exception as error:  # the outer edge of this task: the run starts with what there is
+            log.exception("no checkpoint could be brought")
+            self._record.carried(self._host, "", f"internal error: {error!r}")
+        self._release_starts()
+
+    def _release_starts(self) -> None:
+        """Nothing that was held back waits any longer: for the checkpoint has come, or an end was decided."""
+        held, self._held_back = self._held_back, []
+        for start in held:
+            start()
+
+    def _start_gang(self, asked: moves.StartGang) -> None:
         """Ranks and world sizes are those of the replicas that take part now."""
         assert self._run is not None
-        contract = Contract(self._start["cluster"], self._taking_part())
+        contract = Contract(self._start["cluster"], self._taking_part(), self._meeting_point)
         by_host: dict[str, list[ReplicaShare]] = {}
         for replica in self._start["replicas"]:
             if replica["name"] in asked.replicas:
@@ -158,7 +232,19 @@ class Primary:
         self._order(asked.host, {**order, "replicas": list(asked.replicas), "grace_s": asked.grace_s})
 
     def end_ranks(self, asked: moves.EndRanks) -> None:
+        if self._bringing is not None:
+            self._bringing.cancel()
+        self._release_starts()  # what is to end must have begun: its end is then told as every other
+        self._say_why_in_the_store(asked.replicas)
         self._order(asked.host, {"say": "end", "replicas": list(asked.replicas), "grace_s": asked.grace_s})
+
+    def _say_why_in_the_store(self, replicas: Sequence[str]) -> None:
+        """Ranks that SIGTERM finds in a failed gang have nobody left to agree with on a last step: they go at once."""
+        assert self._run is not None
+        if self._run.outcome in (RunState.STOPPED, RunState.SUCCEEDED):
+            return
+        for gang in {self._run.replica(name).gang for name in replicas}:
+            self._store.set(f"failed/{gang}/{self._run.gang(gang).generation}", b"1")
 
     def sweep(self, asked: moves.Sweep) -> None:
         self._order(asked.host, {"say": "sweep", "grace_s": asked.grace_s})
@@ -194,10 +280,19 @@ class Primary:
             "host_wait_s": self._start["policy"]["host_wait_s"],
             "setup": self._start["setup"],
             "secrets": self._start["secrets"],
+            "carry": self._carrying is not None,
         }
 
     async def _on_member(self, stream: Stream, introduction: Message) -> None:
-        """A keeper that knows the secret: one of the members for the first time, or after a broken connection."""
+        """A keeper that knows the secret: one of the members for the first time, or after a broken connection.
+
+        Or one that carries a checkpoint, on a connection of its own.
+        """
+        if "carry" in introduction:
+            if self._carrying is not None:
+                await self._carrying.meet(stream, introduction)
+            stream.abort()
+            return
         assert self._run is not None
         host, epoch = str(introduction.get("host")), str(introduction.get("epoch"))
         known = any(one.name == host for one in self._run.hosts) and host != self._host
@@ -255,6 +350,18 @@ class Primary:
     def hear_back(self, host: str, message: Message) -> None:
         self._feed(moves.HostBack(host))
 
+    def hear_holds(self, host: str, message: Message) -> None:
+        if self._carrying is not None:
+            self._carrying.on_host(host, str(message["name"]))
+
+    def hear_fetched(self, host: str, message: Message) -> None:
+        if self._carrying is not None:
+            self._carrying.on_fetched(host, str(message["name"]), str(message["problem"]))
+
+    def hear_not_brought(self, host: str, message: Message) -> None:
+        if self._carrying is not None:
+            self._carrying.on_not_brought(host, str(message["name"]), str(message["problem"]))
+
     def hear_gone(self, host: str, message: Message) -> None:
         self._feed(moves.HostGone(host))
 
@@ -286,6 +393,8 @@ class Primary:
                 silent_s = now - line.heard_at
                 if silent_s > self._patience.lease_s and self._is_expected(host):
                     line.close()
+                    if self._carrying is not None:
+                        self._carrying.on_host_lost(host)
                     self._feed(moves.HostLost(host, f"its keeper was not heard for {silent_s:.0f} s"))
 
     def _is_expected(self, host: str) -> bool:
@@ -309,6 +418,12 @@ class Primary:
         return any(host.name not in self._lines and not host.lost for host in others)
 
 
+def _joined(member: Member) -> str:
+    """Where ranks and members reach a keeper, `address:port`."""
+    address = member["address"]
+    return f"[{address}]:{member['gang_port']}" if ":" in address else f"{address}:{member['gang_port']}"
+
+
 _DO: dict[type, Callable[[Primary, Any], None]] = {
     moves.TellRunState: Primary.tell_run_state,
     moves.TellReplicaState: Primary.tell_replica_state,
@@ -330,6 +445,9 @@ _HEAR: dict[str, Callable[[Primary, str, Message], None]] = {
     "cleared": Primary.hear_cleared,
     "back": Primary.hear_back,
     "gone": Primary.hear_gone,
+    "holds": Primary.hear_holds,
+    "fetched": Primary.hear_fetched,
+    "not_brought": Primary.hear_not_brought,
     "report": Primary.hear_report,
     "stuck": Primary.hear_stuck,
     "stop": Primary.hear_stop,

@@ -77,9 +77,17 @@ class Rank(NamedTuple):
 
 
 def environment(
-    login: Mapping[str, str], place: RunPlace, replica: str, rank: RankShare, secrets: Mapping[str, str]
+    login: Mapping[str, str],
+    place: RunPlace,
+    replica: str,
+    rank: RankShare,
+    secrets: Mapping[str, str],
+    exchange_key: bytes = b"",
 ) -> dict[str, str]:
-    """The login's environment, what the host knows, what the planner fixed, the secrets; the later wins."""
+    """The login's environment, what the host knows, what the planner fixed, the secrets; the later wins.
+
+    The key goes to ranks that are told of a join store.
+    """
     inherited = {
         name: value
         for name, value in login.items()
@@ -95,6 +103,10 @@ def environment(
         **secrets,
         REPORT_VARIABLE: "@" + place.report_address[1:],
     }
+    if rank["env"].get("TORCHYARD_STORE") and exchange_key:
+        result["TORCHYARD_KEY"] = exchange_key.hex()
+    if result.get("TORCHYARD_CHECKPOINTS", "").startswith("~"):
+        result["TORCHYARD_CHECKPOINTS"] = os.path.expanduser(result["TORCHYARD_CHECKPOINTS"])
     others = [path for path in result.get("PYTHONPATH", "").split(os.pathsep) if path and path != ARCHIVE]
     result["PYTHONPATH"] = os.pathsep.join([ARCHIVE, *others])
     return result
@@ -122,6 +134,7 @@ def spawn(
     setup: list[str],
     secrets: Mapping[str, str],
     cgroup: Cgroup | None = None,
+    exchange_key: bytes = b"",
 ) -> Rank:
     """Starts a rank in a session of its own, its output going straight to its log file.
 
@@ -134,7 +147,7 @@ def spawn(
         with _open_log(place, replica, rank["local_rank"]) as log:
             process = subprocess.Popen(
                 command(rank["argv"], setup, place.setup_file(replica, rank["local_rank"])),
-                env=environment(os.environ, place, replica, rank, secrets),
+                env=environment(os.environ, place, replica, rank, secrets, exchange_key),
                 cwd=place.work,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -7,11 +7,13 @@ from typing import Any, Callable
 
 from torchyard_agent.keeper import journal
 from torchyard_agent.keeper.journal import Journal
+from torchyard_agent.protocol.report import METRICS
 from torchyard_agent.protocol.states import ReplicaState, RunState
 
 REPORT_EVERY_S = 5.0
 """A replica's numbers go to the journal this often at most; live ones go by telemetry."""
 _JOURNALED = ("step", "loss", "throughput")
+"""In every report, null where nobody told; the other METRICS only where somebody did."""
 
 
 class Record:
@@ -39,12 +41,14 @@ class Record:
     def _elapsed(self) -> float:
         return round(self._clock() - self._started, 3)
 
-    def run_state(self, state: RunState, reason: str) -> None:
+    def run_state(self, state: RunState, reason: str, waiting_for: dict[str, Any] | None = None) -> None:
+        """`waiting_for`: the lost hosts that a restart waits for, until when, and its cause."""
         self.state = state
         self.reason = reason or ("" if state is RunState.RUNNING else self.reason)
         if state is RunState.RUNNING:
             self._timings.setdefault("started_s", self._elapsed())
-        self._journal.write("run_state", state=state.value, **({"reason": reason} if reason else {}))
+        more = {"reason": reason, "waiting_for": waiting_for}
+        self._journal.write("run_state", state=state.value, **{name: value for name, value in more.items() if value})
 
     def replica_state(
         self, replica: str, host: str, state: ReplicaState, exit_code: int | None, reason: str, restarts: int = 0
@@ -58,6 +62,12 @@ class Record:
         """Somebody launched the run, or wants its end (`protocol.asked`). A journal's last word stays `run_ended`."""
         if self.ended is None:
             self._journal.write("asked", **told)
+
+    def carried(self, host: str, checkpoint: str, problem: str) -> None:
+        """A checkpoint is on a host now, or could not be carried there."""
+        if self.ended is None:
+            fields = {"host": host, "checkpoint": checkpoint}
+            self._journal.write("checkpoint_carried", **fields, **({"problem": problem} if problem else {}))
 
     def gang_restart(self, gang: str, generation: int, cause: str) -> None:
         self._journal.write("gang_restart", gang=gang, generation=generation, cause=cause)
@@ -73,6 +83,7 @@ class Record:
             return
         self._reported[replica] = now
         numbers = {name: metrics.get(name) for name in _JOURNALED}
+        numbers.update({name: metrics[name] for name in METRICS if metrics.get(name) is not None})
         self._journal.write("report", replica=replica, **numbers, **({"first": True} if first else {}))
 
     def end(self, state: RunState, reason: str) -> dict[str, Any]:

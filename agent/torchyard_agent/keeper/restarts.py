@@ -5,12 +5,27 @@
 
 A gang starts again only once nothing of it is left anywhere: every host that can be reached has said so, and one that
 cannot has been silent for longer than its own lease and its ranks' end take. Never two generations at once.
+
+Trainers start again only once all servers and reducers are up, those too that had ended because the trainers had: or
+they would lose one restart after the other to a server that is not there yet.
 """
 
 from __future__ import annotations
 
 from torchyard_agent.keeper import moves
-from torchyard_agent.keeper.step import CLEARING, FAILING, KILL_AFTER_S, UP, WAITING, Failure, Gang, Replica, Run, Step
+from torchyard_agent.keeper.step import (
+    CLEARING,
+    FAILING,
+    KILL_AFTER_S,
+    UP,
+    WAITING,
+    Failure,
+    Gang,
+    Replica,
+    Root,
+    Run,
+    Step,
+)
 from torchyard_agent.protocol.states import ReplicaState, RunState
 
 TIDY_S = 0.5
@@ -23,15 +38,40 @@ def take_failure(step: Step, gang: Gang, failure: Failure) -> bool:
     """Whether the gang takes it upon itself; False where the run has to end over it."""
     if step.run.outcome is not None:
         return False
+    _remember(step, gang, failure)
     if gang.phase == FAILING:
         step.set_gang(gang.name, failures=(*gang.failures, failure))
         return True
     if gang.phase != UP or not failure.curable or not _may_restart(step.run, gang):
         return False
-    step.set_gang(gang.name, phase=FAILING, failures=(failure,))
+    step.set_gang(gang.name, phase=FAILING, failures=(failure,), failed_at=step.now)
+    if failure.consequence and _trains(step.run, gang) and step.run.servers():
+        step.out.append(moves.Wait(moves.EXPLAIN, step.run.lease_s + SAFETY_S, gang.name, gang.generation))
     grace_s = step.run.policy["failure_grace_s"]
     step.out.append(moves.Wait(moves.GANG_GRACE, grace_s, gang.name, gang.generation))
     return True
+
+
+def _remember(step: Step, gang: Gang, failure: Failure) -> None:
+    """A server's failure, in case trainers fail over it."""
+    if not failure.consequence and any(one.gang == gang.name for one in step.run.servers()):
+        step.set(roots=(*step.recent_roots(), Root(step.now, failure)))
+
+
+def _trains(run: Run, gang: Gang) -> bool:
+    return any(one.trainer for one in run.members(gang))
+
+
+def _is_unexplained(step: Step, gang: Gang) -> bool:
+    """Whether trainers say that they lost a server, and it may yet come out what became of it.
+
+    Where the server's host was cut off, its loss is known only after the lease. Trainers that started again before
+    would not find it, and lose another restart.
+    """
+    if not step.run.servers() or not _trains(step.run, gang):
+        return False
+    over = step.now >= gang.failed_at + step.run.lease_s + SAFETY_S
+    return not over and step.first_cause(gang.failures).consequence
 
 
 def _may_restart(run: Run, gang: Gang) -> bool:
@@ -62,11 +102,12 @@ def on_host_lost(step: Step, host: str) -> None:
 
 def settle(step: Step) -> None:
     """Moves every gang on as far as it can go now."""
-    for name in [gang.name for gang in step.run.gangs]:
+    for name in [gang.name for gang in sorted(step.run.gangs, key=lambda gang: _trains(step.run, gang))]:
         if step.run.outcome is not None:
             return
         gang = step.run.gang(name)
-        if gang.phase == FAILING and all(one.state.is_terminal for one in step.run.members(gang)):
+        ended = all(one.state.is_terminal for one in step.run.members(gang))
+        if gang.phase == FAILING and ended and not _is_unexplained(step, gang):
             gang = _clear(step, gang)
         if gang.phase == CLEARING and not gang.clearing:
             gang = step.set_gang(name, phase=WAITING)
@@ -78,18 +119,22 @@ def settle(step: Step) -> None:
 def _clear(step: Step, gang: Gang) -> Gang:
     """All have ended: one cause is chosen, and what they left behind is ended too."""
     cause = step.first_cause(gang.failures)
-    members = step.run.members(gang)
     if not cause.curable:
         step.fail(cause)
         return gang
+    return _begin_clearing(step, gang, cause.sentence)
+
+
+def _begin_clearing(step: Step, gang: Gang, cause: str) -> Gang:
+    members = step.run.members(gang)
     hosts: dict[str, list[str]] = {}
     for one in members:
         if not step.run.host(one.host).lost:
             hosts.setdefault(one.host, []).append(one.name)
-    gang = step.set_gang(gang.name, phase=CLEARING, cause=cause.sentence, clearing=tuple(hosts))
-    step.out.append(moves.TellGangRestart(gang.name, gang.generation + 1, cause.sentence))
+    gang = step.set_gang(gang.name, phase=CLEARING, cause=cause, clearing=tuple(hosts))
+    step.out.append(moves.TellGangRestart(gang.name, gang.generation + 1, cause))
     if any(one.trainer for one in members) and not _others_train(step.run, gang):
-        step.tell_run(RunState.RESTARTING, cause.sentence)
+        step.tell_run(RunState.RESTARTING, cause)
     for host, names in hosts.items():
         step.out.append(moves.Clear(host, gang.name, gang.generation, tuple(names), TIDY_S))
     return gang
@@ -112,10 +157,15 @@ def _lost_hosts(run: Run, gang: Gang) -> list[str]:
 
 def _say_whom_it_waits_for(step: Step, gang: Gang) -> None:
     lost = _lost_hosts(step.run, gang)
+    if _trains(step.run, gang):
+        others = [step.run.gang(one.gang) for one in step.run.servers()]
+        missing = [name for other in others if other.phase != UP for name in _lost_hosts(step.run, other)]
+        lost = list(dict.fromkeys((*lost, *missing)))
     wait_s = max((step.run.host(name).wait_until - step.now for name in lost), default=0.0)
     if lost and wait_s > 0 and step.run.state is RunState.RESTARTING:
         waiting = f"waiting up to {wait_s:.0f} s for {' and '.join(lost)} to come back"
-        step.tell_run(RunState.RESTARTING, f"{gang.cause}; {waiting}")
+        waits = moves.Waits(tuple(lost), wait_s, gang.cause)
+        step.tell_run(RunState.RESTARTING, f"{gang.cause}; {waiting}", waits)
         step.out.append(moves.AskForSomebody(step.run.reason))
 
 
@@ -123,6 +173,8 @@ def _start_again(step: Step, gang: Gang) -> None:
     """Starts the next generation: on all hosts, or without those that were waited for in vain."""
     lost = _lost_hosts(step.run, gang)
     if any(step.run.host(name).wait_until > step.now for name in lost):
+        return
+    if _trains(step.run, gang) and not _servers_are_up(step):
         return
     members = [replica for replica in step.run.replicas if replica.gang == gang.name]
     without = [one for one in members if one.host in lost]
@@ -149,6 +201,20 @@ def _start_again(step: Step, gang: Gang) -> None:
             dropped=False,
         )
     step.out.append(moves.StartGang(gang.name, gang.generation + 1, tuple(one.name for one in taking_part)))
+
+
+def _servers_are_up(step: Step) -> bool:
+    """Those that had ended by themselves, since their trainers had parted, are started again.
+
+    That is no failure of theirs, and so happens even where they have no restart left.
+    """
+    are_up = True
+    for one in step.run.servers():
+        gang = step.run.gang(one.gang)
+        if gang.phase == UP and one.state is ReplicaState.SUCCEEDED:
+            _begin_clearing(step, gang, "its trainers start again")
+        are_up = are_up and step.run.gang(one.gang).phase == UP
+    return are_up
 
 
 def _too_few(run: Run, members: list[Replica], without: list[Replica]) -> str | None:

@@ -39,11 +39,18 @@ log = logging.getLogger(__name__)
 class Share:
     """The ranks of this host. Every rank, and every orphan below them, is a child of this process."""
 
-    def __init__(self, place: RunPlace, tell: Callable[[Message], None], cgroup: Cgroup | None = None):
+    def __init__(
+        self,
+        place: RunPlace,
+        tell: Callable[[Message], None],
+        cgroup: Cgroup | None = None,
+        exchange_key: bytes = b"",
+    ):
         self.tell = tell
         self.reports = Latest(set())
         self.place = place
         self._cgroup = cgroup
+        self._exchange_key = exchange_key
         self._replicas: dict[str, ReplicaShare] = {}
         self._setup: list[str] = []
         self._secrets: dict[str, str] = {}
@@ -121,7 +128,8 @@ class Share:
         name = replica["name"]
         for rank in replica["ranks"]:
             try:
-                started = ranks.spawn(self.place, name, rank, self._setup, self._secrets, self._cgroup)
+                known = self._setup, self._secrets, self._cgroup, self._exchange_key
+                started = ranks.spawn(self.place, name, rank, *known)
             except CannotStart as problem:
                 log.warning("%s: %s", name, problem)
                 self._codes[name] = problem.code
@@ -176,6 +184,7 @@ class Share:
                 "exit_code": code,
                 "cause": f"local rank {rank.local_rank} {cause.text}" if several else cause.text,
                 "consequence": cause.consequence,
+                "curable": cause.curable,
             }
         )
 

@@ -13,6 +13,8 @@ from torchyard_agent.protocol.states import ReplicaState, RunState
 
 COLLECT_S = 1.0
 """Failures that arrive within this time of the first compete for being the cause."""
+NOTICED_WITHIN_S = 20.0
+"""Of a server's death: by its trainers, who take up to 10 s for it, and by us where its host was lost."""
 KILL_AFTER_S = 1.5
 """From SIGTERM to SIGKILL for those that another's failure takes along: all are gone within 5 s of it."""
 
@@ -24,6 +26,9 @@ CLEARING = "clearing"
 """All of its ranks have ended; its hosts end what those left behind."""
 WAITING = "waiting"
 """For lost hosts to come back."""
+
+
+SERVERS = ("ps", "reducer")
 
 
 class Replica(NamedTuple):
@@ -64,6 +69,13 @@ class Failure(NamedTuple):
     """Whether starting again can help; not where the program is not even there."""
 
 
+class Root(NamedTuple):
+    """A server's failure, which its trainers notice as a lost connection: their gang's failure is its consequence."""
+
+    at: float
+    failure: Failure
+
+
 class Gang(NamedTuple):
     """The unit of restart."""
 
@@ -75,6 +87,8 @@ class Gang(NamedTuple):
     """Of this generation, in order of arrival."""
     cause: str = ""
     """Why it is being restarted."""
+    failed_at: float = 0.0
+    """When the first of them came."""
     clearing: tuple[str, ...] = ()
     """Hosts that have not said yet that nothing of this generation is left there."""
 
@@ -97,6 +111,8 @@ class Run(NamedTuple):
     chosen: bool = False
     """Whether the reason stands."""
     failures: tuple[Failure, ...] = ()
+    roots: tuple[Root, ...] = ()
+    """The servers' failures of late."""
     end_by: float = 0.0
     """When the grace of those asked to end is over."""
     sweeping: bool = False
@@ -113,6 +129,10 @@ class Run(NamedTuple):
     def members(self, gang: Gang) -> list[Replica]:
         """The gang's replicas that take part."""
         return [replica for replica in self.replicas if replica.gang == gang.name and not replica.dropped]
+
+    def servers(self) -> list[Replica]:
+        """Those that take part and that trainers exchange with."""
+        return [replica for replica in self.replicas if replica.role in SERVERS and not replica.dropped]
 
 
 class Step:
@@ -148,9 +168,9 @@ class Step:
             )
         )
 
-    def tell_run(self, state: RunState, reason: str) -> None:
+    def tell_run(self, state: RunState, reason: str, waits: moves.Waits | None = None) -> None:
         self.set(state=state, reason=reason)
-        self.out.append(moves.TellRunState(state, reason))
+        self.out.append(moves.TellRunState(state, reason, waits))
 
     def end(self, replicas: Iterable[Replica], grace_s: float) -> None:
         """Asks replicas to end. Those that never started are stopped at once."""
@@ -164,6 +184,9 @@ class Step:
         self.set(end_by=self.now + grace_s)
         for host, names in by_host.items():
             self.out.append(moves.EndRanks(host, tuple(names), grace_s))
+
+    def recent_roots(self) -> tuple[Root, ...]:
+        return tuple(root for root in self.run.roots if self.now - root.at <= NOTICED_WITHIN_S)
 
     def fail(self, failure: Failure) -> None:
         """Takes a failure that ends the run, unless its end is decided and its cause chosen."""
@@ -180,8 +203,10 @@ class Step:
         self.tell_run(RunState.STOPPING, self.first_cause(self.run.failures).sentence)
 
     def first_cause(self, failures: Iterable[Failure]) -> Failure:
-        """The first to arrive, connection errors of peers last."""
+        """The first to arrive, connection errors of peers last; behind those may be a server's failure, or a loss."""
         first = min(failures, key=lambda failure: failure.consequence)
+        if first.consequence and self.recent_roots():
+            return self.recent_roots()[0].failure._replace(curable=True)
         silent = [host.name for host in self.run.hosts if not host.connected and not host.gone and not host.lost]
         if first.consequence and silent:
             return Failure(f"{silent[0]} was lost: the connection to its keeper broke")

@@ -1,4 +1,4 @@
-"""What every rank is started with: torchrun's environment contract, CLUSTER_SPEC, TF_CONFIG and its command line. Pure.
+"""What every rank is started with: torchrun's contract, Torchyard's own, CLUSTER_SPEC, TF_CONFIG, its command. Pure.
 
 The desktop plans; which replicas take part is only known on the hosts, since a gang may go on without a host that was
 lost. So ranks, world sizes and addresses are worked out here, from what was planned and who takes part right now:
@@ -8,6 +8,9 @@ Trainers under launcher torch get torchrun's contract (torch 2.13: `LocalElastic
 replica for a node. Others see nothing of the trainers' world: a server or evaluator that finds RANK and
 MASTER_ADDR would try to join it. CLUSTER_SPEC is as Vertex AI gives it
 (https://cloud.google.com/vertex-ai/docs/training/distributed-training), TF_CONFIG as TensorFlow reads it.
+
+`torchyard_roles` reads the TORCHYARD_ variables. TORCHYARD_KEY, which goes with TORCHYARD_STORE, is none of them:
+it is a secret, and each keeper makes it itself when it spawns a rank.
 """
 
 from __future__ import annotations
@@ -41,9 +44,12 @@ class _World(NamedTuple):
 
 
 class Contract:
-    """Ranks and variables of a run, for the replicas that take part. `replicas` are in plan order."""
+    """Ranks and variables of a run, for the replicas that take part. `replicas` are in plan order.
 
-    def __init__(self, cluster: Cluster, replicas: Sequence[ReplicaPlan]):
+    `store`: where the primary's keeper serves the join store, `address:port`; unused where the run has none.
+    """
+
+    def __init__(self, cluster: Cluster, replicas: Sequence[ReplicaPlan], store: str = ""):
         self._cluster = cluster
         self._replicas = list(replicas)
         self._worlds: dict[str, _World] = {}
@@ -59,6 +65,7 @@ class Contract:
         self._types = types
         self._roles, self._positions = self._tasks(lambda replica: replica["role"])
         self._job = json.dumps(cluster["job"], separators=(",", ":"))
+        self._common = self._common_variables(store)
 
     def _seat(self, replica: ReplicaPlan) -> None:
         world = self._worlds.get(replica["gang"], _World([], 0))
@@ -84,6 +91,8 @@ class Contract:
         common = {
             **replica["env"],
             "TORCHYARD_WORLD_SIZE": str(self._world_size),
+            "TORCHYARD_GENERATION": str(generation),
+            **self._common,
             **self._cluster_variables(replica),
         }
         return [self._rank(replica, common, generation, number) for number in range(replica["processes"])]
@@ -93,6 +102,9 @@ class Contract:
         env = dict(common)
         if seat is not None:
             env["TORCHYARD_RANK"] = str(seat.first_rank + local_rank)
+            env["TORCHYARD_GROUP"] = str(group_of(replica["gang"]))
+            env["TORCHYARD_GROUP_RANK"] = str(seat.first_world_rank + local_rank)
+            env["TORCHYARD_GROUP_SIZE"] = str(self._worlds[replica["gang"]].size)
         if self._cluster["launcher"] == "torch":
             env["TORCHELASTIC_ERROR_FILE"] = f"{replica['run_dir']}/errors/{replica['name']}.{local_rank}.json"
             if seat is not None:
@@ -103,6 +115,29 @@ class Contract:
             argv=fill(replica["argv"], self._placeholders(replica, seat, local_rank)),
             env=env,
         )
+
+    # Torchyard's own
+
+    def _common_variables(self, store: str) -> dict[str, str]:
+        """What is the same for all replicas."""
+        variables = {"TORCHYARD_GROUPS": str(max(1, len(self._worlds)))}
+        if self._cluster.get("options"):
+            variables["TORCHYARD_OPTIONS"] = json.dumps(self._cluster["options"], separators=(",", ":"))
+        if has_store(self._cluster):
+            variables["TORCHYARD_PEERS"] = json.dumps(self._peers(), separators=(",", ":"))
+            variables["TORCHYARD_STORE"] = store
+        return variables
+
+    def _peers(self) -> dict[str, list[list[Any]]]:
+        peers: dict[str, list[list[Any]]] = {"ps": [], "reducer": [], "trainers": []}
+        for replica in self._replicas:
+            address, port = _address_and_port(replica["address"])
+            place = [replica["name"], address, int(port) if port.isdecimal() else port]
+            if replica["trainer"]:
+                peers["trainers"].append([*place, replica["processes"], group_of(replica["gang"])])
+            elif replica["role"] in peers:
+                peers[replica["role"]].append(place)
+        return peers
 
     # torchrun
 
@@ -207,6 +242,18 @@ class Contract:
             values["node_rank"] = str(seat.node_rank)
             values["master_addr"], values["master_port"] = self._master(replica["gang"])
         return values
+
+
+def has_store(cluster: Cluster) -> bool:
+    """Whether the primary's keeper serves a join store: where a strategy lets the replicas meet."""
+    # An older desktop does not say its options: then nobody on a host looks for a store either.
+    return bool(cluster.get("options", {}).get("kind", "none") != "none")
+
+
+def group_of(gang: str) -> int:
+    """The worker group that a gang of trainers is; synchronous kinds have but the one, 0."""
+    kind, _, number = gang.rpartition("-")
+    return int(number) if kind == "group" and number.isdecimal() else 0
 
 
 def _address_and_port(joined: str) -> tuple[str, str]:

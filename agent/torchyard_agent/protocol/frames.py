@@ -36,6 +36,14 @@ def _mac(key: bytes, *parts: bytes) -> bytes:
     return hmac.new(key, b"".join(parts), hashlib.sha256).digest()
 
 
+def exchange_key(secret: bytes) -> bytes:
+    """The key of those who are no keepers: ranks, at the join store and among each other.
+
+    Made from the run's secret, which no rank is told: so a training script cannot pose as a keeper.
+    """
+    return _mac(secret, b"exchange")
+
+
 def new_nonce() -> bytes:
     return os.urandom(NONCE_BYTES)
 

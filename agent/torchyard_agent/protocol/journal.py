@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from torchyard_agent.protocol.report import METRICS
+
 Event = dict[str, Any]
 
 
@@ -17,6 +19,7 @@ def new_view(run_id: str) -> Event:
         "run_id": run_id,
         "state": "draft",
         "reason": "",
+        "waiting_for": None,
         "replicas": {},
         "metrics": {},
         "timings": {},
@@ -35,6 +38,7 @@ def apply(view: Event, event: Event) -> None:
     kind = event["event"]
     if kind == "run_state":
         view["state"] = event["state"]
+        view["waiting_for"] = event.get("waiting_for")
         # What had made a run restart is over once it runs.
         view["reason"] = event.get("reason") or ("" if event["state"] == "running" else view["reason"])
     elif kind == "replica_state":
@@ -51,7 +55,7 @@ def apply(view: Event, event: Event) -> None:
         view["asked"].append({name: event[name] for name in kept if name in event})
     elif kind == "report":
         metrics = view["metrics"].setdefault(event["replica"], {})
-        metrics.update({name: event[name] for name in ("step", "loss", "throughput") if event.get(name) is not None})
+        metrics.update({name: event[name] for name in METRICS if event.get(name) is not None})
     elif kind == "run_ended":
         view["state"], view["reason"], view["ended"] = event["state"], event["reason"], True
         view["timings"] = event.get("timings", {})

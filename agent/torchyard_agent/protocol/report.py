@@ -13,9 +13,10 @@ REPORT_VARIABLE = "TORCHYARD_REPORT"
 MAX_REPORT = 8192
 """Bytes; a longer datagram is dropped."""
 
-METRICS = ("step", "loss", "throughput", "compute_s", "exchange_s", "wait_s", "staleness")
+METRICS = ("step", "loss", "throughput", "compute_s", "exchange_s", "wait_s", "staleness", "dropped", "skipped")
 """Numbers a report may hold: optimizer steps done; loss; samples a second of this rank; seconds a step spends
-computing, exchanging and waiting for others; versions a pull is behind."""
+computing, exchanging and waiting for others; versions a pull is behind; pushes that the servers have dropped so far;
+steps skipped so far because their gradients were not finite."""
 
 
 def encode(replica: str, local_rank: int, metrics: dict[str, float]) -> bytes:

@@ -75,6 +75,8 @@ class Cluster(TypedDict):
     """The topology, for CLUSTER_SPEC's `job`."""
     masters: dict[str, Master]
     """By gang."""
+    options: dict[str, Any]
+    """The whole strategy block, defaults and all, and what else `torchyard_roles` goes by (TORCHYARD_OPTIONS)."""
 
 
 class Policy(TypedDict):
@@ -97,7 +99,7 @@ class Prepare(TypedDict):
     name: str
     host: str
     secret: str
-    """64 hex digits: the gang link's key. Kept in the keeper's memory only."""
+    """64 hex digits: the gang link's key. Kept in the keeper's memory only; ranks are given a key made from it."""
     snapshot: str | None
     """Root hash of the working folder in the store; None where the run has none."""
     gpus: list[str]
@@ -111,6 +113,8 @@ class Prepare(TypedDict):
     interface: str | None
     towards: str | None
     """Where `data_address` is None: the address of the primary, to see which own address leads there."""
+    resume_from: str | None
+    """A run that has ended, whose newest checkpoint on this host the new one begins with."""
     record: dict[str, Any]
     """Kept in `run.json` for other desktops: the topology's text, the planned replicas, who launched it."""
 
@@ -125,6 +129,8 @@ class Prepared(TypedDict):
     ports: list[int]
     gang_port: int
     run_dir: str
+    checkpoint: str
+    """The checkpoint that `resume_from` gave, by its folder's name; empty where there is none."""
 
 
 class Member(TypedDict):
@@ -147,6 +153,8 @@ class Start(TypedDict):
     secrets: dict[str, str]
     """Values by name; in memory and in the ranks' environment only."""
     notify: str | None
+    carry: bool
+    """Whether the keepers carry checkpoints: the hosts share no folder for them."""
 
 
 class Join(TypedDict):

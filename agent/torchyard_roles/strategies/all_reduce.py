@@ -5,6 +5,7 @@ Equal to one process that trains on the whole batch, as long as the workers' bat
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from torchyard_roles.environment import Environment
 from torchyard_roles.errors import EnvironmentProblem
 from torchyard_roles.sharding import Share
 from torchyard_roles.strategies import gloo
+from torchyard_roles.strategies.finite import FiniteGradients
 from torchyard_roles.strategies.strategy import Strategy
 
 
@@ -27,6 +29,8 @@ class AllReduce(Strategy):
         self._rank = environment.rank
         self._world_size = environment.world_size
         self._master = environment.master
+        self._on_nan = environment.options.on_nan
+        self._finite: FiniteGradients | None = None
         self._owns_group = False
 
     def start(self, device: torch.device) -> None:
@@ -53,7 +57,22 @@ class AllReduce(Strategy):
     def distribute(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, device: torch.device
     ) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
-        return SharedModel(model, device_ids=[device.index] if device.type == "cuda" else None), optimizer
+        self._watch(model, optimizer)
+        return self._shared(model, device), optimizer
+
+    def _shared(self, model: torch.nn.Module, device: torch.device, **options: Any) -> SharedModel:
+        # Without find_unused_parameters DDP waits for the gradients of parameters that a step did not use; its
+        # warning is for those who could do without, and no script can say so here.
+        warnings.filterwarnings("ignore", message="find_unused_parameters=True was specified")
+        ids = [device.index] if device.type == "cuda" else None
+        return SharedModel(model, device_ids=ids, find_unused_parameters=True, **options)
+
+    def statistics(self) -> dict[str, float]:
+        return {"skipped": float(self._finite.skipped)} if self._finite and self._finite.skipped else {}
+
+    def _watch(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        """From now on no step is made with gradients that are not finite."""
+        self._finite = FiniteGradients(model, optimizer, self._on_nan)
 
     def leave(self) -> None:
         if self._owns_group and dist.is_initialized():

@@ -6,13 +6,24 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import torch
 
     from torchyard_roles.sharding import Share
 
 
 class Strategy(ABC):
-    """One way to train a model on several processes. Lives from join() to leave()."""
+    """One way to train a model on several processes. Lives from join() to leave().
+
+    The calls of one trainer, all in the training's own thread:
+
+        start → share → distribute → restore (where there is a checkpoint) → at_boundary(s) → step s+1 →
+        at_boundary(s+1) → … → save (the chief alone, right after at_boundary, now and then) → … → finish → leave
+
+    A *boundary* is passed once between two optimizer steps, when the script asks for its next batch or runs the
+    model again: all that it does after `optimizer.step()`, such as `scheduler.step()`, is done by then.
+    """
 
     @abstractmethod
     def start(self, device: torch.device) -> None:
@@ -31,3 +42,40 @@ class Strategy(ABC):
     @abstractmethod
     def leave(self) -> None:
         """Part from the others after the last step. Not called by a process that dies of an exception."""
+
+    def finish(self) -> None:  # noqa: B027
+        """Training is done, and the last checkpoint is about to be saved: bring the final parameters into the model.
+
+        Called once before leave(), on every trainer, and not where a run is stopped: that has no time to wait.
+        """
+
+    def save(self, folder: Path, step: int) -> None:  # noqa: B027
+        """What a checkpoint of `step` needs and this process does not hold, such as the shards of servers.
+
+        Called on the chief alone, at the boundary after `step`, before its model and optimizer are copied: so a
+        strategy may bring newer parameters into the model here. `folder` is the checkpoints' (TORCHYARD_CHECKPOINTS);
+        what a server keeps goes to `parts/<replica>/` in its own folder of that name, by
+        `torchyard_roles.checkpoints.files.write_part(folder, replica, step, state)`. Returns when all of it is safe on
+        disk; raises RolesError or OSError where it cannot be: then there is no checkpoint of this step, a line is
+        printed, and training goes on. By default nothing: the chief's `model.state_dict()` and
+        `optimizer.state_dict()` say all.
+        """
+
+    def restore(self, folder: Path, step: int) -> None:  # noqa: B027
+        """Bring back what save() has put away for `step`: `files.read_part(folder, replica, step)`, None if missing.
+
+        Called on every trainer of the chief's group at the end of its Cluster.distribute(), only where a checkpoint
+        is resumed from; model and optimizer are the checkpoint's already. Trainers of other groups get it with the
+        step of their own group. By default nothing.
+        """
+
+    def statistics(self) -> dict[str, float]:
+        """Numbers of the last step for the desktop, by the names in `protocol.report.METRICS`: compute_s, exchange_s,
+        wait_s, staleness, dropped, skipped. Asked only when a report is due (≤ 5 a second); must cost nothing."""
+        return {}
+
+    def at_boundary(self, step: int) -> None:  # noqa: B027
+        """`step` is done, and all the script does after it; the next has not begun.
+
+        Called on every trainer, before it may save or stop there. May raise RolesError where training cannot go on.
+        """

@@ -17,7 +17,7 @@ from torchyard_core.errors import RunFailed, TorchyardError, UsageError
 if TYPE_CHECKING:
     from torchyard_core.fleet.fleet import Fleet
     from torchyard_core.launch.question import Question
-    from torchyard_core.launch.start import Started
+    from torchyard_core.launch.start import Launch, Started
 
 Event = dict[str, Any]
 
@@ -46,10 +46,8 @@ def run(
 
     Example: torchyard run examples/digits/three-hosts.yaml --set pools.workers.replicas=4
     """
-    from torchyard_core.launch.history import History, ending
     from torchyard_core.launch.secrets import secret_values
     from torchyard_core.launch.start import Launch
-    from torchyard_core.launch.sync import Cancelled
     from torchyard_core.topology.file import read_topology
     from torchyard_core.topology.problems import has_errors
 
@@ -62,7 +60,7 @@ def run(
             if source.topology is None or has_errors(problems):
                 lines = [problem.printed(str(file)) for problem in problems]
                 raise RunFailed("\n".join(lines), code="topology_problems", hint="Correct the file, then run it again.")
-            view: RunView = JsonView() if as_json else PlainView()
+            view = view_for(as_json=as_json)
             launch = Launch(
                 source,
                 source.topology,
@@ -73,28 +71,58 @@ def run(
                 ask=lambda question: answer(question, chosen, view, as_json=as_json),
                 caches=chosen.home.caches,
             )
-            with view:
-                for problem in problems:
-                    remark(problem.printed(str(file)))
-                try:
-                    with interrupts.calling(launch.cancel):
-                        started = launch.run()
-                except Cancelled:
-                    raise RunFailed(
-                        "the launch was taken back; nothing of it is left on the hosts.", code="interrupted"
-                    ) from None
-                history = History(chosen.home.history)
-                remember(history, launch, started, file)
-                if detach:
-                    if not as_json:
-                        say(started.run_id)
-                        remark(f"Follow it with `torchyard runs logs -f {started.run_id}`.")
-                    return
-                ended = follow(started, fleet, view, interrupts, as_json=as_json)
-            if ended is not None:
-                history.update(started.run_id, **ending(ended))
-                if ended["state"] != "succeeded":
-                    raise typer.Exit(1)
+            remarks = [problem.printed(str(file)) for problem in problems]
+            launch_and_follow(
+                launch, chosen, fleet, view, interrupts, str(file), remarks, detach=detach, as_json=as_json
+            )
+
+
+def view_for(*, as_json: bool) -> RunView:
+    """How a launch and its run are shown."""
+    return JsonView() if as_json else PlainView()
+
+
+def launch_and_follow(
+    launch: Launch,
+    chosen: Settings,
+    fleet: Fleet,
+    view: RunView,
+    interrupts: Interrupts,
+    file: str,
+    remarks: list[str],
+    *,
+    detach: bool,
+    as_json: bool,
+) -> None:
+    """Launches, notes the run in the history as one of `file`, and follows it unless detached.
+
+    Raises what the launch raises; typer.Exit(1) where the run has not succeeded.
+    """
+    from torchyard_core.launch.history import History, ending
+    from torchyard_core.launch.sync import Cancelled
+
+    with view:
+        for line in remarks:
+            remark(line)
+        try:
+            with interrupts.calling(launch.cancel):
+                started = launch.run()
+        except Cancelled:
+            raise RunFailed(
+                "the launch was taken back; nothing of it is left on the hosts.", code="interrupted"
+            ) from None
+        history = History(chosen.home.history)
+        remember(history, launch, started, file)
+        if detach:
+            if not as_json:
+                say(started.run_id)
+                remark(f"Follow it with `torchyard runs logs -f {started.run_id}`.")
+            return
+        ended = follow(started, fleet, view, interrupts, as_json=as_json)
+    if ended is not None:
+        history.update(started.run_id, **ending(ended))
+        if ended["state"] != "succeeded":
+            raise typer.Exit(1)
 
 
 def answer(question: Question, chosen: Settings, view: RunView, *, as_json: bool) -> bool | None:
@@ -118,10 +146,10 @@ def checked_name(name: str) -> str:
     )
 
 
-def remember(history: Any, launch: Any, started: Started, file: Path) -> None:
+def remember(history: Any, launch: Launch, started: Started, file: str) -> None:
     """Writes the run into this desktop's history; a full disk here does not stop a run there."""
     try:
-        history.save(launch.record(started, str(file)))
+        history.save(launch.record(started, file))
     except OSError as error:
         remark(f"the run could not be noted in this computer's history: {error.strerror}: {error.filename}")
 

@@ -6,8 +6,18 @@ from typing import Any
 
 from torchyard_agent.protocol.asked import who
 from torchyard_core.cli.output import say, since, table
+from torchyard_core.telemetry.amounts import count, seconds
 
-HEADINGS = ("REPLICA", "HOST", "STATE", "EXIT", "RESTARTS", "STEP", "LOSS", "SAMPLES/S", "REASON")
+HEADINGS = ("REPLICA", "HOST", "STATE", "EXIT", "RESTARTS", "STEP", "LOSS", "SAMPLES/S")
+EXCHANGE = {
+    "compute_s": ("COMPUTE", seconds),
+    "exchange_s": ("EXCHANGE", seconds),
+    "wait_s": ("WAITING", seconds),
+    "staleness": ("STALE", count),
+    "dropped": ("DROPPED", count),
+    "skipped": ("SKIPPED", count),
+}
+"""What a step was made of. A column is there where a replica has a value: many strategies have no staleness."""
 
 
 def print_run(shown: dict[str, Any]) -> None:
@@ -17,16 +27,23 @@ def print_run(shown: dict[str, Any]) -> None:
     say(f"{shown['state']}{reason}")
     by = f" from {shown['launched_from']}" if shown["launched_from"] else ""
     say(f"submitted {since(shown['submitted'])}{by}, on {', '.join(shown['hosts'])}")
+    if shown["restarted_from"]:
+        say(f"goes on from {shown['restarted_from']}")
     for told in shown["asked"]:
         if told["what"] == "stop":
             how = "stopped at once" if told.get("force") else "stopped"
             say(f"{how} {since(told['time'])} by {who(told) or 'a desktop that did not say whose it is'}")
     if shown["replicas"]:
         say()
-        table(HEADINGS, [_row(replica, shown["metrics"].get(replica["name"], {})) for replica in shown["replicas"]])
+        metrics = shown["metrics"]
+        more = [name for name in EXCHANGE if any(told.get(name) is not None for told in metrics.values())]
+        table(
+            (*HEADINGS, *(EXCHANGE[name][0] for name in more), "REASON"),
+            [_row(replica, metrics.get(replica["name"], {}), more) for replica in shown["replicas"]],
+        )
 
 
-def _row(replica: dict[str, Any], metrics: dict[str, Any]) -> list[str]:
+def _row(replica: dict[str, Any], metrics: dict[str, Any], more: list[str]) -> list[str]:
     return [
         replica["name"],
         str(replica.get("host") or "-"),
@@ -36,6 +53,7 @@ def _row(replica: dict[str, Any], metrics: dict[str, Any]) -> list[str]:
         _number(metrics.get("step"), ".0f"),
         _number(metrics.get("loss"), ".4g"),
         _number(metrics.get("throughput"), ",.0f"),
+        *("-" if metrics.get(name) is None else EXCHANGE[name][1](metrics[name]) for name in more),
         replica.get("reason") or "",
     ]
 

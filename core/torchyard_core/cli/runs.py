@@ -13,12 +13,12 @@ from torchyard_core.cli.output import Json, print_json, progress_bars, remark, s
 from torchyard_core.cli.run_logs import FollowedLogs, LinePrinter, print_logs
 from torchyard_core.cli.run_table import print_run
 from torchyard_core.errors import AgentFailed, AgentMissing, AgentRefused, HostError, RunFailed, TorchyardError
+from torchyard_core.launch.fetching import fetch_files, list_files
 from torchyard_core.launch.follow import Follower
 from torchyard_core.launch.history import ending
 from torchyard_core.launch.runs import (
     KnownRun,
     LogReader,
-    fetch_files,
     host_of,
     is_over,
     list_runs,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from torchyard_core.fleet.fleet import Fleet
     from torchyard_core.fleet.link import Link
 
-app = typer.Typer(help="Runs that were started: list, show, logs, stop, fetch.", no_args_is_help=True)
+app = typer.Typer(help="Runs that were started: list, show, logs, stop, restart, fetch.", no_args_is_help=True)
 
 ID = typer.Argument(
     metavar="ID", help="A run's ID, its beginning or end, the run's name, or `last`.", show_default=False
@@ -180,6 +180,53 @@ def stop(
         say(f"run {run.run_id} {ended['state']}{': ' + ended['reason'] if ended['reason'] else ''}")
 
 
+@app.command("restart")
+def restart(
+    context: typer.Context,
+    run_id: Annotated[str, ID],
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Return once the run has started.")] = False,
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Answer every question with yes.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Launch a run that has ended again, from its newest checkpoint, and follow it to its end.
+
+    It is a new run with an ID of its own: the same topology, and the code that the old one ran, whatever has become of
+    the file and the folder. Secrets come from this computer again.
+
+    Exit code 0: the new run succeeded. 1: it failed or was stopped, or could not start; or the old one still goes on.
+
+    Example: torchyard runs restart last
+    """
+    from torchyard_core.cli.interrupts import counting_interrupts
+    from torchyard_core.cli.run import answer, launch_and_follow, view_for
+    from torchyard_core.launch.restarting import ended_run
+    from torchyard_core.launch.secrets import secret_values
+    from torchyard_core.launch.start import Launch
+
+    chosen = settings(context, yes=yes)
+    with counting_interrupts() as interrupts, chosen.fleet(chosen.inventory().hosts) as fleet:
+        run = find(chosen, fleet, run_id)
+        links, _ = links_of(fleet, run)
+        if not links:
+            link_to_primary(fleet, run)  # says what is in the way
+        again = ended_run(run, links)
+        record = history_of(chosen).load(run.run_id)
+        view = view_for(as_json=as_json)
+        launch = Launch(
+            again.source,
+            again.topology,
+            again.name,
+            fleet,
+            secret_values(again.topology.program.secrets),
+            view.show,
+            ask=lambda question: answer(question, chosen, view, as_json=as_json),
+            caches=chosen.home.caches,
+            again=again,
+        )
+        file = record.topology_file if record is not None else ""
+        launch_and_follow(launch, chosen, fleet, view, interrupts, file, [], detach=detach, as_json=as_json)
+
+
 @app.command("fetch")
 def fetch(
     context: typer.Context,
@@ -225,8 +272,9 @@ def _fetch(
     fleet: Fleet, run: KnownRun, pattern: str, target: Path, links: dict[str, Link]
 ) -> tuple[list[Path], list[TorchyardError]]:
     """(what was written, what went wrong), the hosts side by side."""
+    files, problems = list_files(run.run_id, pattern, run.hosts, links)
     with progress_bars() as bars:
-        tasks = {} if bars is None else {host: bars.add_task(host, total=None) for host in links}
+        tasks = {} if bars is None else {host: bars.add_task(host, total=None) for host in files}
 
         def note(host: str, done: int, total: int) -> None:
             if bars is not None:
@@ -234,17 +282,17 @@ def _fetch(
 
         def one(host: str) -> list[Path] | TorchyardError:
             try:
-                return fetch_files(run.run_id, pattern, target, {host: links[host]}, note)
+                return fetch_files(run.run_id, files[host], target, links[host], note)
             except TorchyardError as error:
                 return error
             except OSError as error:
                 place = error.filename or target
                 return TorchyardError(f"{place} cannot be written: {error.strerror}.", code="unwritable")
 
-        found = fleet.each(links, one)
+        found = fleet.each(files, one)
     whole = [path for answer in found.values() if isinstance(answer, list) for path in answer]
     written = [target / path.relative_to(target.resolve()) for path in whole]
-    return written, [answer for answer in found.values() if isinstance(answer, TorchyardError)]
+    return written, [*problems.values(), *(one for one in found.values() if isinstance(one, TorchyardError))]
 
 
 def _wait_for_the_end(run: KnownRun, link: Link, fleet: Fleet) -> dict[str, Any]:

@@ -37,28 +37,32 @@ class Site:
         return f"{self.run_dir}/outputs"
 
 
-def shares(plan: Plan, sites: Mapping[str, Site], run_id: str, trial: str | None = None) -> list[ReplicaShare]:
+def shares(
+    plan: Plan, sites: Mapping[str, Site], run_id: str, trial: str | None = None, store: str = ""
+) -> list[ReplicaShare]:
     """Every replica as the keeper of its host first starts it, all of them taking part.
 
-    Secrets' values are not in it. Raises ValueError for a plan with replicas that have no host.
+    `store`: where the join store is, which only the primary's keeper knows. Secrets' values are not in it.
+    Raises ValueError for a plan with replicas that have no host.
     """
     cluster, replicas = blueprint(plan, sites, run_id, trial)
-    contract = Contract(cluster, replicas)
+    contract = Contract(cluster, replicas, store)
     return [contract.share(replica) for replica in replicas]
 
 
 def blueprint(
-    plan: Plan, sites: Mapping[str, Site], run_id: str, trial: str | None = None
+    plan: Plan, sites: Mapping[str, Site], run_id: str, trial: str | None = None, lineage: str | None = None
 ) -> tuple[Cluster, list[ReplicaPlan]]:
     """What the primary's keeper needs to start every replica, now and after any restart.
 
-    Secrets' values are not in it. Raises ValueError for a plan with replicas that have no host.
+    `lineage`: the run that this one goes on from, or the one that that did, and so on; without it, itself. Secrets'
+    values are not in it. Raises ValueError for a plan with replicas that have no host.
     """
     homeless = [planned.name for planned in plan.replicas if planned.host is None]
     if homeless:
         raise ValueError(f"{homeless[0]} has no host")
     ports = assign_ports(plan, {host: sites[host].ports for host in plan.hosts})
-    replicas = _ReplicaPlans(plan, sites, ports, run_id)
+    replicas = _ReplicaPlans(plan, sites, ports, run_id, lineage or run_id)
     return _cluster(plan, ports, run_id, trial), [replicas.of(planned) for planned in plan.replicas]
 
 
@@ -73,13 +77,20 @@ def _cluster(plan: Plan, ports: Ports, run_id: str, trial: str | None) -> Cluste
         several=len(plan.replicas) > 1,
         job=plan.topology.model_dump(mode="json", exclude_unset=True, exclude={"layout"}),
         masters={world.gang: Master(replica=world.master, port=ports.masters[world.gang]) for world in plan.worlds},
+        options={
+            **plan.topology.strategy.model_dump(mode="json"),
+            "checkpoint_every_s": program.checkpoint_every_s,
+            "stop_grace_s": program.stop_grace_s,
+        },
     )
 
 
 class _ReplicaPlans:
     """What all replicas of one run have in common, worked out once."""
 
-    def __init__(self, plan: Plan, sites: Mapping[str, Site], ports: Ports, run_id: str):
+    def __init__(self, plan: Plan, sites: Mapping[str, Site], ports: Ports, run_id: str, lineage: str):
+        self._name = plan.name
+        self._lineage = lineage
         self._program = plan.topology.program
         self._strategy = plan.topology.strategy.kind.value
         self._sites = sites
@@ -127,9 +138,17 @@ class _ReplicaPlans:
             "TORCHYARD_INDEX": str(planned.index),
             "TORCHYARD_RUN_DIR": site.outputs,
             "TORCHYARD_STRATEGY": self._strategy,
+            "TORCHYARD_CHECKPOINTS": self._checkpoints(site),
             **_visible_gpus(planned, self._program.gpu_ids),
         }
         return defaults | self._program.env | planned.replica.pool.env | contract
+
+    def _checkpoints(self, site: Site) -> str:
+        """The folder that hosts share has one for each run and those that go on from it; without it each run keeps its
+        own on each host. A new run of the same topology begins at the first step."""
+        if self._program.checkpoint_dir is None:
+            return f"{site.outputs}/checkpoints"
+        return f"{self._program.checkpoint_dir.rstrip('/')}/{_folder_name(self._name)}-{self._lineage}"
 
     def _torch_defaults(self, planned: PlannedReplica) -> dict[str, str]:
         defaults = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"} if planned.trains else {}
@@ -145,6 +164,12 @@ def _visible_gpus(planned: PlannedReplica, ids: GpuIds) -> dict[str, str]:
         devices = ",".join(str(gpu.index) for gpu in planned.gpus)
         return {"CUDA_VISIBLE_DEVICES": devices, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     return {"CUDA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in planned.gpus)}
+
+
+def _folder_name(name: str) -> str:
+    """A topology's name as that of one folder: no separators, none of `.` and `..`."""
+    plain = name.replace("/", "_").replace("\0", "_")
+    return plain.replace(".", "_") if set(plain) == {"."} else plain
 
 
 def _joined(address: str, port: Port) -> str:

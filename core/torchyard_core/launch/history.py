@@ -31,6 +31,8 @@ class RunRecord:
     """The topology's text as it was run."""
     planned: list[dict[str, Any]] = field(default_factory=list)
     """Each replica's name, host and UUIDs of GPUs: what the window draws where no host can be asked any more."""
+    restarted_from: str = ""
+    """The run that this one goes on from, by its ID."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -53,19 +53,6 @@ def check_host(topology: Topology, host: str, facts: dict[str, Any]) -> list[Che
     ]
 
 
-LATER = ("checkpoint_dir", "checkpoint_every_s")
-"""Settings of a program that a file may hold and a run does not act on yet."""
-
-
-def not_there_yet(topology: Topology) -> list[Check]:
-    """A warning that names what the file asks for and this version does not do."""
-    asked = [f"program.{name}" for name in LATER if name in topology.program.model_fields_set]
-    if not asked:
-        return []
-    message = f"this version does not act on {', '.join(asked)} yet."
-    return [Check("settings", "", True, message, warning=True)]
-
-
 def failed(checks: Sequence[Check]) -> list[Check]:
     return [check for check in checks if not check.ok]
 

@@ -50,7 +50,7 @@ def plan_as_json(plan: Plan, hosts: Sequence[HostFacts]) -> dict[str, Any]:
     placed = _all_somewhere(plan)
     sites = preview_sites(placed, hosts)
     replicas = []
-    for planned, share in zip(plan.replicas, shares(placed, sites, RUN_ID), strict=True):
+    for planned, share in zip(plan.replicas, shares(placed, sites, RUN_ID, store=AT_LAUNCH), strict=True):
         rank = share["ranks"][0]
         replicas.append(_replica(planned, rank["argv"], rank["env"] | secrets))
     return {

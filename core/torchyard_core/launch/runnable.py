@@ -4,5 +4,5 @@ from __future__ import annotations
 
 from torchyard_core.topology.model import StrategyKind
 
-RUNNABLE = (StrategyKind.NONE, StrategyKind.ALL_REDUCE)
-"""The strategies that `torchyard_roles` has so far."""
+RUNNABLE = tuple(StrategyKind)
+"""All of them."""

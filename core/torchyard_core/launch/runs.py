@@ -1,17 +1,16 @@
-"""Runs that were started, by this desktop or another: found, shown, stopped, read and brought home."""
+"""Runs that were started, by this desktop or another: found, shown, stopped and read."""
 
 from __future__ import annotations
 
 import base64
 import codecs
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from torchyard_agent.protocol.states import ReplicaState
-from torchyard_core.errors import AgentRefused, HostError, TorchyardError, UsageError
+from torchyard_core.errors import TorchyardError, UsageError
 from torchyard_core.launch.agents import AgentLink, Reattach
 from torchyard_core.launch.history import History, RunRecord
 from torchyard_core.whoami import who_asks
@@ -123,6 +122,7 @@ def shown_of(run: KnownRun, shown: dict[str, Any]) -> dict[str, Any]:
         "hosts": list(run.hosts),
         "submitted": about.get("submitted", ""),
         "launched_from": about.get("launched_from", ""),
+        "restarted_from": about.get("restarted_from", ""),
         "asked": shown.get("asked", []),
         "replicas": replicas,
         "metrics": shown["metrics"],
@@ -144,6 +144,7 @@ def show_record(run: KnownRun, record: RunRecord | None) -> dict[str, Any]:
         "hosts": list(run.hosts),
         "submitted": run.submitted,
         "launched_from": "",
+        "restarted_from": record.restarted_from if record else "",
         "asked": [],
         "replicas": record.replicas if record else [],
         "metrics": record.metrics if record else {},
@@ -263,57 +264,6 @@ def log_readers(
                 readers.append(LogReader(shown["run_id"], name, int(rank or 0), links[host], reattach))
     order = list(wanted)
     return sorted(readers, key=lambda reader: (order.index(reader.replica), reader.local_rank))
-
-
-def fetch_files(
-    run_id: str,
-    pattern: str,
-    target: Path,
-    links: Mapping[str, AgentLink],
-    progress: Callable[[str, int, int], None],
-) -> list[Path]:
-    """Brings the run's files home, below `target`/HOST; returns what was written.
-
-    `progress` is called with (host, bytes so far, bytes in all). A file is written beside its place and renamed.
-    """
-    written: list[Path] = []
-    for host, link in links.items():
-        try:
-            files = link.call("files.list", {"run_id": run_id, "pattern": pattern})
-        except AgentRefused as refusal:
-            if refusal.code == "no_run":
-                continue
-            raise
-        total, done = sum(int(file["size"]) for file in files), 0
-        for file in files:
-            place = _inside(target / host, str(file["path"]))
-            place.parent.mkdir(parents=True, exist_ok=True)
-            scratch = place.with_name(place.name + ".part")
-            offset = 0
-            try:
-                with scratch.open("wb") as output:
-                    while True:
-                        piece = link.call("files.read", {"run_id": run_id, "path": file["path"], "offset": offset})
-                        data = base64.b64decode(piece["data"])
-                        output.write(data)
-                        offset, done = int(piece["next"]), done + len(data)
-                        progress(host, min(done, total), total)
-                        if not data or offset >= int(piece["size"]):
-                            break
-            except BaseException:
-                scratch.unlink(missing_ok=True)
-                raise
-            scratch.replace(place)
-            written.append(place)
-    return written
-
-
-def _inside(folder: Path, path: str) -> Path:
-    """`path` below `folder`, whatever a host makes it out to be."""
-    place = (folder / path).resolve()
-    if not place.is_relative_to(folder.resolve()):
-        raise HostError(folder.name, f"{folder.name} offered a file outside the run's folder: {path}.")
-    return place
 
 
 def _from_record(record: RunRecord) -> KnownRun:

@@ -14,17 +14,16 @@ from threading import Event
 from typing import Any
 
 from torchyard_core.background import in_background
-from torchyard_core.errors import RunFailed
 from torchyard_core.launch.agents import AgentLink, Hosts
 from torchyard_core.launch.bandwidth import check_bandwidth, measure
 from torchyard_core.launch.checking import Checking, Ground
 from torchyard_core.launch.history import RunRecord
 from torchyard_core.launch.looking import Looking
 from torchyard_core.launch.plan import Plan
-from torchyard_core.launch.preflight import Check, not_there_yet
+from torchyard_core.launch.preflight import Check
 from torchyard_core.launch.question import Ask, about_size, nobody, settle
+from torchyard_core.launch.restarting import EndedRun, check_resumed, provide_code
 from torchyard_core.launch.run_id import new_run_id, utc_now
-from torchyard_core.launch.runnable import RUNNABLE
 from torchyard_core.launch.sending import send_everywhere
 from torchyard_core.launch.snapshot import Listing, Snapshot, take_snapshot
 from torchyard_core.launch.starting import prepare, start, take_back
@@ -69,6 +68,8 @@ class Launch:
     """Answers questions (is so much to be sent?), on the thread of `run`; nobody does by default."""
     caches: Path | None = None
     """This computer's folder for hashes of files and measured bandwidths; without one all is found out anew."""
+    again: EndedRun | None = None
+    """The run that is launched again: with the code that it ran, from its newest checkpoint."""
     _links: dict[str, AgentLink] = field(default_factory=dict)
     """Every host that may hold something of this launch."""
 
@@ -82,11 +83,9 @@ class Launch:
 
     def run(self) -> Started:
         """Launches. Raises RunFailed with the first red line, a HostError, or Cancelled; nothing is left then."""
-        self._refuse_what_cannot_run()
         telling = self._telling
         try:
             telling.say("run_state", state="checking")
-            telling.checks(not_there_yet(self.topology))
             ground = Checking(self.source, self.topology, self.hosts, telling, self._links).run()
             snapshot = self._check_further(ground)
             timings = {"checked_s": telling.since()}
@@ -95,9 +94,16 @@ class Launch:
                 send_everywhere(snapshot, ground.links, self.hosts, telling)
             timings["sent_s"] = telling.since()
             root = snapshot.root if snapshot else None
-            prepared = prepare(self.run_id, self.name, ground, root, self._record(ground.plan), telling)
+            if self.again is not None:
+                root = self.again.snapshot
+                provide_code(self.again, ground.links, self.hosts, telling)
+            resume_from = self._resume_from()
+            record = self._record(ground.plan)
+            prepared = prepare(self.run_id, self.name, ground, root, record, telling, resume_from)
+            if self.again is not None:
+                telling.checks([check_resumed(self.again, ground.plan, prepared)])
             telling.checks(check_ways(ground, prepared, telling))
-            start(self.run_id, self.topology, ground, prepared, self.secret_values, telling)
+            start(self.run_id, self._lineage, self.topology, ground, prepared, self.secret_values, telling)
             timings["submitted_s"] = telling.since()
         except BaseException:
             self._over.set()
@@ -105,6 +111,15 @@ class Launch:
             raise
         telling.say("run_submitted", run_id=self.run_id)
         return Started(self.run_id, ground.plan, ground.links[ground.primary], dict(ground.links), timings)
+
+    @property
+    def _lineage(self) -> str:
+        """The run whose checkpoints are this one's too."""
+        return self.again.lineage if self.again is not None else self.run_id
+
+    def _resume_from(self) -> str | None:
+        """Where a folder is shared for checkpoints, programs find them there by themselves."""
+        return None if self.again is None or self.topology.program.checkpoint_dir else self.again.run_id
 
     def record(self, started: Started, file: str) -> RunRecord:
         """What this desktop notes of the run that was started from `file`."""
@@ -120,17 +135,8 @@ class Launch:
             as_of=now,
             topology=self._text(),
             planned=planned_replicas(started.plan),
+            restarted_from=self.again.run_id if self.again is not None else "",
         )
-
-    def _refuse_what_cannot_run(self) -> None:
-        kind = self.topology.strategy.kind
-        if kind not in RUNNABLE:
-            can = " and ".join(f"`{runnable}`" for runnable in RUNNABLE)
-            raise RunFailed(
-                f"the strategy `{kind}` is valid in a file and cannot be run yet.",
-                code="strategy_not_there",
-                hint=f"{can} can; set `strategy.kind`.",
-            )
 
     def _check_further(self, ground: Ground) -> Snapshot | None:
         """What the hosts and the links between them tell of themselves, while this computer reads its own folder."""
@@ -169,6 +175,8 @@ class Launch:
             "topology": self._text(),
             "strategy": self.topology.strategy.kind.value,
             "replicas": planned_replicas(planned),
+            "lineage": self._lineage,
+            **({"restarted_from": self.again.run_id} if self.again is not None else {}),
         }
 
     def _text(self) -> str:

@@ -28,9 +28,17 @@ LOOPBACK = "127.0.0.1"
 
 
 def prepare(
-    run_id: str, name: str, ground: Ground, root: str | None, record: dict[str, Any], telling: Telling
+    run_id: str,
+    name: str,
+    ground: Ground,
+    root: str | None,
+    record: dict[str, Any],
+    telling: Telling,
+    resume_from: str | None = None,
 ) -> dict[str, Prepared]:
     """A keeper on every host that holds what the run needs there. `root` names the snapshot; None for no code.
+
+    `resume_from`: the run whose checkpoints on each host the new one begins with.
 
     Raises AgentRefused (a GPU that somebody holds, no port left), a HostError or Cancelled.
     """
@@ -53,6 +61,7 @@ def prepare(
             data_address=site.data_address or (towards if host == planned.primary else None),
             interface=site.interface,
             towards=None if towards == LOOPBACK else towards,
+            resume_from=resume_from,
             record=record,
         )
         asked[host] = in_background(link.call, "run.prepare", {**share, "archive": link.archive}, PREPARE_TIMEOUT_S)
@@ -76,6 +85,7 @@ def primary_address(ground: Ground) -> str:
 
 def start(
     run_id: str,
+    lineage: str,
     topology: Topology,
     ground: Ground,
     prepared: Mapping[str, Prepared],
@@ -98,7 +108,7 @@ def start(
         Member(host=host, address=prepared[host]["address"], gang_port=prepared[host]["gang_port"])
         for host in planned.hosts
     ]
-    cluster, replicas = blueprint(planned, sites, run_id)
+    cluster, replicas = blueprint(planned, sites, run_id, lineage=lineage)
     begin = Start(
         members=members,
         cluster=cluster,
@@ -114,6 +124,7 @@ def start(
         setup=list(program.setup),
         secrets=secret_values,
         notify=program.notify,
+        carry=program.checkpoint_dir is None,
     )
     primary, *others = planned.hosts
     asked: Answers = {}

@@ -7,6 +7,8 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from torchyard_agent.protocol.report import METRICS
+
 Sample = Mapping[str, Any]
 """A host's answer to `telemetry.sample`; names and units in the agent's `Sampler.sample`."""
 Values = dict[str, float | None]
@@ -62,7 +64,7 @@ def replica_values(sample: Sample, run_id: str, gpus: Mapping[str, Sequence[str]
         values["gpu_memory_mb"] = _sum([gpu.get("memory_used_mb") for gpu in own])
         values["gpu_memory_total_mb"] = _sum([gpu.get("memory_mb") for gpu in own])
         values["power_w"] = _sum([gpu.get("power_w") for gpu in own])
-        values |= {name: report.get(name) for name in ("step", "loss", "throughput", "compute_s")}
+        values |= {name: report.get(name) for name in METRICS}
         found[replica] = values
     return found
 

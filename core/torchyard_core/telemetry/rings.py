@@ -24,13 +24,18 @@ FIELDS = (
     "loss",
     "throughput",
     "compute_s",
+    "exchange_s",
+    "wait_s",
+    "staleness",
+    "dropped",
+    "skipped",
 )
 """What is kept of a replica. `gpu` is percent, the mean over its GPUs; `cpu` percent of one CPU."""
 
 CAPACITY = 3600
 """Samples: an hour at one a second."""
 BUDGET = 720_000
-"""Samples of all replicas of a run together; many replicas have shorter pasts (50 bytes a sample)."""
+"""Samples of all replicas of a run together; many replicas have shorter pasts (72 bytes a sample)."""
 FIRST = 64
 
 

@@ -13,6 +13,16 @@ _NEEDS = {
 _CALLED = {Role.PS: "parameter servers (a pool with role ps)", Role.REDUCER: "reducers (a pool with role reducer)"}
 
 
+_USED_BY = {
+    "push_every": (StrategyKind.DOWNPOUR,),
+    "pull_every": (StrategyKind.DOWNPOUR,),
+    "warm_start_steps": (StrategyKind.DOWNPOUR,),
+    "max_staleness": (StrategyKind.DOWNPOUR,),
+    "sync_every": (StrategyKind.HOGWILD,),
+}
+"""Settings that do nothing under other kinds."""
+
+
 def check_strategy(topology: Topology) -> Findings:
     kind = topology.strategy.kind
     counts = {role: sum(pool.replicas for pool in topology.pools if pool.role is role) for role in Role}
@@ -22,18 +32,41 @@ def check_strategy(topology: Topology) -> Findings:
     yield from _unused_pools(topology, needed)
     yield from _groups(topology, counts)
     yield from _backups(topology, counts)
-    if topology.strategy.warm_start_steps and kind is not StrategyKind.DOWNPOUR:
-        message = f"`warm_start_steps` is for downpour; {kind} does not use it"
-        yield warning("strategy-ignores", message, "strategy", "warm_start_steps")
+    yield from _reducing_alone(topology, counts)
+    yield from _unused_settings(topology)
 
 
 def _unused_pools(topology: Topology, needed: Role | None) -> Findings:
+    """Servers that nobody would talk to. What a script does with its roles under `none` is its own affair."""
     if topology.program.launcher is Launcher.COMMAND:
         return  # The framework, not the strategy, decides what its servers do.
+    kind = topology.strategy.kind
+    finding = warning if kind is StrategyKind.NONE else error
     for position, pool in enumerate(topology.pools):
         if pool.role in (Role.PS, Role.REDUCER) and pool.role is not needed:
-            message = f"pool `{pool.name}` has nothing to do: {topology.strategy.kind} uses no {pool.role}"
-            yield warning("strategy-ignores", message, "pools", position, "role")
+            users = " or ".join(user for user, role in _NEEDS.items() if role is pool.role)
+            message = (
+                f"pool `{pool.name}` has nothing to do: {kind} uses no {pool.role}. "
+                f"Remove it, or set strategy.kind to {users}"
+            )
+            yield finding("strategy-ignores", message, "pools", position, "role")
+
+
+def _unused_settings(topology: Topology) -> Findings:
+    strategy = topology.strategy
+    for name, users in _USED_BY.items():
+        default = type(strategy).model_fields[name].default
+        if strategy.kind not in users and getattr(strategy, name) != default:
+            message = f"`{name}` is for {' and '.join(users)}; {strategy.kind} does not use it"
+            yield warning("strategy-ignores", message, "strategy", name)
+
+
+def _reducing_alone(topology: Topology, counts: dict[Role, int]) -> Findings:
+    trainers = counts[Role.CHIEF] + counts[Role.WORKER]
+    processes = sum(pool.replicas * max(1, pool.gpus) for pool in topology.pools if pool.role.trains)
+    if topology.strategy.kind is StrategyKind.REDUCTION_SERVER and trainers and processes < 2:
+        message = "reduction_server sums the gradients of 2 workers or more, and there is 1: add one, or choose none"
+        yield error("strategy-counts", message, "strategy", "kind")
 
 
 def _groups(topology: Topology, counts: dict[Role, int]) -> Findings:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -92,33 +93,12 @@ class LaunchJob(QObject):
 
     def _run(self, tell: Callable[..., None]) -> Started | TorchyardError | None:
         """The run that is on its way; what stopped the launch; None where it was cancelled."""
-        from torchyard_core.launch.secrets import secret_values
-        from torchyard_core.launch.start import Launch
         from torchyard_core.launch.sync import Cancelled
 
-        fleet, source = self._model.fleet, self.source
-        topology = source.topology
-        problems = source.check(fleet.known())
-        if topology is None or has_errors(problems):
-            first = next(problem for problem in problems if problem.severity == "error")
-            return RunFailed(first.message, code="topology_problems", hint="")
-        tell("check", Check("topology", "", True, topology.name))
         try:
-            secrets = secret_values(topology.program.secrets)
+            launch = self._launch = self._made(tell)
         except TorchyardError as error:
             return error
-        launch = self._launch = Launch(
-            source,
-            topology,
-            self._name or topology.name,
-            fleet,
-            secrets,
-            lambda event: None,
-            lambda check: tell("check", check),
-            lambda step, done, total: tell("progress", step, done, total),
-            ask=self._ask,
-            caches=self._model.home.caches,
-        )
         if self.is_cancelled:
             launch.cancel()
         try:
@@ -128,6 +108,38 @@ class LaunchJob(QObject):
         except Exception as error:
             # What was cancelled may break off with an error of its own on the way out.
             return None if self.is_cancelled else explain(error)
+
+    def _made(self, tell: Callable[..., None]) -> Launch:
+        """The launch of the topology. Raises TorchyardError for what stops it before it begins."""
+        from torchyard_core.launch.secrets import secret_values
+        from torchyard_core.launch.start import Launch
+
+        fleet, source = self._model.fleet, self.source
+        topology = source.topology
+        problems = source.check(fleet.known())
+        if topology is None or has_errors(problems):
+            first = next(problem for problem in problems if problem.severity == "error")
+            raise RunFailed(first.message, code="topology_problems", hint="")
+        tell("check", Check("topology", "", True, topology.name))
+        return Launch(
+            source,
+            topology,
+            self._name or topology.name,
+            fleet,
+            secret_values(topology.program.secrets),
+            lambda event: None,
+            lambda check: tell("check", self._with_remark(check)),
+            lambda step, done, total: tell("progress", step, done, total),
+            ask=self._ask,
+            caches=self._model.home.caches,
+        )
+
+    def _with_remark(self, check: Check) -> Check:
+        """A host's line says too where its agent is not this desktop's (what the command line says beside it)."""
+        link = self._model.fleet.open_link(check.host) if check.name == "host" and check.ok else None
+        if link is None or not link.remark:
+            return check
+        return replace(check, message=f"{check.message}. {link.remark}", warning=True)
 
     # In the GUI thread
 

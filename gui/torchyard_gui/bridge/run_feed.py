@@ -21,6 +21,7 @@ from torchyard_core.topology.hosts import HostFacts
 from torchyard_gui.bridge.jobs import Job, Jobs
 from torchyard_gui.bridge.run_parts import Changes, short_cause, when
 from torchyard_gui.bridge.run_picture import RunPicture
+from torchyard_gui.bridge.step_parts import step_parts
 
 if TYPE_CHECKING:
     from torchyard_core.fleet.fleet import Fleet
@@ -130,6 +131,7 @@ class RunFeed(QObject):
             cause=cause,
             stale_since="" if stale is None else clock(stale),
             restarts=track.restarts,
+            details=", ".join(f"{name} {value}" for name, value in step_parts(track)),
         )
 
     @property

@@ -41,6 +41,16 @@ class Track:
 
 
 @dataclass(frozen=True)
+class Waiting:
+    """A run that cannot start again before lost hosts are back, or its wait for them is over."""
+
+    cause: str
+    hosts: str
+    until: float
+    """Seconds since 1970."""
+
+
+@dataclass(frozen=True)
 class Moment:
     """One line of the run's timeline. The page finds the words."""
 
@@ -55,6 +65,8 @@ class Moment:
     """Of a restart: the how many-th of its gang."""
     by: str = ""
     """Of what was asked (`state`: launch, stop or force): who did, `kim@laptop`; empty where nobody said."""
+    waiting: Waiting | None = None
+    """Of a run that restarts: for whom it waits."""
 
     def repeats(self, before: Moment) -> bool:
         """Whether it says nothing that the one before has not said: an end is told as a state, then with all it was."""
@@ -64,25 +76,13 @@ class Moment:
         return self.kind != "run" or self.state in ENDED or self.reason == before.reason
 
 
-@dataclass(frozen=True)
-class Waiting:
-    """A run that cannot start again before lost hosts are back, or its wait for them is over."""
-
-    cause: str
-    hosts: str
-    until: float
-    """Seconds since 1970."""
-
-
-_WAITING = re.compile(r"(?:(?P<cause>.*); )?waiting up to (?P<seconds>\d+) s for (?P<hosts>.+) to come back", re.DOTALL)
-
-
-def waiting_in(reason: str, said: float) -> Waiting | None:
-    """What the reason of a `restarting` run says of hosts that it waits for; `said` is when it was said."""
-    found = _WAITING.fullmatch(reason)
-    if found is None:
+def waiting_for(told: object) -> Waiting | None:
+    """What a `run_state` of the journal tells of hosts that the run waits for (`waiting_for`), if it tells of any."""
+    if not isinstance(told, dict):
         return None
-    return Waiting(found["cause"] or "", found["hosts"], said + int(found["seconds"]))
+    until = when(told.get("until"))
+    hosts = " and ".join(map(str, told.get("hosts") or ()))
+    return Waiting(str(told.get("cause") or ""), hosts, until) if until is not None and hosts else None
 
 
 @dataclass

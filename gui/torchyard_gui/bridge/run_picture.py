@@ -15,7 +15,7 @@ from torchyard_core.launch.runs import is_over
 from torchyard_core.telemetry.latest import Sample, replica_values, slow_ones
 from torchyard_core.telemetry.rings import FIELDS, Ring, capacity_for
 from torchyard_core.topology.hosts import HostFacts
-from torchyard_gui.bridge.run_parts import Changes, Moment, Track, Waiting, waiting_in, when
+from torchyard_gui.bridge.run_parts import Changes, Moment, Track, Waiting, waiting_for, when
 from torchyard_gui.bridge.run_totals import SUMS, TOTALS, TRAINERS, add_up, those_asked, told
 
 SILENT_S = 6.0
@@ -33,6 +33,7 @@ class RunPicture:
         self.hosts = tuple(hosts)
         self.state = ""
         self.reason = ""
+        self._waiting: Waiting | None = None
         self.as_of: float | None = None
         """When the primary host last said something of the run."""
         self.submitted: float | None = None
@@ -75,7 +76,7 @@ class RunPicture:
         """For whom the run waits before it starts again."""
         if self.state != "restarting":
             return None
-        return waiting_in(self.reason, self._state_since or self.as_of or 0.0)
+        return self._waiting
 
     @property
     def restarts(self) -> int:
@@ -144,7 +145,7 @@ class RunPicture:
         at = when(event.get("time")) or 0.0
         self.as_of = max(at, self.as_of or 0.0)
         if kind == "run_state":
-            self._run_state(str(event["state"]), str(event.get("reason", "") or ""), at, changes)
+            self._run_state(event, at, changes)
         elif kind == "replica_state":
             self._replica_state(event, at, changes)
         elif kind == "report":
@@ -309,15 +310,18 @@ class RunPicture:
         if was_lost and at is not None:
             self._note(Moment(at, "host_back", host=host), changes)
 
-    def _run_state(self, state: str, reason: str, at: float, changes: Changes) -> None:
+    def _run_state(self, event: Mapping[str, Any], at: float, changes: Changes) -> None:
+        state, reason = str(event["state"]), str(event.get("reason", "") or "")
+        waiting = waiting_for(event.get("waiting_for"))
         if at >= self._shown_at:  # what is told of the past is not how it is
+            self._waiting = waiting
             # What had made a run restart is over once it runs.
             self.state, self.reason = state, reason or ("" if state == "running" else self.reason)
         if (state, reason) == (self.state, self.reason):
             self._state_since = at
         if state == "running" and self.started is None:
             self.started = at
-        self._note(Moment(at, "run", state, reason=reason), changes)
+        self._note(Moment(at, "run", state, reason=reason, waiting=waiting), changes)
         changes.run = True
 
     def _replica_state(self, event: Mapping[str, Any], at: float, changes: Changes) -> None:

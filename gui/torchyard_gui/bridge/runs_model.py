@@ -11,8 +11,10 @@ from PySide6.QtCore import QObject, Signal
 
 from torchyard_core.errors import HostError, TorchyardError, Unreachable
 from torchyard_core.home import Home
+from torchyard_core.launch.agents import AgentLink
+from torchyard_core.launch.fetching import Files, fetch_files, list_files
 from torchyard_core.launch.history import History
-from torchyard_core.launch.runs import KnownRun, fetch_files, list_runs, stop_run
+from torchyard_core.launch.runs import KnownRun, list_runs, stop_run
 from torchyard_gui.bridge.fleet_model import FleetModel
 from torchyard_gui.bridge.jobs import Job
 from torchyard_gui.bridge.log_feed import LogFeed
@@ -130,16 +132,21 @@ class RunsModel(QObject):
 
         def bring() -> tuple[list[Path], list[TorchyardError]]:
             fleet = model.fleet
-            found = fleet.each([host for host in run.hosts if host in fleet.hosts], one)
+            reached = fleet.links([host for host in run.hosts if host in fleet.hosts], install=False)
+            links = {host: link for host, link in reached.items() if not isinstance(link, HostError)}
+            files, silent = list_files(run.run_id, pattern, run.hosts, links)
+            job.checkpoint()
+            found = fleet.each(files, lambda host: one(host, files[host], links[host]))
             written = [path for answer in found.values() if isinstance(answer, list) for path in answer]
-            problems = [answer for answer in found.values() if isinstance(answer, TorchyardError)]
+            problems: list[TorchyardError] = [link for link in reached.values() if isinstance(link, HostError)]
+            problems += silent.values()
+            problems += [answer for answer in found.values() if isinstance(answer, TorchyardError)]
             job.checkpoint()
             return written, problems
 
-        def one(host: str) -> list[Path] | TorchyardError:
+        def one(host: str, files: Files, link: AgentLink) -> list[Path] | TorchyardError:
             try:
-                link = model.fleet.link(host, install=False)
-                return fetch_files(run.run_id, pattern, target, {host: link}, note)
+                return fetch_files(run.run_id, files, target, link, note)
             except TorchyardError as error:
                 return error
             except OSError as error:

@@ -50,8 +50,10 @@ def paint_chip(
     state: ChipState = NORMAL,
     level: Level = Level.FULL,
     live: bool = False,
+    names_group: bool = False,
 ) -> None:
-    """Paints a replica's pieces, the words into the first."""
+    """Paints a replica's pieces, the words into the first. `names_group`: it says which group it is of."""
+    group = words.group_mark(chip.group) if names_group and chip.group is not None else ""
     if state.lifted:
         painter.setOpacity(0.35)
     tint = _tint(look)
@@ -60,9 +62,9 @@ def paint_chip(
     if level is Level.COARSE:
         _paint_coarse(painter, boxes[0], chip, look, tint)
     elif boxes[0].height < M.slot_height:
-        _paint_low(painter, boxes[0], chip, look, state, tint)
+        _paint_low(painter, boxes[0], chip, look, state, tint, group)
     else:
-        _paint_words(painter, boxes[0], chip, look, state, tint, live)
+        _paint_words(painter, boxes[0], chip, look, state, tint, live, group)
     if look is not None and look.meter is not None and not look.is_unknown:
         _paint_meter(painter, boxes[0], look.meter, tint, 6 if level is Level.COARSE else M.meter)
     for box in boxes[1:]:
@@ -109,6 +111,7 @@ def _paint_words(
     state: ChipState,
     tint: str,
     live: bool,
+    group: str,
 ) -> None:
     top = box.y + (box.height - M.slot_height) / 2 if box.height > M.slot_height else box.y
     ink.put_badge(painter, chip.role, box.x + SIDE, top + 12, M.badge)
@@ -135,6 +138,9 @@ def _paint_words(
             painter.setPen(theme().color("text3"))
             painter.setFont(ink.font("tiny"))
             painter.drawText(QPointF(right - width, top + 16), count)
+            right -= width + 4
+    if group and used_to + 4 < right - ink.width_of(group, "tiny", 600):
+        _paint_group(painter, right - ink.width_of(group, "tiny", 600), top + 16, group)
     if text:
         painter.setPen(theme().color(color))
         painter.setFont(ink.font("tiny", weight))
@@ -142,8 +148,20 @@ def _paint_words(
         painter.drawText(QPointF(x, top + 30), text)
 
 
+def _paint_group(painter: QPainter, x: float, baseline: float, group: str) -> None:
+    painter.setPen(theme().color("text3"))
+    painter.setFont(ink.font("tiny", 600))
+    painter.drawText(QPointF(x, baseline), group)
+
+
 def _paint_low(
-    painter: QPainter, box: Box, chip: ChipContent, look: ReplicaLook | None, state: ChipState, tint: str
+    painter: QPainter,
+    box: Box,
+    chip: ChipContent,
+    look: ReplicaLook | None,
+    state: ChipState,
+    tint: str,
+    group: str,
 ) -> None:
     """One line, for replicas in the CPU lane."""
     ink.put_badge(painter, chip.role, box.x + SIDE, box.y + 6, M.badge)
@@ -152,6 +170,8 @@ def _paint_low(
     painter.setPen(theme().color("text"))
     painter.setFont(ink.font("strong"))
     painter.drawText(QPointF(x, baseline), str(chip.index))
+    if group:
+        _paint_group(painter, x + ink.width_of(str(chip.index), "strong") + 6, baseline, group)
     right = box.right - SIDE
     mark = _mark_of(look, tint, state)
     if mark:
@@ -165,6 +185,7 @@ def _paint_low(
     text, color, weight = _second_line(chip, look, tint)
     if text:
         room = int(right - x - ink.width_of(str(chip.index), "strong") - 8)
+        room -= int(ink.width_of(group, "tiny", 600)) + 6 if group else 0
         text = fitting(text, look, room, weight)
         painter.setPen(theme().color(color))
         painter.setFont(ink.font("tiny", weight))

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from torchyard_core.launch.plan import Plan, PlannedReplica
+from torchyard_core.topology.edges import Group
 from torchyard_core.topology.hosts import Gpu, HostFacts
 from torchyard_core.topology.pins import parse_pin
 from torchyard_gui.canvas.layout import RackLayout, lay_rack
@@ -29,6 +30,8 @@ class ChipContent:
     """GPUs that its pool asks for."""
     pinned: bool
     trains: bool
+    group: int | None = None
+    """Its worker group, or server group; None where there is only one."""
 
 
 @dataclass(frozen=True)
@@ -65,14 +68,20 @@ class RackContent:
         return sum(len(chip.gpus) for chip in self.chips)
 
 
-def racks_of(plan: Plan, hosts: Sequence[HostFacts], also: Collection[str] = ()) -> tuple[RackContent, ...]:
-    """The hosts that the plan uses or pins and those of `also`, in the fleet's order: moving a chip moves no rack."""
+def racks_of(
+    plan: Plan, hosts: Sequence[HostFacts], also: Collection[str] = (), groups: Sequence[Group] = ()
+) -> tuple[RackContent, ...]:
+    """The hosts that the plan uses or pins and those of `also`, in the fleet's order: moving a chip moves no rack.
+
+    `groups` are the strategy's, as `traffic_of` has them.
+    """
+    group_of = {name: group.number for group in groups for name in group.members}
     on_host: dict[str, list[PlannedReplica]] = {}
     for planned in plan.replicas:
         if planned.host is not None:
             on_host.setdefault(planned.host, []).append(planned)
     shown = {*on_host, *_pinned_hosts(plan), *also}
-    return tuple(_rack(host, on_host.get(host.name, ()), plan) for host in hosts if host.name in shown)
+    return tuple(_rack(host, on_host.get(host.name, ()), plan, group_of) for host in hosts if host.name in shown)
 
 
 def unplaced(plan: Plan) -> tuple[tuple[ChipContent, ...], tuple[str, ...]]:
@@ -95,8 +104,8 @@ def _pinned_hosts(plan: Plan) -> set[str]:
     return found
 
 
-def _rack(host: HostFacts, members: Sequence[PlannedReplica], plan: Plan) -> RackContent:
-    chips = tuple(_chip(planned, plan) for planned in members)
+def _rack(host: HostFacts, members: Sequence[PlannedReplica], plan: Plan, group_of: Mapping[str, int]) -> RackContent:
+    chips = tuple(_chip(planned, plan, group_of.get(planned.name)) for planned in members)
     known = {gpu.index for gpu in host.gpus}
     # A host that was never checked has the GPUs that the plan imagines there.
     indices = sorted(known | {gpu for chip in chips for gpu in chip.gpus})
@@ -119,7 +128,7 @@ def _rack(host: HostFacts, members: Sequence[PlannedReplica], plan: Plan) -> Rac
     )
 
 
-def _chip(planned: PlannedReplica, plan: Plan) -> ChipContent:
+def _chip(planned: PlannedReplica, plan: Plan, group: int | None = None) -> ChipContent:
     return ChipContent(
         planned.name,
         planned.role.value,
@@ -129,6 +138,7 @@ def _chip(planned: PlannedReplica, plan: Plan) -> ChipContent:
         planned.replica.pool.gpus,
         planned.name in plan.topology.pins,
         planned.trains,
+        group,
     )
 
 

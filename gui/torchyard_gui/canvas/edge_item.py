@@ -9,12 +9,15 @@ from PySide6.QtGui import QPainter, QPainterPath, QPen, QPolygonF
 from PySide6.QtWidgets import QGraphicsItem, QGraphicsPathItem, QStyleOptionGraphicsItem, QWidget
 
 from torchyard_gui.canvas.gutters import Point
+from torchyard_gui.canvas.ports import paint_pill, paint_port, pill_box
 from torchyard_gui.canvas.routes import Hop, arrow_at
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.theme.tokens import METRICS as M
 
-PORT = 5.0
 ARROW = 7.0
+DASHES = (9.0, 5.0)
+"""Of a line whose ends are not in step: drawn and left out, in pixels."""
+THIN = 1.5
 BACK_TO_BACK, SMALLER = 5.0, 0.75
 PALE = 0.4
 CHOSEN_ON_TOP = 1.0
@@ -28,16 +31,21 @@ class EdgeItem(QGraphicsPathItem):
     def __init__(self, hop: Hop):
         super().__init__()
         self.hop = hop
+        self.label: tuple[str, ...] = ()
         self.setPen(REACH)
         self.setPath(rounded(hop.points))
         self._chosen = False
         self._pale = False
         self.setCacheMode(QGraphicsItem.CacheMode.DeviceCoordinateCache)
 
-    def set_hop(self, hop: Hop) -> None:
-        if hop != self.hop:
-            self.hop = hop
-            self.setPath(rounded(hop.points))
+    def set_hop(self, hop: Hop, label: tuple[str, ...] = ()) -> None:
+        """`label`: what the pill on its middle says; nothing for none."""
+        if (hop, label) != (self.hop, self.label):
+            self.hop, self.label = hop, label
+            path = rounded(hop.points)
+            if label:
+                path.addRect(pill_box(arrow_at(hop.points)[0], label))
+            self.setPath(path)
             self.update()
 
     def set_look(self, chosen: bool, pale: bool) -> None:
@@ -48,25 +56,29 @@ class EdgeItem(QGraphicsPathItem):
             self.update()
 
     def paint(self, painter: QPainter, option: QStyleOptionGraphicsItem, widget: QWidget | None = None) -> None:
-        token = "accent" if self._chosen else "edge"
-        color = theme().color(token)
+        look = self.hop.look
+        color = theme().color("accent" if self._chosen else "edge")
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         if self._pale:
             painter.setOpacity(PALE)
-        pen = QPen(color, M.edge, Qt.PenStyle.SolidLine, Qt.PenCapStyle.FlatCap, Qt.PenJoinStyle.RoundJoin)
+        width = THIN if look.thin else M.edge
+        pen = QPen(color, width, Qt.PenStyle.SolidLine, Qt.PenCapStyle.FlatCap, Qt.PenJoinStyle.RoundJoin)
+        if look.dashed:
+            pen.setDashPattern([length / width for length in DASHES])
         painter.setPen(pen)
         painter.setBrush(Qt.BrushStyle.NoBrush)
-        painter.drawPath(self.path())
-        painter.setPen(Qt.PenStyle.NoPen)
-        painter.setBrush(color)
-        for arrow in arrows(self.hop):
-            painter.drawPolygon(arrow)
+        painter.drawPath(rounded(self.hop.points))
+        if look.arrows:
+            painter.setPen(Qt.PenStyle.NoPen)
+            painter.setBrush(color)
+            for arrow in arrows(self.hop):
+                painter.drawPolygon(arrow)
         painter.setOpacity(1)
-        # A port covers the end of its line, so it must not let through.
-        painter.setPen(QPen(color, 2))
-        painter.setBrush(theme().brush("s2"))
-        for x, y in (self.hop.points[0], self.hop.points[-1]):
-            painter.drawEllipse(QPointF(x, y), PORT, PORT)
+        for does, at in zip(look.ports, (self.hop.points[0], self.hop.points[-1]), strict=True):
+            if does:
+                paint_port(painter, at, does, color)
+        if self.label:
+            paint_pill(painter, arrow_at(self.hop.points)[0], self.label)
 
 
 def rounded(points: Sequence[Point], radius: float = M.edge_corner) -> QPainterPath:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -71,7 +71,7 @@ class Gutters:
     def lay_straight(self, one: Cell, other: Cell) -> tuple[Point, ...] | None:
         """The way between racks side by side or one below the other, laid; None for others."""
         start, end = self._facing(one, other)
-        if start is None or end is None:
+        if start is None or end is None or self._is_used(one, start) or self._is_used(other, end):
             return None
         self._lay((start.at, end.at), one, start, other, end)
         return (start.at, end.at)
@@ -82,6 +82,17 @@ class Gutters:
         self._lay(points, one, start, other, end)
         return points
 
+    def take(self, points: Sequence[Point]) -> None:
+        """Something else lies there: what is laid later goes round it where it can."""
+        for (x1, y1), (x2, y2) in pairwise(points):
+            across = range(bisect_left(self._xs, min(x1, x2)), bisect_right(self._xs, max(x1, x2)))
+            down = range(bisect_left(self._ys, min(y1, y2)), bisect_right(self._ys, max(y1, y2)))
+            self._taken.update((x, y) for x in across for y in down)
+
+    def take_port(self, cell: Cell, at: Point) -> None:
+        """Something else ends there."""
+        self._ports.setdefault(cell.key, []).extend(port for port in self.ports(cell) if port.at == at)
+
     def _facing(self, one: Cell, other: Cell) -> tuple[Port | None, Port | None]:
         across, down = other.column - one.column, other.row - one.row
         if (abs(across), abs(down)) not in ((1, 0), (0, 1)):
@@ -91,6 +102,9 @@ class Gutters:
         start = next(port for port in self.ports(one) if port.away == away and not port.aside)
         end = next(port for port in self.ports(other) if port.away == back and not port.aside)
         return start, end
+
+    def _is_used(self, cell: Cell, port: Port) -> bool:
+        return port in self._ports.get(cell.key, ())
 
     def ports(self, cell: Cell) -> Iterator[Port]:
         """All places on a rack's border where edges may end."""
@@ -106,10 +120,7 @@ class Gutters:
     def _lay(self, points: tuple[Point, ...], one: Cell, start: Port, other: Cell, end: Port) -> None:
         self._ports.setdefault(one.key, []).append(start)
         self._ports.setdefault(other.key, []).append(end)
-        for (x1, y1), (x2, y2) in pairwise(points):
-            across = range(bisect_left(self._xs, min(x1, x2)), bisect_right(self._xs, max(x1, x2)))
-            down = range(bisect_left(self._ys, min(y1, y2)), bisect_right(self._ys, max(y1, y2)))
-            self._taken.update((x, y) for x in across for y in down)
+        self.take(points)
 
     # The search
 

@@ -1,50 +1,99 @@
-"""Beside the zoom's buttons: what the lines between racks mean, or the shades of tiles."""
+"""Beside the zoom's buttons: what ports, lines and frames mean, or the shades of tiles."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
-from PySide6.QtCore import QPointF, QRectF, Qt
+from PySide6.QtCore import QCoreApplication, QPointF, QRectF, Qt
 from PySide6.QtGui import QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import QWidget
 
+from torchyard_core.topology.model import StrategyKind
 from torchyard_gui.canvas import ink
+from torchyard_gui.canvas.edge_item import DASHES
+from torchyard_gui.canvas.ports import paint_port
 from torchyard_gui.canvas.tile_painting import STEPS
+from torchyard_gui.canvas.wiring import Wiring
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.theme.tokens import METRICS as M
 
-Topic = Literal["", "loop", "use"]
+Sign = Literal["trains", "serves", "both", "line", "dashes", "thin", "group"]
+Entry = tuple[Sign, str]
 
 PAD = 10
 LINE = 26
+BETWEEN = 16
 SHADE_WIDTH = 18
+
+translate = QCoreApplication.translate
+
+
+def entries_of(kind: StrategyKind, wiring: Wiring, *, has_groups: bool) -> list[Entry]:
+    """What a strategy's lines mean: a sign and a word for each that is drawn."""
+    found: list[Entry] = []
+    does = {port for _, port in wiring.trunk} | ({"trains"} if wiring.ring else set())
+    if wiring.neighbours:
+        does = {"both"}
+    said: dict[str, str] = {
+        "trains": translate("Legend", "trainers"),
+        "serves": translate("Legend", "reducers")
+        if kind is StrategyKind.REDUCTION_SERVER
+        else translate("Legend", "servers"),
+        "both": translate("Legend", "both"),
+    }
+    if wiring.neighbours:
+        said["both"] = translate("Legend", "trainers")
+    elif kind is StrategyKind.REDUCTION_SERVER:
+        said["both"] = translate("Legend", "trainers that reduce too")
+    signs: tuple[Sign, ...] = ("trains", "serves", "both")
+    found += [(sign, said[sign]) for sign in signs if sign in does]
+    if wiring.ring:
+        found.append(("line", translate("Legend", "all-reduce, in step")))
+    elif wiring.neighbours:
+        found.append(("dashes", translate("Legend", "neighbours, each at its own pace")))
+    elif wiring.trunk and wiring.in_step:
+        found.append(("line", translate("Legend", "in step")))
+    elif wiring.trunk:
+        found.append(("dashes", translate("Legend", "each at its own pace")))
+    if wiring.checkpoints:
+        found.append(("thin", translate("Legend", "checkpoints")))
+    if has_groups:
+        found.append(("group", translate("Legend", "group")))
+    return found
 
 
 class Legend(QWidget):
-    """Explains one topic, or is hidden."""
+    """Explains the lines, or the shades of tiles, or is hidden."""
 
     def __init__(self, parent: QWidget):
         super().__init__(parent)
         self.setAttribute(Qt.WidgetAttribute.WA_TransparentForMouseEvents)
-        self._topic: Topic = ""
+        self._entries: tuple[Entry, ...] | None = ()
         self.hide()
 
-    def explain(self, topic: Topic) -> None:
-        if topic == self._topic:
-            return
-        self._topic = topic
-        first, second = self._texts()
-        picture = 18 + LINE + 8 + 16 if topic == "loop" else (STEPS + 1) * SHADE_WIDTH + 16
-        width = 2 * PAD + picture + ink.width_of(first, "tiny") + ink.width_of(second, "tiny")
-        self.resize(int(width), 28)
-        self.setAccessibleName(f"{first}, {second}")
-        self.setVisible(bool(topic))
-        self.update()
+    @property
+    def texts(self) -> list[str]:
+        """Its words."""
+        if self._entries is None:
+            return [self.tr("GPU use"), self.tr("0–100 %")]
+        return [text for _, text in self._entries]
 
-    def _texts(self) -> tuple[str, str]:
-        if self._topic == "loop":
-            return self.tr("trainers"), self.tr("all-reduce, in step")
-        return self.tr("GPU use"), self.tr("0–100 %")
+    def explain(self, entries: Sequence[Entry] | None) -> None:
+        """None for the shades of tiles; nothing to explain hides it."""
+        chosen = None if entries is None else tuple(entries)
+        if chosen == self._entries:
+            return
+        self._entries = chosen
+        words = sum(ink.width_of(text, "tiny") for text in self.texts)
+        if chosen is None:
+            picture: float = (STEPS + 1) * SHADE_WIDTH + 16
+        else:
+            picture = sum(_room(sign) for sign, _ in chosen) + BETWEEN * max(0, len(chosen) - 1)
+        self.resize(int(2 * PAD + picture + words), 28)
+        self.setAccessibleName(", ".join(self.texts))
+        self.setVisible(chosen is None or bool(chosen))
+        self.update()
 
     def paintEvent(self, event: QPaintEvent) -> None:
         painter = QPainter(self)
@@ -53,25 +102,33 @@ class Legend(QWidget):
         painter.setBrush(theme().color("s0", 0.85))
         painter.drawRoundedRect(QRectF(self.rect()), M.radius, M.radius)
         painter.setFont(ink.font("tiny"))
-        if self._topic == "loop":
-            self._paint_loop(painter)
-        else:
+        if self._entries is None:
             self._paint_use(painter)
+        else:
+            x = float(PAD)
+            for sign, text in self._entries:
+                self._paint_sign(painter, x, sign)
+                x = self._write(painter, x + _room(sign), text) + BETWEEN
         painter.end()
 
-    def _paint_loop(self, painter: QPainter) -> None:
-        trainers, line = self._texts()
-        middle = self.height() / 2
-        painter.setPen(QPen(theme().color("edge"), 2))
-        painter.setBrush(theme().brush("s2"))
-        painter.drawEllipse(QPointF(PAD + 5, middle), 5, 5)
-        x = self._write(painter, PAD + 18, trainers) + 16
-        painter.setPen(QPen(theme().color("edge"), M.edge))
-        painter.drawLine(QPointF(x, middle), QPointF(x + LINE, middle))
-        self._write(painter, x + LINE + 8, line)
+    def _paint_sign(self, painter: QPainter, x: float, sign: Sign) -> None:
+        middle, color = self.height() / 2, theme().color("edge")
+        if sign in ("trains", "serves", "both"):
+            paint_port(painter, (x + 5, middle), sign, color)
+        elif sign == "group":
+            painter.setPen(ink.outline("line"))
+            painter.setBrush(theme().brush("track"))
+            painter.drawRoundedRect(QRectF(x + 0.5, middle - 6.5, 17, 13), M.radius_small, M.radius_small)
+        else:
+            width = 1.5 if sign == "thin" else M.edge
+            pen = QPen(color, width, Qt.PenStyle.SolidLine, Qt.PenCapStyle.FlatCap)
+            if sign != "line":
+                pen.setDashPattern([length / width for length in DASHES])
+            painter.setPen(pen)
+            painter.drawLine(QPointF(x, middle), QPointF(x + LINE, middle))
 
     def _paint_use(self, painter: QPainter) -> None:
-        what, span = self._texts()
+        what, span = self.texts
         x = self._write(painter, PAD, what) + 8
         painter.setPen(Qt.PenStyle.NoPen)
         for step in range(STEPS + 1):
@@ -84,3 +141,8 @@ class Legend(QWidget):
         painter.setPen(theme().color("text2"))
         painter.drawText(QPointF(x, self.height() / 2 + 4), text)
         return x + ink.width_of(text, "tiny")
+
+
+def _room(sign: Sign) -> int:
+    """What a sign takes before its word."""
+    return {"trains": 18, "serves": 18, "both": 18, "group": 25}.get(sign, LINE + 8)

@@ -26,6 +26,8 @@ class ReplicaLook:
     """When it was last heard of ("14:21"); empty while it answers."""
     restarts: int = 0
     """How often it was started again."""
+    details: str = field(default="", compare=False)
+    """What its steps were made of, for tool tips: nothing to draw a chip anew for."""
 
     @property
     def is_unknown(self) -> bool:

@@ -17,6 +17,7 @@ from torchyard_gui.canvas import ink, slot_words, words
 from torchyard_gui.canvas.boxes import Box
 from torchyard_gui.canvas.chip_painting import ChipState, paint_chip
 from torchyard_gui.canvas.content import ChipContent, RackContent
+from torchyard_gui.canvas.hulls import groups_in, paint_hulls
 from torchyard_gui.canvas.layout import INNER
 from torchyard_gui.canvas.levels import Level, level_of
 from torchyard_gui.canvas.looks import HostLook, ReplicaLook
@@ -44,6 +45,7 @@ class RackItem(QGraphicsRectItem):
         self.host: HostLook | None = None
         self._states: Mapping[str, ReplicaLook] | None = None
         self._chips: dict[str, ChipContent] = {chip.name: chip for chip in content.chips}
+        self._groups = groups_in(content.chips)
         self._marks: dict[str, ChipState] = {}
         self._zoom = 1.0
         self.setPen(Qt.PenStyle.NoPen)
@@ -59,6 +61,7 @@ class RackItem(QGraphicsRectItem):
         self.content = content
         self.setRect(self._bounds())
         self._chips = {chip.name: chip for chip in content.chips}
+        self._groups = groups_in(content.chips)
         self._marks = {name: mark for name, mark in self._marks.items() if name in self._chips}
         self.update()
 
@@ -153,6 +156,8 @@ class RackItem(QGraphicsRectItem):
                 paint_reasons(painter, self.content, self._reason_lines())
         if not self.content.is_tray and level is Level.FULL and seen.bottom > layout.rule:
             paint_footer(painter, self.content)
+        if self._groups:
+            paint_hulls(painter, self._groups, layout.chips)
         self._paint_slots(painter, seen, level)
         self._paint_chips(painter, seen, level)
 
@@ -170,11 +175,12 @@ class RackItem(QGraphicsRectItem):
 
     def _paint_chips(self, painter: QPainter, seen: Box, level: Level) -> None:
         live = self._states is not None
+        first = {members[0] for members in self._groups.values()}
         for name, boxes in self.content.layout.chips.items():
             if any(box.grown(ROUND).meets(seen) for box in boxes):
                 look = self._look(name)
                 mark = self._marks.get(name, ChipState())
-                paint_chip(painter, boxes, self._chips[name], look, mark, level, live)
+                paint_chip(painter, boxes, self._chips[name], look, mark, level, live, names_group=name in first)
 
     def _look(self, name: str) -> ReplicaLook | None:
         """How a replica stands; on a host that does not answer nobody knows."""

@@ -17,6 +17,7 @@ from PySide6.QtWidgets import (
 )
 
 from torchyard_core.launch.plan import Plan
+from torchyard_core.topology.edges import Traffic, traffic_of
 from torchyard_core.topology.hosts import HostFacts
 from torchyard_core.topology.model import StrategyKind
 from torchyard_gui.canvas import ink, words
@@ -28,8 +29,10 @@ from torchyard_gui.canvas.layout import Grid, arrange, best_columns, lay_tray
 from torchyard_gui.canvas.levels import Level, level_of
 from torchyard_gui.canvas.looks import HostLook, ReplicaLook
 from torchyard_gui.canvas.rack_item import RackItem, reason_lines
-from torchyard_gui.canvas.routes import Hop, loop
+from torchyard_gui.canvas.routes import Hop, arrow_at
 from torchyard_gui.canvas.target_mark import TargetMark
+from torchyard_gui.canvas.trunk_item import TrunkItem
+from torchyard_gui.canvas.wiring import Lines, Wiring, lay, wiring_of
 from torchyard_gui.theme.theme import theme
 
 EDGES, TARGET = 1.0, 2.0
@@ -61,8 +64,11 @@ class TopologyScene(QGraphicsScene):
         self._room = QSizeF()
         self._occasion: tuple[tuple[str, ...], float, float] | None = None
         self._columns = 1
-        self._routed: tuple[Grid, set[str], tuple[Hop, ...]] = (Grid(1), set(), ())
-        """The last loop, and what it was laid for: an edit mostly moves no rack."""
+        self._trunk: TrunkItem | None = None
+        self._traffic = Traffic()
+        self._wiring = Wiring()
+        self._routed: tuple[Grid, Wiring, Lines] = (Grid(1), Wiring(), Lines())
+        """The last lines, and what they were laid for: an edit mostly moves no rack."""
         self._zoom = 1.0
         self._kind = StrategyKind.NONE
         self._states: Mapping[str, ReplicaLook] | None = None
@@ -82,7 +88,8 @@ class TopologyScene(QGraphicsScene):
 
         What is equal to what stands there is left alone.
         """
-        contents = list(racks_of(plan, hosts, also)) if plan is not None else []
+        traffic = traffic_of(plan.topology) if plan is not None else Traffic()
+        contents = list(racks_of(plan, hosts, also, traffic.groups)) if plan is not None else []
         chips, reasons = unplaced(plan) if plan is not None else ((), ())
         if chips:
             layout = lay_tray([chip.name for chip in chips], len(reason_lines(reasons)))
@@ -91,6 +98,9 @@ class TopologyScene(QGraphicsScene):
         order = [planned.name for planned in plan.replicas] if plan is not None else []
         self._chips = {name: members[name] for name in order if name in members}
         self._kind = plan.topology.strategy.kind if plan is not None else StrategyKind.NONE
+        self._traffic = traffic
+        placed = {chip.name: chip.host for chip in self._chips.values() if chip.host}
+        self._wiring = wiring_of(traffic, placed, plan.topology.strategy) if plan is not None else Wiring()
         self._take_racks(contents)
         self.set_selection(name for name in self._selection if name in self._chips)
         self._arrange()
@@ -130,8 +140,18 @@ class TopologyScene(QGraphicsScene):
         return self._kind
 
     @property
+    def wiring(self) -> Wiring:
+        """What its lines stand for."""
+        return self._wiring
+
+    @property
     def has_edges(self) -> bool:
-        return bool(self._edges)
+        return bool(self._edges) or self._trunk is not None
+
+    @property
+    def has_groups(self) -> bool:
+        """Whether replicas act in groups."""
+        return bool(self._traffic.groups)
 
     @property
     def names(self) -> list[str]:
@@ -267,8 +287,9 @@ class TopologyScene(QGraphicsScene):
     def content_rect(self) -> QRectF:
         """All racks and edges."""
         rect = QRectF(*around(cell.box for cell in self._grid.cells))
-        for edge in self._edges:
-            rect = rect.united(edge.boundingRect())
+        lines: list[QGraphicsItem] = [*self._edges, *([self._trunk] if self._trunk is not None else [])]
+        for line in lines:
+            rect = rect.united(line.boundingRect())
         return rect
 
     # What the view tells
@@ -338,31 +359,47 @@ class TopologyScene(QGraphicsScene):
             self._lay_edges()
 
     def _lay_edges(self) -> None:
-        hops: tuple[Hop, ...] = ()
-        if self._kind is StrategyKind.ALL_REDUCE:
-            trainers = {key for key, item in self._racks.items() if key != TRAY and item.content.trains}
-            if (self._grid, trainers) != self._routed[:2]:
-                self._routed = self._grid, trainers, loop(self._grid, trainers)
-            hops = self._routed[2]
-        for edge in self._edges[len(hops) :]:
+        if (self._grid, self._wiring) != self._routed[:2]:
+            self._routed = self._grid, self._wiring, lay(self._grid, self._wiring)
+        lines = self._routed[2]
+        labelled = _labelled(lines.hops) if self._wiring.neighbours else None
+        for edge in self._edges[len(lines.hops) :]:
             self.removeItem(edge)
-        del self._edges[len(hops) :]
-        for edge, hop in zip(self._edges, hops, strict=False):
-            edge.set_hop(hop)
-        for hop in hops[len(self._edges) :]:
+        del self._edges[len(lines.hops) :]
+        for hop in lines.hops[len(self._edges) :]:
             edge = EdgeItem(hop)
             edge.setParentItem(self._edge_layer)
             self._edges.append(edge)
+        for edge, hop in zip(self._edges, lines.hops, strict=True):
+            edge.set_hop(hop, self._wiring.label if hop is labelled else ())
+        self._lay_trunk(lines)
         self._show_edge_looks()
 
+    def _lay_trunk(self, lines: Lines) -> None:
+        wiring = self._wiring
+        if lines.trunk is None:
+            if self._trunk is not None:
+                self.removeItem(self._trunk)
+                self._trunk = None
+            return
+        label = (*wiring.label, words.edges(wiring.count)) if wiring.count else wiring.label
+        how = {"thick": bool(wiring.count), "dashed": not wiring.in_step}
+        if self._trunk is None:
+            self._trunk = TrunkItem(lines.trunk, label, **how)
+            self._trunk.setParentItem(self._edge_layer)
+        else:
+            self._trunk.set_trunk(lines.trunk, label, **how)
+
     def _show_edge_looks(self) -> None:
-        if not self._edges:
+        if not self.has_edges:
             return
         chosen = {self._chips[name].host for name in self._selection}
         unknown = {key for key, item in self._racks.items() if self._is_unknown(item)}
         for edge in self._edges:
             ends = {edge.hop.source, edge.hop.target}
             edge.set_look(bool(ends & chosen), bool(ends & unknown))
+        if self._trunk is not None:
+            self._trunk.set_look(chosen, unknown)
 
     def _is_unknown(self, item: RackItem) -> bool:
         if item.host is not None and item.host.is_unknown:
@@ -390,4 +427,12 @@ class TopologyScene(QGraphicsScene):
     def _take_theme(self) -> None:
         for item in (*self._racks.values(), *self._edges):
             item.update()
+        if self._trunk is not None:
+            self._trunk.update()
         self.update()
+
+
+def _labelled(hops: Sequence[Hop]) -> Hop | None:
+    """The hop that a pill has most room on: it lies across rather than up and down, and is a neighbour's."""
+    exchanging = [hop for hop in hops if not hop.look.thin]
+    return max(exchanging, key=lambda hop: abs(arrow_at(hop.points)[1][0]), default=None)

@@ -22,7 +22,7 @@ from PySide6.QtGui import (
 from PySide6.QtWidgets import QWidget
 
 from torchyard_gui.canvas.gestures.drag_chips import DragChips, Fits
-from torchyard_gui.canvas.gestures.drop_role import HOST_MIME, ROLE_MIME, DropRole, carried
+from torchyard_gui.canvas.gestures.drop_role import HOST_MIME, PRESET_MIME, ROLE_MIME, DropRole, carried
 from torchyard_gui.canvas.gestures.gesture import Gesture
 from torchyard_gui.canvas.gestures.pan import Pan
 from torchyard_gui.canvas.gestures.rubber_band import RubberBand
@@ -46,6 +46,8 @@ class CanvasView(ZoomView):
     role_dropped = Signal(str, str)
     """A role, and the host it was dropped on or ""."""
     host_dropped = Signal(str)
+    preset_dropped = Signal(str)
+    """A strategy's kind: its replicas go where the planner puts them."""
     activated = Signal(str)
     """A replica was double-clicked, or Enter pressed on it."""
     delete_requested = Signal(list)
@@ -257,8 +259,10 @@ class CanvasView(ZoomView):
     # Drags from the palette
 
     def dragEnterEvent(self, event: QDragEnterEvent) -> None:
-        role, host = carried(event.mimeData(), ROLE_MIME), carried(event.mimeData(), HOST_MIME)
-        if not self._editable or not (role or host):
+        role = carried(event.mimeData(), ROLE_MIME)
+        if not self._editable or not (
+            role or any(carried(event.mimeData(), kind) for kind in (HOST_MIME, PRESET_MIME))
+        ):
             event.ignore()
             return
         self._end_drop()
@@ -283,6 +287,8 @@ class CanvasView(ZoomView):
             drop.finish(event.position().toPoint())
         elif host := carried(event.mimeData(), HOST_MIME):
             self.host_dropped.emit(host)
+        elif preset := carried(event.mimeData(), PRESET_MIME):
+            self.preset_dropped.emit(preset)
         event.acceptProposedAction()
 
     def _end_drop(self) -> None:

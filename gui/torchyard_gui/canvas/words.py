@@ -189,16 +189,33 @@ def described(chip: ChipContent, look: ReplicaLook | None, problem: str = "") ->
     parts = [chip.name, place]
     if chip.pinned:
         parts.append(translate("Canvas", "pinned"))
+    if chip.group is not None:
+        text = (
+            translate("Canvas", "worker group {number}")
+            if chip.trains
+            else translate("Canvas", "server group {number}")
+        )
+        parts.append(text.format(number=chip.group))
     if look is not None:
         parts.append(state_word("unknown" if look.is_unknown else look.state))
         if look.stale_since:
             parts.append(last_heard(look))
         if look.restarts:
             parts.append(restarted(look.restarts))
-        parts += [text for text in (look.cause, look.metric) if text]
+        parts += [text for text in (look.cause, look.metric, look.details) if text]
     if problem:
         parts.append(problem)
     return ", ".join(parts)
+
+
+def group_mark(number: int) -> str:
+    """A group on a chip, in two letters: g0."""
+    return translate("Canvas", "g{number}").format(number=number)
+
+
+def edges(count: int) -> str:
+    """How many edges a thick one stands for."""
+    return translate("Canvas", "{count} edges").format(count=f"{count:,}")
 
 
 def not_placed() -> str:

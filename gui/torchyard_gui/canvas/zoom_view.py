@@ -8,7 +8,7 @@ from PySide6.QtWidgets import QFrame, QGraphicsView, QWidget
 
 from torchyard_gui.canvas.background import paint_dots, paint_empty
 from torchyard_gui.canvas.layout import MARGIN
-from torchyard_gui.canvas.legend import Legend
+from torchyard_gui.canvas.legend import Legend, entries_of
 from torchyard_gui.canvas.levels import ZOOM_LEAST, ZOOM_MOST, Level, level_of
 from torchyard_gui.canvas.scene import TopologyScene
 from torchyard_gui.canvas.zoom_bar import ZoomBar
@@ -181,9 +181,12 @@ class ZoomView(QGraphicsView):
     def _show_legend(self) -> None:
         tiles = level_of(self.zoom) is Level.TILE
         if tiles and self._canvas.is_live:
-            self._legend.explain("use")
+            self._legend.explain(None)
+        elif tiles:
+            self._legend.explain(())
         else:
-            self._legend.explain("loop" if self._canvas.has_edges and not tiles else "")
+            canvas = self._canvas
+            self._legend.explain(entries_of(canvas.strategy, canvas.wiring, has_groups=canvas.has_groups))
 
     def drawBackground(self, painter: QPainter, rect: QRectF | QRect) -> None:
         # Kept by Qt (CacheBackground): drags over it cost no Python.

@@ -11,7 +11,7 @@ ORDER = ("topology", "host", "looking", "python", "torch", "disk", "settings", "
 """Rows from the top; a check of another name has a row of its own before `sending`."""
 STEPS = {"reaching": "host"} | {step: step for step in ("looking", "sending", "preparing", "starting")}
 """What `on_progress` names, and the row that it is about."""
-OF_TOPOLOGY = ("topology_problems", "strategy_not_there", "secret_missing")
+OF_TOPOLOGY = ("topology_problems", "secret_missing")
 """Codes of errors that are the file's."""
 ALWAYS = ("topology", "host", "looking", "sending", "preparing", "starting")
 """Rows that are there from the beginning."""

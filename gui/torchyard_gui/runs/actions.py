@@ -17,6 +17,9 @@ class RunsActions(QObject):
         super().__init__(parent)
         tr = self.tr
         self.stop = self._make(tr("Stop …"), "stop", "Ctrl+.", "run", tr("Stop this run on all its hosts. Asks first"))
+        self.restart = self._make(
+            tr("Restart"), "refresh", "Ctrl+Shift+R", "run", tr("Launch this run again from its newest checkpoint")
+        )
         self.fetch = self._make(
             tr("Fetch …"), "download", "Ctrl+Shift+F", "run", tr("Bring the outputs and logs of this run home")
         )
@@ -37,6 +40,7 @@ class RunsActions(QObject):
         """In the order of the menus."""
         return [
             self.stop,
+            self.restart,
             self.fetch,
             self.copy,
             self.refresh,

@@ -10,8 +10,10 @@ from PySide6.QtGui import QAction, QHideEvent, QShowEvent
 from PySide6.QtWidgets import QApplication, QFileDialog, QHBoxLayout, QSplitter, QStackedWidget, QVBoxLayout, QWidget
 
 from torchyard_core.errors import TorchyardError
+from torchyard_core.launch.preflight import Check
 from torchyard_core.launch.runs import KnownRun
 from torchyard_gui.bridge.jobs import Job
+from torchyard_gui.bridge.restart_job import RestartJob
 from torchyard_gui.bridge.run_feed import RunFeed
 from torchyard_gui.bridge.run_parts import Changes
 from torchyard_gui.bridge.runs_model import RunsModel
@@ -44,6 +46,7 @@ class RunsPage(QWidget):
         self.actions_ = RunsActions(self)
         self.feed: RunFeed | None = None
         self.fetching: Job | None = None
+        self.restarting: RestartJob | None = None
         self._stop_dialog: StopDialog | None = None
         self._wanted = ""
         """A run that is to be shown as soon as it is known."""
@@ -66,7 +69,7 @@ class RunsPage(QWidget):
         self._left = left
 
         acts = self.actions_
-        self.bar = RunBar(acts.stop, acts.fetch, acts.copy)
+        self.bar = RunBar(acts.stop, acts.restart, acts.fetch, acts.copy)
         self.run_view = RunView(model)
         topology = QAction(self.tr("Go to the topology"), self)
         topology.setToolTip(self.tr("Draw a cluster and press Launch there"))
@@ -95,8 +98,9 @@ class RunsPage(QWidget):
         model.runs_changed.connect(self._runs_changed)
         self.list.selectionModel().currentChanged.connect(self._current_changed)
         self.bar.views.changed.connect(self.run_view.set_view)
-        self.run_view.work.action_triggered.connect(self._cancel_fetch)
+        self.run_view.work.action_triggered.connect(self._cancel_work)
         acts.stop.triggered.connect(self.ask_to_stop)
+        acts.restart.triggered.connect(self.restart)
         acts.fetch.triggered.connect(self.ask_to_fetch)
         acts.copy.triggered.connect(self._copy)
         acts.refresh.triggered.connect(model.refresh)
@@ -149,6 +153,34 @@ class RunsPage(QWidget):
         self._stop_dialog = dialog
         dialog.open()
 
+    def restart(self) -> None:
+        """Launches the run that is shown again, from its newest checkpoint, and shows the new one."""
+        if self.feed is None or not self.feed.picture.is_over or self._is_restarting:
+            return
+        run, picture, notice = self.feed.run, self.feed.picture, self.run_view.work
+        job = RestartJob(run, picture.topology_text, picture.topology_file, self.model.fleet_model, parent=self)
+        text = self.tr("{name} is launched again …").format(name=run.name)
+        notice.show_notice("info", text, self.tr("Cancel"), closable=False)
+
+        def checked(check: Check) -> None:
+            if check.name == "resume":
+                notice.label.setText(check.message)
+
+        def started(run_id: str) -> None:
+            notice.clear()
+            self.show_run(run_id)
+
+        job.checked.connect(checked)
+        job.started.connect(started)
+        job.failed.connect(lambda error: notice.show_notice("fail", error.sentence()))
+        job.cancelled.connect(lambda: notice.show_notice("info", self.tr("Taken back: nothing is left on the hosts")))
+        self.restarting = job
+        job.start()
+
+    @property
+    def _is_restarting(self) -> bool:
+        return self.restarting is not None and not self.restarting.is_over
+
     def ask_to_fetch(self) -> None:
         """Asks where to, and fetches."""
         if self.feed is None:
@@ -191,6 +223,8 @@ class RunsPage(QWidget):
 
     def close_feeds(self) -> None:
         """Follows and reads nothing any more."""
+        if self.restarting is not None and not self.restarting.is_over:
+            self.restarting.close()
         self.run_view.log.close_log()
         self._bar_timer.stop()
         self._refresh_timer.stop()
@@ -272,6 +306,7 @@ class RunsPage(QWidget):
     def _enable(self) -> None:
         acts, picture = self.actions_, self.feed.picture if self.feed else None
         acts.stop.setEnabled(picture is not None and not picture.is_over)
+        acts.restart.setEnabled(picture is not None and picture.is_over and bool(picture.topology_text))
         acts.fetch.setEnabled(picture is not None)
         acts.copy.setEnabled(picture is not None and bool(picture.topology_text))
         for action in (acts.hosts, acts.table, acts.plots, acts.log, acts.find):
@@ -290,7 +325,9 @@ class RunsPage(QWidget):
         if self.feed is not None:
             self.edit_copy.emit(self.feed.picture.topology_text)
 
-    def _cancel_fetch(self, number: int) -> None:
+    def _cancel_work(self, number: int) -> None:
+        if self.restarting is not None and not self.restarting.is_over:
+            self.restarting.cancel()
         if self.fetching is not None and not self.fetching.is_finished:
             self.fetching.cancel()
             self.run_view.work.clear()

@@ -1,4 +1,4 @@
-"""Plots of chosen replicas over time: throughput, loss, use and memory, a curve a replica."""
+"""Plots of chosen replicas over time, a curve a replica: how training goes, or what its steps are made of."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from PySide6.QtWidgets import QGridLayout, QHBoxLayout, QVBoxLayout, QWidget
 
 from torchyard_gui.bridge.run_feed import RunFeed
 from torchyard_gui.bridge.run_parts import Track
+from torchyard_gui.bridge.step_parts import name_of
 from torchyard_gui.runs.plot_key import PlotKey, curve_pen
 from torchyard_gui.runs.thinning import Values, bounds, calmed, extremes
 from torchyard_gui.theme.theme import theme
-from torchyard_gui.widgets import EmptyState, label
+from torchyard_gui.widgets import EmptyState, Segmented, label
 
+STEP_PLOTS = ("compute_s", "exchange_s", "wait_s", "staleness")
 MOST = 16
 """Curves; more cannot be told apart."""
 KEYS_ACROSS = 6
@@ -29,7 +31,7 @@ AFTER_ZOOM_MS = 30
 
 
 class Plots(QWidget):
-    """Four plots over one time axis, which the wheel or + and - zoom and dragging or arrows move; 0 shows all again.
+    """Four plots at a time over one time axis: the wheel, + and - zoom it, dragging and arrows move it, 0 shows all.
 
     Ranges are set here, in steps, and points thinned to what can be seen: with what pyqtgraph would do by itself, 16
     curves of an hour cost twice as much.
@@ -55,20 +57,32 @@ class Plots(QWidget):
             "loss": self._plot(self.tr("Loss"), ""),
             "use": self._plot(self.tr("Use"), "%"),
             "memory": self._plot(self.tr("Memory"), "GB"),
+            "compute_s": self._plot(name_of("compute_s"), self.tr("s a step")),
+            "exchange_s": self._plot(name_of("exchange_s"), self.tr("s a step")),
+            "wait_s": self._plot(name_of("wait_s"), self.tr("s a step")),
+            "staleness": self._plot(name_of("staleness"), self.tr("versions")),
         }
+        self.choice = Segmented([("progress", self.tr("Progress")), ("step", self.tr("Step"))])
+        self.choice.setAccessibleName(self.tr("What is plotted"))
+        self.choice.button("progress").setToolTip(self.tr("Throughput, loss, use and memory"))
+        self.choice.button("step").setToolTip(self.tr("What a step is made of: compute, exchange, waiting, staleness"))
+        self.choice.changed.connect(self._choose)
         self._curves: dict[str, list[pg.PlotCurveItem]] = {kind: [] for kind in self._plots}
         self._drawn: list[tuple[float | None, int]] = []
         """Of each replica, the newest sample that its curves show."""
         for kind, plot in self._plots.items():
             view = plot.getPlotItem().getViewBox()
-            if kind != "throughput":
-                view.setXLink(self._time_view)
+            # Within what is seen at a time: pyqtgraph aligns linked plots by where they lie on the screen.
+            first = STEP_PLOTS[0] if kind in STEP_PLOTS else "throughput"
+            if kind != first:
+                view.setXLink(self._plots[first].getPlotItem().getViewBox())
             view.sigRangeChangedManually.connect(self._moved_by_hand)
         grid = QGridLayout()
         grid.setContentsMargins(0, 0, 0, 0)
         grid.setSpacing(12)
         for number, plot in enumerate(self._plots.values()):
-            grid.addWidget(plot, number // 2, number % 2)
+            grid.addWidget(plot, number % 4 // 2, number % 2)
+            plot.setVisible(number < 4)
         self._grid = QWidget()
         self._grid.setLayout(grid)
         self.nothing = EmptyState(self.tr("No curves of this run"), "", icon_name="chart")
@@ -76,6 +90,7 @@ class Plots(QWidget):
         head.addLayout(self._legend)
         head.addStretch()
         head.addWidget(self._remark, 0, Qt.AlignmentFlag.AlignTop)
+        head.addWidget(self.choice, 0, Qt.AlignmentFlag.AlignTop)
         layout = QVBoxLayout(self)
         layout.setContentsMargins(16, 12, 16, 12)
         layout.setSpacing(10)
@@ -85,6 +100,19 @@ class Plots(QWidget):
         theme().changed.connect(self._dress)
         self._dress()
         self._say_nothing()
+
+    def _choose(self, choice: str) -> None:
+        other = "throughput" if choice == "step" else STEP_PLOTS[0]
+        self._time_view.setXRange(*self._plots[other].getPlotItem().getViewBox().viewRange()[0], padding=0)
+        for kind, plot in self._plots.items():
+            plot.setVisible((kind in STEP_PLOTS) == (choice == "step"))
+        self._drawn.clear()
+        self.refresh()
+
+    @property
+    def _shown(self) -> list[str]:
+        """Kinds of the plots that are seen."""
+        return [kind for kind in self._plots if (kind in STEP_PLOTS) == (self.choice.value == "step")]
 
     @property
     def names(self) -> list[str]:
@@ -164,12 +192,12 @@ class Plots(QWidget):
         self._settle.stop()
 
     def curve(self, kind: str, name: str) -> pg.PlotCurveItem:
-        """The curve of a replica in one of `throughput`, `loss`, `use` and `memory`."""
+        """The curve of a replica in one of `throughput`, `loss`, `use`, `memory` and STEP_PLOTS."""
         return self._curves[kind][self._names.index(name)]
 
     @property
     def _time_view(self) -> pg.ViewBox:
-        return self._plots["throughput"].getPlotItem().getViewBox()
+        return self._plots[self._shown[0]].getPlotItem().getViewBox()
 
     def _plot(self, title: str, unit: str) -> pg.PlotWidget:
         plot = pg.PlotWidget(self, axisItems={"bottom": pg.DateAxisItem()})
@@ -231,7 +259,8 @@ class Plots(QWidget):
         before = self._drawn if len(self._drawn) == len(newest) else [None] * len(newest)
         self._drawn = newest
         most = max(100, int(self._time_view.width()))
-        for kind, curves in self._curves.items():
+        for kind in self._shown:
+            curves = self._curves[kind]
             seen: list[Values] = []
             for number, (curve, track) in enumerate(zip(curves, tracks, strict=True)):
                 if track is None:

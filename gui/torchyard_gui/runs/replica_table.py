@@ -33,6 +33,26 @@ from PySide6.QtWidgets import (
 
 from torchyard_gui.bridge.run_feed import RunFeed
 from torchyard_gui.bridge.run_parts import Changes, Track, short_cause
+from torchyard_gui.bridge.step_parts import name_of, sentence_of, written
+from torchyard_gui.runs.table_columns import (
+    COMPUTE,
+    DROPPED,
+    EXCHANGE,
+    GPUS,
+    HOST,
+    LOSS,
+    MEMORY,
+    NAME,
+    PAST,
+    RATE,
+    SKIPPED,
+    STALE,
+    STATE,
+    STEP,
+    USE,
+    WAIT,
+    fitting_columns,
+)  # fmt: skip
 from torchyard_gui.runs.words import clock, loss, mark_of, memory, percent, rate, restarts, state_word
 from torchyard_gui.theme.icons import paint_role_badge, paint_state
 from torchyard_gui.theme.theme import theme
@@ -40,11 +60,16 @@ from torchyard_gui.theme.theme import theme
 Index = QModelIndex | QPersistentModelIndex
 TRACK = Qt.ItemDataRole.UserRole
 SORT = Qt.ItemDataRole.UserRole + 1
-NAME, STATE, HOST, GPUS, STEP, LOSS, RATE, USE, MEMORY, PAST = range(10)
-WIDTHS = {NAME: 114, STATE: 174, HOST: 70, GPUS: 50, STEP: 62, LOSS: 66, RATE: 84, USE: 56, MEMORY: 74, PAST: 60}
-NARROW = {NAME: 118, STATE: 170, HOST: 70, STEP: 58, LOSS: 62, RATE: 80, USE: 52, PAST: 60}
-"""Where there is no room for them all: the curve tells more than GPUs and memory, which the side tells."""
-FIELDS = {STEP: "step", LOSS: "loss", RATE: "throughput"}
+STEP_PARTS = {
+    COMPUTE: "compute_s",
+    EXCHANGE: "exchange_s",
+    WAIT: "wait_s",
+    STALE: "staleness",
+    DROPPED: "dropped",
+    SKIPPED: "skipped",
+}
+"""What a step was made of, by the reports' names."""
+FIELDS = {STEP: "step", LOSS: "loss", RATE: "throughput", **STEP_PARTS}
 SPARK_POINTS = 90
 SORT_EVERY_MS = 3000
 """Rows that changed places every second could not be read."""
@@ -82,6 +107,14 @@ class ReplicaTableModel(QAbstractTableModel):
     def name_at(self, row: int) -> str:
         return self._tracks[row].name
 
+    def told(self) -> set[int]:
+        """Columns of what a step was made of in which a replica has a value."""
+        return {
+            column
+            for column, field in STEP_PARTS.items()
+            if any(track.ring.last(field) is not None for track in self._tracks)
+        }
+
     def row_of(self, name: str) -> int:
         return self._rows.get(name, -1)
 
@@ -106,12 +139,15 @@ class ReplicaTableModel(QAbstractTableModel):
                 STEP: self.tr("Step"),
                 LOSS: self.tr("Loss"),
                 RATE: self.tr("Samples/s"),
+                **{column: name_of(field) for column, field in STEP_PARTS.items()},
                 USE: self.tr("Use"),
                 MEMORY: self.tr("Memory"),
                 PAST: self.tr("Recent use"),
             }[section]
         if role == Qt.ItemDataRole.ToolTipRole and section in (USE, PAST):
             return self.tr("Of its GPUs; of one CPU where it has none")
+        if role == Qt.ItemDataRole.ToolTipRole and section in STEP_PARTS:
+            return sentence_of(STEP_PARTS[section])
         return None
 
     def data(self, index: Index, role: int = Qt.ItemDataRole.DisplayRole) -> Any:
@@ -165,6 +201,8 @@ class ReplicaTableModel(QAbstractTableModel):
             return loss(ring.last("loss"))
         if column == RATE:
             return rate(ring.last("throughput"))
+        if column in STEP_PARTS:
+            return written(STEP_PARTS[column], ring.last(STEP_PARTS[column]))
         if column == USE:
             return "–" if track.is_over else percent(_use(track))
         if column == MEMORY:
@@ -223,7 +261,7 @@ class ReplicaDelegate(QStyledItemDelegate):
             painter.fillRect(rect, look.color("accent_soft"))
         inner = rect.adjusted(8, 0, -8, 0)
         painter.setFont(look.font("strong" if column == NAME else "body"))
-        painter.setPen(look.pen("text" if column in (NAME, STEP, LOSS, RATE, USE, MEMORY) else "text2"))
+        painter.setPen(look.pen("text" if column == NAME or STEP <= column <= MEMORY else "text2"))
         if column == PAST:
             self._past(painter, inner, track)
         elif column == NAME:
@@ -283,7 +321,7 @@ class ReplicaTable(QTableView):
         header.setHighlightSections(False)
         header.setSectionResizeMode(QHeaderView.ResizeMode.Interactive)
         header.setStretchLastSection(True)
-        self._is_narrow: bool | None = None
+        self._shown: dict[int, int] = {}
         self._fit_columns()
         self.selectionModel().selectionChanged.connect(self._chosen)
         self.activated.connect(self._opened)
@@ -292,6 +330,7 @@ class ReplicaTable(QTableView):
         self._sort_timer.setInterval(SORT_EVERY_MS)
         self._sort_timer.timeout.connect(self._sort_again)
         self.replicas.dataChanged.connect(self._data_changed)
+        self.replicas.modelReset.connect(self._fit_columns)
         theme().changed.connect(self.viewport().update)
         self._choosing = False
 
@@ -300,13 +339,15 @@ class ReplicaTable(QTableView):
         self._fit_columns()
 
     def _fit_columns(self) -> None:
-        """Wide or narrow columns; between, they are as somebody drew them."""
-        narrow = self.viewport().width() < sum(WIDTHS.values())
-        if narrow != self._is_narrow:
-            self._is_narrow = narrow
-            for column, width in WIDTHS.items():
-                self.setColumnHidden(column, narrow and column not in NARROW)
-                self.setColumnWidth(column, NARROW.get(column, width) if narrow else width)
+        """The columns that there is something to say in and room for; their widths are as somebody drew them."""
+        fitting = fitting_columns(self.viewport().width(), self.replicas.told())
+        if fitting == self._shown:
+            return
+        self._shown = fitting
+        for column in range(PAST + 1):
+            self.setColumnHidden(column, column not in fitting)
+            if column in fitting:
+                self.setColumnWidth(column, fitting[column])
 
     def choose(self, names: Iterable[str]) -> None:
         """Selects these rows, without telling."""
@@ -336,6 +377,7 @@ class ReplicaTable(QTableView):
         self._sort_timer.stop()
 
     def _data_changed(self) -> None:
+        self._fit_columns()
         column = self.order.sortColumn()
         if column >= STATE and column != HOST and self.isVisible() and not self._sort_timer.isActive():
             self._sort_timer.start()

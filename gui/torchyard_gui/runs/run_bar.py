@@ -17,7 +17,7 @@ from torchyard_gui.widgets import ElidedLabel, Segmented, StateMark
 class RunBar(QFrame):
     """Buttons stand for the page's actions."""
 
-    def __init__(self, stop: QAction, fetch: QAction, copy: QAction, parent: QWidget | None = None):
+    def __init__(self, stop: QAction, restart: QAction, fetch: QAction, copy: QAction, parent: QWidget | None = None):
         super().__init__(parent)
         self.setProperty("bar", True)
         self.setFixedHeight(theme().metrics.bar)
@@ -35,7 +35,8 @@ class RunBar(QFrame):
                 ("plots", self.tr("Plots")),
             ]
         )
-        self._buttons = {action: _button(action) for action in (copy, fetch, stop)}
+        self._stop, self._restart = stop, restart
+        self._buttons = {action: _button(action) for action in (copy, fetch, restart, stop)}
         layout = QHBoxLayout(self)
         layout.setContentsMargins(16, 0, 16, 0)
         layout.setSpacing(8)
@@ -62,6 +63,9 @@ class RunBar(QFrame):
             self.state.setText("")
             return
         picture = self._feed.picture
+        # One of the two can be done at a time, and there is one place for it.
+        self._buttons[self._stop].setVisible(not picture.is_over)
+        self._buttons[self._restart].setVisible(picture.is_over)
         self.name.setText(picture.name or picture.run_id)
         self.name.setToolTip(picture.run_id)
         self.mark.set_state("unknown" if picture.is_stale else mark_of(picture.state))

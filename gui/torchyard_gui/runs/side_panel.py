@@ -13,6 +13,7 @@ from torchyard_gui.bridge.run_parts import Changes, Track
 from torchyard_gui.bridge.run_totals import OF_TRAINERS, SUMS
 from torchyard_gui.runs.mini_plot import MiniPlot
 from torchyard_gui.runs.needs_you import NeedsYou, needs_of
+from torchyard_gui.runs.step_parts_panel import StepParts
 from torchyard_gui.runs.timeline import Timeline
 from torchyard_gui.runs.words import loss, memory, percent, rate
 from torchyard_gui.theme.theme import theme
@@ -42,6 +43,7 @@ class SidePanel(QWidget):
             "use": MiniPlot(self.tr("GPU use"), "meter"),
             "memory": MiniPlot(self.tr("Memory"), "text3"),
         }
+        self.step = StepParts()
         self.timeline = Timeline()
         self.needs.opened.connect(self.opened)
         self.timeline.opened.connect(self.opened)
@@ -53,6 +55,7 @@ class SidePanel(QWidget):
         layout.addWidget(self.needs)
         for plot in self.plots.values():
             layout.addWidget(plot)
+        layout.addWidget(self.step)
         layout.addSpacing(6)
         layout.addWidget(SectionLabel(self.tr("Events")))
         layout.addWidget(self.timeline)
@@ -101,6 +104,7 @@ class SidePanel(QWidget):
 
     def _show_plots(self) -> None:
         """Of a run that is over these are the last values that are known, and are called so."""
+        self.step.show_track(self._feed.picture.tracks.get(self._replica) if self._feed else None)
         if self._feed is None:
             for plot in self.plots.values():
                 plot.set_values(np.empty(0, np.float32), "–")

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from PySide6.QtCore import QCoreApplication
 
-from torchyard_gui.bridge.run_parts import Moment, waiting_in
+from torchyard_gui.bridge.run_parts import Moment
 from torchyard_gui.bridge.run_picture import RunPicture
 
 translate = QCoreApplication.translate
@@ -146,7 +146,7 @@ def moment_in_words(moment: Moment) -> str:
         "reason": moment.reason,
         "by": moment.by or translate("Runs", "somebody"),
     }
-    waiting = waiting_in(moment.reason, moment.time) if moment.state == "restarting" else None
+    waiting = moment.waiting
     if waiting is not None:
         values |= {"hosts": waiting.hosts, "time": clock(waiting.until, exact=True)}
         text = translate("Runs", "{state}: waiting for {hosts} until {time}")

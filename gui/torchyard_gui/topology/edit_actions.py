@@ -8,10 +8,11 @@ from functools import partial
 from PySide6.QtCore import QObject
 from PySide6.QtGui import QAction, QGuiApplication, QKeySequence
 
-from torchyard_core.topology.model import Role
+from torchyard_core.topology.model import Role, StrategyKind
+from torchyard_core.topology.presets import PRESETS
 from torchyard_gui.topology.actions import action, dress
 from torchyard_gui.topology.editor import Editor
-from torchyard_gui.topology.words import role_name, role_sentence
+from torchyard_gui.topology.words import preset_sentence, role_name, role_sentence, strategy_name
 
 
 class EditActions(QObject):
@@ -55,6 +56,7 @@ class EditActions(QObject):
         self.select_none = make(self.tr("Select nothing"), lambda: self._editor.select(()), "Ctrl+Shift+A")
         self.add = make(self.tr("Add …"), search, "A", "plus", self.tr("Add a role or a host by a few letters"))
         self.add_roles = [self._adds(role) for role in Role]
+        self.add_presets = [self._adds_preset(kind) for kind in PRESETS]
         editor.selection_changed.connect(self.refresh)
         editor.changed.connect(self.refresh)
         self.refresh()
@@ -62,7 +64,7 @@ class EditActions(QObject):
     def actions(self) -> list[QAction]:
         return [
             self.undo, self.redo, self.cut, self.copy, self.paste, self.duplicate, self.delete, self.unpin,
-            self.select_all, self.select_none, self.add, *self.add_roles,
+            self.select_all, self.select_none, self.add, *self.add_roles, *self.add_presets,
         ]  # fmt: skip
 
     def of_selection(self) -> list[QAction]:
@@ -79,12 +81,18 @@ class EditActions(QObject):
         self.unpin.setEnabled(any(name in self._editor.value.pins for name in chosen))
         self.select_all.setEnabled(bool(self._editor.value.pools))
         self.select_none.setEnabled(bool(chosen))
-        for one in (self.add, *self.add_roles):
+        for one in (self.add, *self.add_roles, *self.add_presets):
             one.setEnabled(editable)
 
     def _adds(self, role: Role) -> QAction:
         text = self.tr("Add {role}").format(role=role_name(role).lower())
         return action(self, "edit", text, lambda: self._do(self._editor.add(role)), None, "", role_sentence(role))
+
+    def _adds_preset(self, kind: StrategyKind) -> QAction:
+        text = self.tr("Preset {strategy}").format(strategy=strategy_name(kind))
+        return action(
+            self, "edit", text, lambda: self._do(self._editor.add_preset(kind)), None, "", preset_sentence(kind)
+        )
 
     def _do(self, why_not: str) -> None:
         if why_not:

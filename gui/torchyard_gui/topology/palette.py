@@ -1,4 +1,4 @@
-"""The palette: roles and hosts to drag onto the canvas, or to add with a click, Enter or a few letters."""
+"""The palette: roles, presets and hosts to drag onto the canvas, or to add with a click, Enter or a few letters."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ from PySide6.QtWidgets import QApplication, QFrame, QListWidget, QListWidgetItem
 from torchyard_core.launch.plan import Plan
 from torchyard_core.topology.hosts import HostFacts
 from torchyard_core.topology.model import Role
-from torchyard_gui.theme.icons import role_icon, state_icon
+from torchyard_core.topology.presets import PRESETS
+from torchyard_gui.theme.icons import icon, role_icon, state_icon
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.topology.count_popup import CountPopup
 from torchyard_gui.topology.palette_row import COUNT, PaletteRow
-from torchyard_gui.topology.words import role_name, role_plural, role_sentence
+from torchyard_gui.topology.words import preset_sentence, role_name, role_plural, role_sentence, strategy_name
 from torchyard_gui.widgets.labels import SectionLabel
 from torchyard_gui.widgets.search_field import SearchField
 
 ROLE_MIME = "application/x-torchyard-role"
 HOST_MIME = "application/x-torchyard-host"
+PRESET_MIME = "application/x-torchyard-preset"
 KEY = int(Qt.ItemDataRole.UserRole)
 _AMOUNT = re.compile(r"\s*([0-9]{1,5})?\s*(.*)", re.DOTALL)
 
@@ -137,6 +139,8 @@ class Palette(QFrame):
     role_chosen = Signal(str, int)
     """A role, and how many of it."""
     host_chosen = Signal(str)
+    preset_chosen = Signal(str)
+    """A strategy's kind."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -144,9 +148,12 @@ class Palette(QFrame):
         self.setAccessibleName(self.tr("Palette"))
         self.setFixedWidth(theme().metrics.palette)
         self.search = SearchField(self.tr("Add …"))
-        self.search.setToolTip(self.tr("Type a role or a host and press Enter; “4 worker” adds four. (A)"))
+        self.search.setToolTip(self.tr("Type a role, a preset or a host and press Enter; “4 worker” adds four. (A)"))
         self.roles = PaletteList(ROLE_MIME, self.tr("Roles"))
         self.hosts = PaletteList(HOST_MIME, self.tr("Hosts"))
+        self.presets = PaletteList(PRESET_MIME, self.tr("Presets"))
+        self._presets_title = SectionLabel(self.tr("Presets"))
+        self._presets_title.setToolTip(self.tr("A strategy with the replicas that it needs"))
         self._roles_title = SectionLabel(self.tr("Roles"))
         self._hosts_title = SectionLabel(self.tr("Hosts"))
         self.popup = CountPopup(self)
@@ -158,12 +165,23 @@ class Palette(QFrame):
         layout.addWidget(self._roles_title)
         layout.addWidget(self.roles)
         layout.addSpacing(12)
+        layout.addWidget(self._presets_title)
+        layout.addWidget(self.presets)
+        layout.addSpacing(12)
         layout.addWidget(self._hosts_title)
         layout.addWidget(self.hosts)
         layout.addStretch()
         self.search.textChanged.connect(self._filter)
         self.search.installEventFilter(self)
         self.roles.chosen.connect(lambda role, many: self.choose_role(role, many))
+        self.presets.chosen.connect(lambda kind, _: self.preset_chosen.emit(kind))
+        self.presets.put(
+            [(kind.value, strategy_name(kind), "") for kind in PRESETS],
+            [
+                preset_sentence(kind) + "\n" + self.tr("Click or Enter adds what the design lacks; or drag it.")
+                for kind in PRESETS
+            ],
+        )
         self.hosts.chosen.connect(lambda host, _: self.host_chosen.emit(host))
         self.popup.agreed.connect(self.role_chosen)
         theme().changed.connect(self._paint_icons)
@@ -219,6 +237,8 @@ class Palette(QFrame):
     def _paint_icons(self) -> None:
         for row in range(self.roles.count()):
             self.roles.item(row).setIcon(role_icon(str(self.roles.item(row).data(KEY))))
+        for row in range(self.presets.count()):
+            self.presets.item(row).setIcon(icon("topology"))
         unknown = self.tr("unknown")
         for row in range(self.hosts.count()):
             item = self.hosts.item(row)
@@ -241,9 +261,12 @@ class Palette(QFrame):
         assert match is not None
         return int(match[1] or 1), match[2].strip()
 
-    def _filter(self, _text: str) -> tuple[str, str]:
+    def _filter(self, _text: str) -> tuple[str, str, str]:
+        """The first role, preset and host with these letters."""
         _, letters = self._parted()
-        return self.roles.keep(letters), self.hosts.keep(letters)
+        presets = self.presets.keep(letters)
+        self._presets_title.setVisible(bool(presets))
+        return self.roles.keep(letters), presets, self.hosts.keep(letters)
 
     def eventFilter(self, watched: object, event: QEvent) -> bool:
         if isinstance(event, QKeyEvent) and event.type() == QEvent.Type.KeyPress:
@@ -251,7 +274,9 @@ class Palette(QFrame):
                 self._quick_add(bool(event.modifiers() & Qt.KeyboardModifier.ShiftModifier))
                 return True
             if event.key() == Qt.Key.Key_Down:
-                (self.roles if self.roles.isVisible() else self.hosts).setFocus(Qt.FocusReason.TabFocusReason)
+                shown = [rows for rows in (self.roles, self.presets, self.hosts) if rows.isVisible()]
+                if shown:
+                    shown[0].setFocus(Qt.FocusReason.TabFocusReason)
                 return True
         return False
 
@@ -259,11 +284,13 @@ class Palette(QFrame):
         count, letters = self._parted()
         if not letters:
             return
-        role, host = self._filter("")
+        role, preset, host = self._filter("")
         if role and count == 1:
             self.choose_role(role, many)
         elif role:
             self.role_chosen.emit(role, count)
+        elif preset:
+            self.preset_chosen.emit(preset)
         elif host:
             self.host_chosen.emit(host)
         else:

@@ -35,8 +35,8 @@ class PaletteStrip(QFrame):
         self.more.setIcon(icon("search"))
         self.more.setIconSize(QSize(PICTURE, PICTURE))
         self.more.setFixedSize(BUTTON, BUTTON)
-        self.more.setToolTip(self.tr("Show roles and hosts (A)"))
-        self.more.setAccessibleName(self.tr("Show roles and hosts"))
+        self.more.setToolTip(self.tr("Show roles, presets and hosts (A)"))
+        self.more.setAccessibleName(self.tr("Show roles, presets and hosts"))
         self.more.clicked.connect(self.open_wanted)
         self.roles = PaletteList(ROLE_MIME, self.tr("Roles"))
         self.roles.put(
@@ -77,7 +77,7 @@ class PaletteSide(QObject):
         self._page = page
         self.strip.open_wanted.connect(self.open)
         self.strip.role_chosen.connect(lambda role, many: palette.choose_role(role, many, self.strip.roles))
-        for rows in (palette.roles, palette.hosts):
+        for rows in (palette.roles, palette.presets, palette.hosts):
             rows.drag_begun.connect(self.shut)
         page.installEventFilter(self)
         palette.installEventFilter(self)

@@ -13,7 +13,6 @@ from torchyard_core.topology.model import StrategyKind
 from torchyard_gui.theme.icons import icon
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.topology.inspector.fields import ChoiceField
-from torchyard_gui.topology.inspector.strategy_group import kinds_for
 from torchyard_gui.topology.words import strategy_name, strategy_sentence
 from torchyard_gui.widgets.labels import ElidedLabel, label
 
@@ -31,7 +30,7 @@ class TopBar(QFrame):
         self.file = ElidedLabel(mode=Qt.TextElideMode.ElideMiddle)
         self.file.setProperty("role", "title")
         self.unsaved = label(role="small", ink="2")
-        self.strategy = ChoiceField([])
+        self.strategy = ChoiceField([(kind, strategy_name(kind)) for kind in StrategyKind])
         self.strategy.setAccessibleName(self.tr("Strategy"))
         self.strategy.setMinimumWidth(148)
         self.strategy.committed.connect(self.strategy_chosen)
@@ -67,7 +66,6 @@ class TopBar(QFrame):
     def show_plan(self, plan: Plan, hosts: tuple[HostFacts, ...]) -> None:
         """The strategy, and the GPUs that the design uses of those that are free."""
         kind = plan.topology.strategy.kind
-        self.strategy.set_choices([(other, strategy_name(other)) for other in kinds_for(kind)])
         self.strategy.set_values([kind])
         self.strategy.setToolTip(strategy_sentence(kind))
         self.gpus.setText(self._gpus(plan, hosts))

@@ -73,6 +73,18 @@ def strategy_sentence(kind: StrategyKind) -> str:
     return sentences[kind]
 
 
+def preset_sentence(kind: StrategyKind) -> str:
+    """What a preset adds to a design that has nothing yet."""
+    sentences = {
+        StrategyKind.ALL_REDUCE: tr("Four workers round a ring."),
+        StrategyKind.SANDBLASTER: tr("Four workers in step with two parameter servers."),
+        StrategyKind.REDUCTION_SERVER: tr("Four workers, and as many reducers as beat a ring: more than N²/(2(N−1))."),
+        StrategyKind.DOWNPOUR: tr("Two groups of two workers, each at its own pace, with two parameter servers."),
+        StrategyKind.HOGWILD: tr("Four workers that train apart and exchange with their neighbours."),
+    }
+    return sentences[kind]
+
+
 def named(names: Sequence[str]) -> str:
     """`worker-3`, or `3 replicas`; of one role `3 workers`."""
     if len(names) == 1:

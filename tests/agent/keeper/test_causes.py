@@ -63,6 +63,8 @@ def test_a_long_message_is_cut_to_one_line() -> None:
         ("torch.distributed.DistStoreError: Timed out after 31 seconds waiting for clients", True),
         ("ConnectionResetError: [Errno 104] Connection reset by peer", True),
         ("BrokenPipeError: [Errno 32] Broken pipe", True),
+        ("torchyard_roles.errors.PeerLost: ps-0 on 10.0.0.2 is gone: it closed the connection.", True),
+        ("torchyard_roles.errors.StoreLost: The run's join store at 10.0.0.1:4000 cannot be reached: timed out.", True),
         ("ValueError: bad batch", False),
         ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", False),
     ],
@@ -71,6 +73,27 @@ def test_what_a_peers_death_can_cause_is_told_apart(tmp_path: Path, said: str, c
     log = tmp_path / "log"
     log.write_text(f"Traceback (most recent call last):\n  File 'a'\n{said}\n")
     assert causes.of_exit(1, "", str(log)) == Cause(f"exited with 1: {said}", consequence)
+
+
+def test_a_peer_that_is_gone_is_known_without_a_traceback_too(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("step 8\ntorchyard_roles: reducer-1 on 10.0.0.2 is gone: it closed the connection.\n")
+    assert causes.of_exit(1, "", str(log)).consequence
+
+
+@pytest.mark.parametrize(
+    ("said", "curable"),
+    [
+        ("torchyard_roles.errors.UsageProblem: worker-1's model differs from the chief's: `w` is …", False),
+        ("torchyard_roles.errors.NotInThisVersion: The strategy 'x' is not in this version.", False),
+        ("torchyard_roles.errors.StoreTimeout: worker-1 did not call distribute() within 600 s.", True),
+        ("RuntimeError: UsageProblem", True),
+    ],
+)
+def test_what_a_script_is_told_of_itself_is_not_tried_again(tmp_path: Path, said: str, curable: bool) -> None:
+    log = tmp_path / "log"
+    log.write_text(f"Traceback (most recent call last):\n  File 'a'\n{said}\n")
+    assert causes.of_exit(1, "", str(log)).curable is curable
 
 
 def test_torchs_error_file_comes_before_the_log(tmp_path: Path) -> None:

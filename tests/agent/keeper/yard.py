@@ -213,6 +213,8 @@ class Yard:
         through: dict[str, Any] | None = None,
         joining: bool = True,
         notify: str | None = None,
+        carry: bool = False,
+        options: dict[str, Any] | None = None,
         **policy: Any,
     ) -> None:
         """`join` to the members, `start` to the primary, the first host.
@@ -233,12 +235,13 @@ class Yard:
         await primary.call(
             "start",
             members=[host.member for host in self.hosts.values()],
-            cluster={**CLUSTER, "run_id": self.run_id},
+            cluster={**CLUSTER, "run_id": self.run_id, "options": options or {}},
             replicas=list(replicas),
             policy={**patient, **policy},
             setup=setup or [],
             secrets={"TOKEN": "hush"},
             notify=notify,
+            carry=carry,
         )
 
     async def end(self, within_s: float = 20.0) -> dict[str, Any]:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import pytest
 
 from tests.core.examples import host, topology
+from torchyard_agent.protocol.contract import Contract
 from torchyard_agent.protocol.placeholders import NAMES, fill
 from torchyard_agent.protocol.shapes import RankShare, ReplicaShare
-from torchyard_core.launch.environment import Site, shares
+from torchyard_core.launch.environment import Site, blueprint, shares
 from torchyard_core.launch.plan import plan
 from torchyard_core.launch.ports import ports_needed
 from torchyard_core.topology.hosts import HostFacts
-from torchyard_core.topology.model import Topology
+from torchyard_core.topology.model import Program, Strategy, StrategyKind, Topology
+from torchyard_roles.environment import Options, read
 
 CHIEF = "{name: c, role: chief, replicas: 1}"
 WORKERS = "{name: w, role: worker, replicas: 2}"
@@ -38,6 +41,8 @@ TRAINERS_ONLY = (
     "TORCHELASTIC_RESTART_COUNT",
     "TORCHELASTIC_MAX_RESTARTS",
 )
+
+STORE = "10.0.0.1:4000"
 
 # Host number n is at 10.0.0.n, and holds ports from n000 on.
 HOSTS = [host("one", 8), host("two", 8), host("three")]
@@ -64,7 +69,7 @@ def launched(
         )
         for number, known in enumerate(hosts, 1)
     }
-    return {share["name"]: share for share in shares(planned, sites or made, "run-1", trial)}
+    return {share["name"]: share for share in shares(planned, sites or made, "run-1", trial, STORE)}
 
 
 def env(share: ReplicaShare, local_rank: int = 0) -> dict[str, str]:
@@ -229,18 +234,96 @@ def test_no_variable_of_the_user_s_can_break_the_contract() -> None:
     assert (found["RANK"], found["TORCHYARD_REPLICA"], found["CUDA_VISIBLE_DEVICES"]) == ("1", "worker-1", "")
 
 
+def torchyard_s(share: ReplicaShare) -> dict[str, str]:
+    return {name.removeprefix("TORCHYARD_"): value for name, value in env(share).items() if "TORCHYARD_" in name}
+
+
 def test_torchyard_s_own_variables() -> None:
-    found = env(launched(topology(CHIEF, WORKERS))["worker-1"])
-    assert {name: value for name, value in found.items() if name.startswith("TORCHYARD_")} == {
-        "TORCHYARD_RUN_ID": "run-1",
-        "TORCHYARD_REPLICA": "worker-1",
-        "TORCHYARD_ROLE": "worker",
-        "TORCHYARD_INDEX": "1",
-        "TORCHYARD_RUN_DIR": "/runs/three/outputs",
-        "TORCHYARD_RANK": "2",
-        "TORCHYARD_WORLD_SIZE": "3",
-        "TORCHYARD_STRATEGY": "all_reduce",
+    found = torchyard_s(launched(topology(CHIEF, WORKERS))["worker-1"])
+    options, peers = json.loads(found.pop("OPTIONS")), json.loads(found.pop("PEERS"))
+    assert found == {
+        "RUN_ID": "run-1",
+        "REPLICA": "worker-1",
+        "ROLE": "worker",
+        "INDEX": "1",
+        "RUN_DIR": "/runs/three/outputs",
+        "CHECKPOINTS": "/runs/three/outputs/checkpoints",
+        "RANK": "2",
+        "WORLD_SIZE": "3",
+        "STRATEGY": "all_reduce",
+        "GROUP": "0",
+        "GROUPS": "1",
+        "GROUP_RANK": "2",
+        "GROUP_SIZE": "3",
+        "GENERATION": "0",
+        "STORE": "10.0.0.1:4000",
     }
+    assert [trainer[0] for trainer in peers["trainers"]] == ["chief-0", "worker-0", "worker-1"]
+    assert all(isinstance(port, int) and ranks == 1 and group == 0 for _, _, port, ranks, group in peers["trainers"])
+    assert (options["kind"], options["push_every"], options["checkpoint_every_s"]) == ("all_reduce", 1, 600.0)
+
+
+def test_the_roles_read_all_options_that_a_topology_has() -> None:
+    """What the topology says of the strategy, `torchyard_roles` knows by the same names and with the same defaults."""
+    said = {name: field.default for name, field in Strategy.model_fields.items()}
+    said |= {name: Program.model_fields[name].default for name in ("checkpoint_every_s", "stop_grace_s")}
+    assert {**asdict(Options()), "kind": StrategyKind.NONE} == said
+    what = topology(WORKERS, SERVERS, strategy="{kind: downpour, push_every: 4, worker_groups: 2, on_nan: skip}")
+    options = read(env(launched(what)["ps-0"])).options
+    assert (options.kind, options.push_every, options.worker_groups, options.on_nan) == ("downpour", 4, 2, "skip")
+    assert options.stop_grace_s == 30.0
+
+
+def test_groups_of_an_asynchronous_strategy_count_their_own_ranks() -> None:
+    what = topology(
+        CHIEF, "{name: w, role: worker, replicas: 4}", SERVERS, strategy="{kind: downpour, worker_groups: 2}"
+    )
+    shares = launched(what)
+    read_by = {name: read(env(share)) for name, share in shares.items()}
+    places = {
+        name: (one.rank, one.group, one.groups, one.group_rank, one.group_size)
+        for name, one in read_by.items()
+        if one.trains
+    }
+    assert places == {
+        "chief-0": (0, 0, 2, 0, 3),
+        "worker-0": (1, 0, 2, 1, 3),
+        "worker-1": (2, 0, 2, 2, 3),
+        "worker-2": (3, 1, 2, 0, 2),
+        "worker-3": (4, 1, 2, 1, 2),
+    }
+    server = read_by["ps-0"]
+    assert (server.rank, server.groups, server.gang, read_by["worker-3"].gang) == (None, 2, "ps-0", "group-1")
+    assert [trainer.name for trainer in server.peers.in_group(1)] == ["worker-2", "worker-3"]
+    assert server.peers.ps[0].name == "ps-0"
+    assert server.store == "10.0.0.1:4000"
+
+
+def test_only_those_who_take_part_are_peers() -> None:
+    planned = plan(topology(WORKERS, SERVERS, strategy="{kind: sandblaster}"), HOSTS)
+    sites = {
+        name: Site(name, "", "/run", "python3", tuple(range(1, 1 + count)))
+        for name, count in ports_needed(planned).items()
+    }
+    cluster, replicas = blueprint(planned, sites, "run-1")
+    without = [replica for replica in replicas if replica["name"] != "worker-1"]
+    share = Contract(cluster, without, "10.0.0.1:4000").share(without[0], generation=2)
+    found = read(env(share))
+    assert [trainer.name for trainer in found.peers.trainers] == ["worker-0"]
+    assert (found.generation, found.group_size) == (2, 1)
+
+
+def test_strategy_none_has_no_store() -> None:
+    found = torchyard_s(launched(topology(WORKERS, strategy="{kind: none}"))["worker-0"])
+    assert "STORE" not in found
+    assert "PEERS" not in found
+    assert found["CHECKPOINTS"].endswith("/checkpoints")
+
+
+@pytest.mark.parametrize(("name", "folder"), [("digits", "digits"), ("a/../b", "a_.._b"), ("..", "__")])
+def test_a_shared_folder_has_one_for_each_run(name: str, folder: str) -> None:
+    what = topology(WORKERS, program="{script: a, checkpoint_dir: /shared/points/}").model_copy(update={"name": name})
+    assert torchyard_s(launched(what)["worker-0"])["CHECKPOINTS"] == f"/shared/points/{folder}-run-1"
 
 
 # CLUSTER_SPEC and TF_CONFIG

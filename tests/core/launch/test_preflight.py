@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torchyard_core.launch.preflight import Check, check_host, failed, not_there_yet
+from torchyard_core.launch.preflight import Check, check_host, failed
 from torchyard_core.topology.file import topology_from_text
 from torchyard_core.topology.model import Topology
 
@@ -64,12 +64,3 @@ def test_severity_is_a_colour() -> None:
     assert [line.severity for line in lines] == ["green", "amber", "red"]
     assert [line.to_event().get("warning") for line in lines] == [None, True, None]
     assert {"name", "host", "ok", "message"} < set(lines[0].to_event())
-
-
-def test_what_this_version_does_not_do_is_said() -> None:
-    assert not_there_yet(topology()) == []
-
-    [said] = not_there_yet(topology("{script: a.py, checkpoint_dir: /shared}"))
-
-    assert said.ok
-    assert "program.checkpoint_dir" in said.message

@@ -108,11 +108,50 @@ def test_a_strategy_without_what_it_needs(kind: str, needed: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "pool"), [("all_reduce", SERVERS), ("none", REDUCERS), ("hogwild", SERVERS), ("hogwild", REDUCERS)]
+    ("kind", "pool", "severity"),
+    [
+        ("all_reduce", SERVERS, "error"),
+        ("hogwild", SERVERS, "error"),
+        ("hogwild", REDUCERS, "error"),
+        ("none", REDUCERS, "warning"),
+    ],
 )
-def test_a_pool_that_the_strategy_does_not_use(kind: str, pool: str) -> None:
+def test_a_pool_that_the_strategy_does_not_use(kind: str, pool: str, severity: str) -> None:
     [line] = problems(WORKERS, pool, strategy=f"{{kind: {kind}}}")
-    assert line.startswith("6: warning strategy-ignores pool ")
+    assert line.startswith(f"6: {severity} strategy-ignores pool ")
+
+
+def test_a_surplus_pool_is_told_what_to_do_with_it() -> None:
+    [line] = problems(WORKERS, SERVERS, REDUCERS, strategy="{kind: downpour}")
+    assert line == (
+        "7: error strategy-ignores pool `r` has nothing to do: downpour uses no reducer. "
+        "Remove it, or set strategy.kind to reduction_server"
+    )
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        "{kind: sandblaster, backup_workers: 1}",
+        "{kind: downpour, worker_groups: 2, push_every: 4, max_staleness: 3, warm_start_steps: 9}",
+    ],
+)
+def test_a_strategy_with_the_servers_that_it_needs(strategy: str) -> None:
+    assert problems(WORKERS, SERVERS, strategy=strategy) == []
+
+
+def test_hogwild_and_reduction_server_with_what_they_need() -> None:
+    assert problems(WORKERS, strategy="{kind: hogwild, sync_every: 2, worker_groups: 2}") == []
+    assert problems(WORKERS, REDUCERS, strategy="{kind: reduction_server}") == []
+
+
+def test_a_lone_worker_has_nothing_to_reduce() -> None:
+    lone = "{name: w, role: worker, replicas: 1}"
+    [line] = problems(lone, REDUCERS, strategy="{kind: reduction_server}")
+    assert line.startswith("3: error strategy-counts reduction_server sums the gradients of 2 workers or more")
+    assert (
+        problems("{name: w, role: worker, replicas: 1, gpus: 2}", REDUCERS, strategy="{kind: reduction_server}") == []
+    )
 
 
 def test_another_framework_s_servers_are_its_own_affair() -> None:
@@ -131,7 +170,17 @@ def test_counts_that_cannot_be(strategy: str, line: str) -> None:
     assert problems(WORKERS, SERVERS, strategy=strategy) == [f"3: error strategy-counts {line}"]
 
 
-@pytest.mark.parametrize("setting", ["worker_groups: 2", "backup_workers: 1", "warm_start_steps: 5"])
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "worker_groups: 2",
+        "backup_workers: 1",
+        "warm_start_steps: 5",
+        "push_every: 2",
+        "max_staleness: 1",
+        "sync_every: 1",
+    ],
+)
 def test_settings_of_other_strategies(setting: str) -> None:
     [line] = problems(WORKERS, strategy=f"{{kind: all_reduce, {setting}}}")
     assert line.startswith("3: warning strategy-ignores")

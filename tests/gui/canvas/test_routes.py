@@ -9,8 +9,9 @@ from itertools import combinations, pairwise
 import pytest
 
 from torchyard_gui.canvas.boxes import Box
-from torchyard_gui.canvas.edge_item import PORT, arrows
+from torchyard_gui.canvas.edge_item import arrows
 from torchyard_gui.canvas.layout import Grid, arrange
+from torchyard_gui.canvas.ports import PORT
 from torchyard_gui.canvas.routes import Hop, loop
 
 APART = 7

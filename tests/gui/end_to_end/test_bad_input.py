@@ -62,9 +62,9 @@ def card_says(person: Person, name: str) -> str:
         ("pools:\n  - {name: w, role: worker, replicas: 1}\nprogram: {script: tran.py}", "tran.py"),
         ("pools:\n  - {name: w, role: worker, replicas: 1, hosts: [gpu-x]}\nprogram: {script: train.py}", "gpu-x"),
         (
-            "strategy: {kind: downpour}\npools:\n  - {name: w, role: worker, replicas: 1}\n"
+            "strategy: {kind: hogwild}\npools:\n  - {name: w, role: worker, replicas: 1}\n"
             "  - {name: s, role: ps, replicas: 1}\nprogram: {script: train.py}",
-            "downpour.*cannot be run yet",
+            "has nothing to do: hogwild uses no ps",
         ),
     ],
 )

@@ -172,6 +172,34 @@ def test_the_example_trains_to_its_end_and_its_files_come_home(window: Window, t
     assert len(logs) >= 3
 
 
+def test_an_ended_run_is_restarted_from_its_page_and_the_new_one_is_shown(window: Window, tmp_path: Path) -> None:
+    file = topology(
+        tmp_path / "short",
+        """
+        pools:
+          - {name: workers, role: worker, replicas: 2, placement: spread}
+        program: {script: short.py}
+        """,
+        short_py="print('done')\n",
+    )
+    window.launch(read_topology(file))
+    window.wait_started()
+    page = window.page
+    window.wait(lambda: page.feed is not None and page.feed.picture.is_over)
+    first = window.started[0]
+    assert page.actions_.restart.isEnabled()
+    assert not page.actions_.stop.isEnabled()
+
+    page.actions_.restart.trigger()
+
+    window.wait(lambda: page.feed is not None and page.feed.run.run_id != first and page.feed.picture.is_over)
+    assert page.feed is not None
+    assert page.feed.picture.state == "succeeded"
+    noted = window.runs.history.load(page.feed.run.run_id)
+    assert noted is not None
+    assert noted.restarted_from == first
+
+
 def test_a_script_that_fails_has_its_cause_on_the_page(window: Window, tmp_path: Path) -> None:
     file = topology(
         tmp_path / "bad",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import math
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from torchyard_core.launch.run_id import as_utc
 from torchyard_core.launch.start import planned_replicas
 from torchyard_core.topology.file import dump
 from torchyard_core.topology.hosts import HostFacts
+from torchyard_core.topology.model import Topology
 from torchyard_gui.bridge.fleet_model import FleetModel
 from torchyard_gui.bridge.runs_model import RunsModel
 
@@ -91,13 +92,15 @@ class Acting:
         *pools: str,
         name: str = "digits",
         run_id: str = "20251009-101010-acted",
+        design: Topology | None = None,
     ):
+        """`design`: another topology than one of `pools`."""
         pools = pools or (
             "{name: chief, role: chief, replicas: 1, gpus: 1}",
             "{name: workers, role: worker, replicas: 3, gpus: 1}",
         )
         self.facts = tuple(hosts)
-        self.topology = topology(*pools)
+        self.topology = design or topology(*pools)
         self.plan: Plan = plan(self.topology, self.facts)
         self.name, self.run_id = name, run_id
         self.links = {facts.name: ActingLink(self, facts.name) for facts in self.facts}
@@ -240,8 +243,17 @@ class Acting:
         self.play("run_ended", at + 0.1, **last, timings={"started_s": 1.5, "first_step_s": 2.0, "ended_s": at})
         self.alive = False
 
-    def sample(self, name: str, at: float, *, loss: float, use: float = 92.0, slow: str = "") -> dict[str, Any]:
-        """What a host measures `at` seconds after the beginning."""
+    def sample(
+        self,
+        name: str,
+        at: float,
+        *,
+        loss: float,
+        use: float = 92.0,
+        slow: str = "",
+        step: Mapping[str, float] | None = None,
+    ) -> dict[str, Any]:
+        """What a host measures `at` seconds after the beginning. `step`: what its trainers tell of a step besides."""
         own = self.plan.on_host(name)
         key = {replica.name: f"{self.run_id}/{replica.name}" for replica in own}
         jitter = self.random.uniform
@@ -267,6 +279,7 @@ class Acting:
                 "loss": loss + jitter(-0.01, 0.01),
                 "throughput": 74 + jitter(-3, 3),
                 "compute_s": 0.9 if replica.name == slow else 0.5,
+                **(step or {}),
             }
             for replica in own
             if replica.trains

@@ -9,7 +9,7 @@ from PySide6.QtTest import QTest
 
 from tests.gui.runs.acting import BEGAN, Acting
 from tests.gui.runs.test_run_picture import picture_of, tell
-from torchyard_gui.bridge.run_parts import Waiting, waiting_in
+from torchyard_gui.bridge.run_parts import Waiting, waiting_for
 from torchyard_gui.canvas import words as canvas_words
 from torchyard_gui.canvas.content import racks_of
 from torchyard_gui.runs.needs_you import needs_of
@@ -52,15 +52,17 @@ def lose_gpu_b(run: Acting, at: float = 20.0) -> float:
     run.play("gang_restart", at + 1, gang="trainers", generation=1, cause=LOST)
     run.play("run_state", at + 1, state="restarting", reason=LOST)
     wait = f"{LOST}; waiting up to 600 s for gpu-b to come back"
-    run.play("run_state", at + 2, state="restarting", reason=wait)
-    return BEGAN + at + 2 + 600
+    until = BEGAN + at + 2 + 600
+    told = {"hosts": ["gpu-b"], "until": until, "cause": LOST}
+    run.play("run_state", at + 2, state="restarting", reason=wait, waiting_for=told)
+    return until
 
 
-def test_what_a_run_waits_for_is_read_from_its_reason() -> None:
-    assert waiting_in("gpu-b was lost: x; waiting up to 60 s for gpu-b and gpu-c to come back", 100.0) == Waiting(
-        "gpu-b was lost: x", "gpu-b and gpu-c", 160.0
-    )
-    assert waiting_in(CAUSE, 100.0) is None
+def test_what_a_run_waits_for_is_told_apart_from_its_reason() -> None:
+    told = {"hosts": ["gpu-b", "gpu-c"], "until": "1970-01-01T00:02:40.000Z", "cause": "gpu-b was lost: x"}
+    assert waiting_for(told) == Waiting("gpu-b was lost: x", "gpu-b and gpu-c", 160.0)
+    assert waiting_for(None) is None
+    assert waiting_for({**told, "until": "soon"}) is None
 
 
 def test_a_restart_is_told_with_its_cause_and_then_is_over() -> None:

@@ -11,9 +11,10 @@ from pytestqt.qtbot import QtBot
 
 from tests.gui.topology.conftest import DIGITS
 from tests.gui.topology.driving import CONTROL, Driver
-from torchyard_core.topology.model import Launcher, Role
+from torchyard_core.topology.model import Launcher, ReductionOrder, Role, Strategy, StrategyKind
 from torchyard_gui.topology.inspector.fields import ChoiceField, LineField, LinesField
 from torchyard_gui.topology.inspector.lines_field import PairsField
+from torchyard_gui.topology.inspector.strategy_group import USES
 
 
 def test_it_says_what_is_selected(digits: Driver) -> None:
@@ -258,18 +259,53 @@ def test_an_empty_working_folder_sends_nothing(digits: Driver) -> None:
 
 def test_the_strategy_is_chosen_with_a_sentence(digits: Driver) -> None:
     strategy = digits.page.inspector.strategy
-    assert [strategy.kind.itemText(row) for row in range(strategy.kind.count())] == ["None", "All-reduce"]
+    assert [strategy.kind.itemText(row) for row in range(strategy.kind.count())] == [
+        "None", "All-reduce", "Sandblaster", "Reduction server", "Downpour", "Hogwild",
+    ]  # fmt: skip
     digits.pick(strategy.kind, "None")
     assert digits.value.strategy.kind == "none"
     assert digits.page.bar.strategy.currentText() == "None"
     assert strategy._sentence.text().startswith("The script keeps its parameters in step itself")
 
 
-def test_a_strategy_that_cannot_be_run_yet_is_shown_and_said(digits: Driver) -> None:
+@pytest.mark.parametrize("kind", list(StrategyKind))
+def test_a_strategys_settings_are_there_with_a_sentence_each_and_no_others(digits: Driver, kind: StrategyKind) -> None:
+    digits.page.editor.set_strategy("kind", kind.value, "strategy")
+    rows = digits.page.inspector.strategy.group.rows
+    shown = {key for key, row in rows.items() if row.isVisible()}
+    assert shown == {"kind", *USES.get(kind, ())}
+    assert all(rows[key].note.text() for key in shown - {"kind"})
+    ignored = [problem for problem in digits.page.problems.problems if problem.code == "strategy-ignores"]
+    assert ignored == []
+
+
+def test_every_setting_is_some_strategys() -> None:
+    assert {key for keys in USES.values() for key in keys} | {"kind"} == set(Strategy.model_fields)
+
+
+def test_a_setting_is_typed_or_chosen_and_taken_back(digits: Driver) -> None:
     digits.page.editor.set_strategy("kind", "downpour", "strategy")
-    strategy = digits.page.inspector.strategy
-    assert strategy.group.rows["push_every"].isVisible()
-    assert not strategy.group.rows["sync_every"].isVisible()
-    assert "not be run yet" in strategy._sentence.text()
-    digits.fill(strategy.group, "push_every", "3")
-    assert digits.value.strategy.push_every == 3
+    group = digits.page.inspector.strategy.group
+    digits.fill(group, "max_staleness", "3")
+    order = group.field("reduction_order")
+    assert isinstance(order, ChoiceField)
+    digits.pick(order, "as they come")
+    assert digits.value.strategy.max_staleness == 3
+    assert digits.value.strategy.reduction_order is ReductionOrder.ARRIVAL
+    digits.on_canvas()
+    digits.keys(Qt.Key.Key_Z, CONTROL)
+    assert digits.value.strategy.reduction_order is ReductionOrder.RANK
+
+
+def test_what_the_exchange_costs_is_worked_out_for_the_design(digits: Driver) -> None:
+    sums = digits.page.inspector.strategy.sums
+    assert sums.text() == "5 trainers round a ring: a step's exchange takes about 1.6·M/B."
+    digits.page.editor.remove(["chief-0"])
+    digits.page.editor.set_strategy("kind", "reduction_server", "strategy")
+    assert not sums.isVisible(), "there are no reducers yet"
+    digits.page.editor.add(Role.REDUCER, 2)
+    digits.page.editor.select(())
+    assert sums.text() == (
+        "4 trainers, 2 reducers: mixed, about 1.2·M/B; the ring takes 1.5, reducers alone 2. "
+        "Reducers alone beat the ring from 3 on."
+    )

@@ -14,10 +14,11 @@ from torchyard_gui.canvas.scene import TopologyScene
 
 ROLE_MIME = "application/x-torchyard-role"
 HOST_MIME = "application/x-torchyard-host"
+PRESET_MIME = "application/x-torchyard-preset"
 
 
 def carried(data: QMimeData, kind: str) -> str:
-    """The role or host in a drag, else ""."""
+    """The role, host or preset in a drag, else ""."""
     return bytes(data.data(kind).data()).decode("utf-8", "replace") if data.hasFormat(kind) else ""
 
 

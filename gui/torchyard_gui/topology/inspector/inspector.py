@@ -116,13 +116,15 @@ class Inspector(QFrame):
         count = sum(pool.replicas for pool in value.pools)
         self.badge.hide()
         self.title.setText(self.tr("Design"))
-        self.subtitle.setText(
-            self.tr("{replicas} replicas in {pools} pools").format(replicas=count, pools=len(value.pools))
-            if count != 1
-            else self.tr("1 replica")
-        )
+        if count == 1:
+            said = self.tr("1 replica")
+        elif len(value.pools) == 1:
+            said = self.tr("{replicas} replicas in 1 pool").format(replicas=count)
+        else:
+            said = self.tr("{replicas} replicas in {pools} pools").format(replicas=count, pools=len(value.pools))
+        self.subtitle.setText(said)
         self.design.show_blocks([value])
-        self.strategy.show_strategy(value.strategy)
+        self.strategy.show_topology(value)
         self.program.show_program(value.program)
 
     def _show_replicas(self, chosen: Sequence[str], plan: Plan) -> None:

@@ -1,0 +1,55 @@
+"""Whose checkpoint it is: what model and optimizer look like, without their values."""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+from typing import Any
+
+import torch
+
+
+def fingerprint(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """As JSON: names, dtypes and shapes of what the model saves; the optimizer's class and its groups' sizes."""
+    groups = [len(group["params"]) for group in optimizer.param_groups]
+    return {"entries": entries(model), "optimizer": type(optimizer).__name__, "groups": groups}
+
+
+def entries(model: torch.nn.Module) -> list[list[Any]]:
+    """[name, dtype, shape] of each tensor that the model saves."""
+    return [
+        [name, str(value.dtype).replace("torch.", ""), list(value.shape)]
+        for name, value in model.state_dict().items()
+        if isinstance(value, torch.Tensor)
+    ]
+
+
+def first_difference(saved: Any, now: dict[str, Any]) -> str:
+    """Half a sentence on where a checkpoint's fingerprint leaves this model's; empty where they agree."""
+    if not isinstance(saved, dict):
+        return "it does not say of which model it is"
+    difference = first_other_entry(saved, now["entries"])
+    if difference:
+        return difference
+    if saved.get("optimizer") != now["optimizer"]:
+        return f"its optimizer is {saved.get('optimizer')}, and here it is {now['optimizer']}"
+    if saved.get("groups") != now["groups"]:
+        return f"its optimizer's groups have {saved.get('groups')} parameters, and here they have {now['groups']}"
+    return ""
+
+
+def first_other_entry(saved: Any, now: list[list[Any]]) -> str:
+    """The same for the model alone: who evaluates has no optimizer."""
+    for there, here in zip_longest(saved.get("entries", []), now):
+        if there == here:
+            continue
+        if there is None:
+            return f"it has no {_described(here)}, which the model has"
+        if here is None:
+            return f"it has {_described(there)}, which the model has not"
+        return f"it has {_described(there)} where the model has {_described(here)}"
+    return ""
+
+
+def _described(entry: Any) -> str:
+    name, dtype, shape = entry
+    return f"{name} ({dtype}, {'×'.join(map(str, shape)) or 'a number'})"

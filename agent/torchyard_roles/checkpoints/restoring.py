@@ -1,0 +1,185 @@
+"""Going on from the newest complete checkpoint: the chief reads it, and all ranks of its group get the same.
+
+What a script does before its loop is done again in a resumed run, and so is what it does at the end of epochs that
+were finished long ago (`scheduler.step()`). So what such code changes is put right twice: as soon as it is known, and
+once more at the *resume point*, right before the first batch that is new.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from torchyard_roles import devices
+from torchyard_roles.checkpoints import files, parts, sharing
+from torchyard_roles.checkpoints.fingerprint import first_difference
+from torchyard_roles.checkpoints.saving import say
+from torchyard_roles.environment import Environment
+from torchyard_roles.errors import UsageProblem
+
+if TYPE_CHECKING:
+    from torchyard_roles.sharding import ShareLoader
+    from torchyard_roles.store import JoinStore
+
+
+class Resumed:
+    """What a run goes on from."""
+
+    def __init__(self, step: int, optimizer: Any, extra: dict[str, Any], part: dict[str, Any] | None) -> None:
+        self.step = step
+        self.stateful: dict[str, Any] = extra.get("stateful", {})
+        place = part if part is not None else extra
+        self.positions: list[dict[str, Any]] = place.get("loaders", [])
+        self.active: int = place.get("active", 0)
+        self._optimizer_state = optimizer
+        self._groups: list[dict[str, Any]] = []
+        self._random = part["random"] if part is not None else None
+
+    @property
+    def waits_for_loader(self) -> bool:
+        """Whether a loader of the cluster's will say where the new data begins."""
+        return self.active < len(self.positions) and self.positions[self.active]["begun"] > 0
+
+    def into(self, optimizer: torch.optim.Optimizer, device: torch.device) -> None:
+        """The optimizer's own state. Its groups' learning rates and the like wait for the resume point: until then
+        they are what the script makes them, so that a scheduler which it builds now finds what it expects."""
+        state, self._optimizer_state = self._optimizer_state, None
+        if state is None:
+            return
+        script = [_settings(group) for group in optimizer.param_groups]
+        optimizer.load_state_dict(state)
+        devices.move_optimizer(optimizer, device)
+        self._groups = [_settings(group) for group in optimizer.param_groups]
+        for group, settings in zip(optimizer.param_groups, script):
+            group.update(settings)
+
+    def finish(self, optimizer: torch.optim.Optimizer, stateful: dict[str, Any], device: torch.device) -> None:
+        """The resume point: learning rates, the objects of checkpoint(), and last the random numbers."""
+        for group, settings in zip(optimizer.param_groups, self._groups):
+            for name, value in settings.items():
+                if isinstance(value, torch.Tensor) and isinstance(group.get(name), torch.Tensor):
+                    group[name].copy_(value)  # a compiled or captured step reads this very tensor
+                else:
+                    group[name] = value
+        for name, each in stateful.items():
+            if name in self.stateful:
+                each.load_state_dict(self.stateful[name])
+        if self._random is not None:
+            parts.set_random_state(self._random, device)
+
+    def place(self, number: int, loader: ShareLoader, resumed: Any) -> None:
+        """Have the script's `number`th loader go on where it was. `resumed` is called there for the one that is on."""
+        if number < len(self.positions):
+            loader.go_on_from(self.positions[number], resumed if number == self.active else _nothing)
+
+
+def restore(
+    root: Path,
+    environment: Environment,
+    store: JoinStore | None,
+    size: int,
+    fingerprint: dict[str, Any],
+    model: torch.nn.Module,
+    device: torch.device,
+) -> Resumed | None:
+    """Bring the newest complete checkpoint into `model`; None where there is none, and all starts afresh.
+
+    A call that the whole group makes together: the others wait here until the first rank has read it. Groups without
+    the chief go on from their own parts, and their model is what the servers have. Raises UsageProblem, on all ranks
+    alike, for another model's checkpoint.
+    """
+    first = size == 1 or environment.group_rank == 0
+    is_chief = environment.trains and environment.rank == 0
+    found: files.Checkpoint | None = None
+    word: bytes | None = None
+    who = f"{environment.replica or environment.name}.{environment.local_rank}"
+    if first:
+        said: dict[str, Any] = {}
+        if is_chief:
+            found, contents = _newest(root, fingerprint, said)
+        elif environment.group > 0:
+            said = {"step": max(files.part_steps(root, who), default=None)}
+        word = json.dumps(said).encode()
+    connected = sharing.is_connected(size)
+    if connected:
+        word = sharing.from_first(word, device)
+    elif size > 1 and store is not None:
+        word = sharing.word_from_first(word, store, f"resume/{environment.gang}/{environment.generation}")
+    heard = json.loads(word or b"{}")
+    if "error" in heard:
+        raise UsageProblem(heard["error"], heard["hint"])
+    step = heard.get("step")
+    if step is None:
+        return None
+    optimizer: Any = None
+    extra: dict[str, Any] = {}
+    if "epoch" in heard:  # the chief's group
+        if found is not None:
+            model.load_state_dict(contents.pop("model.pt"))
+        if connected:
+            raw = [_bytes_of(found, name) if found is not None else None for name in ("optimizer.pt", "extra.pt")]
+            optimizer, extra = (_load(sharing.from_first(each, device)) for each in raw)
+        elif found is not None:
+            optimizer, extra = contents["optimizer.pt"], contents["extra.pt"]
+        else:
+            extra = _own_extra(root, step)
+    part = files.read_part(root, who, step)
+    if part is None:
+        say(f"{who} has saved no part of its own at step {step}: it goes on with new random numbers.")
+    if is_chief:
+        say(f"resumed from {root / files.name_of(step)}: {step} steps, {heard['epoch']} epochs done.")
+    return Resumed(step, optimizer, extra, part)
+
+
+def _newest(
+    root: Path, fingerprint: dict[str, Any], said: dict[str, Any]
+) -> tuple[files.Checkpoint | None, dict[str, Any]]:
+    """The newest that can be read whole, with its contents; what there is to tell the others goes into `said`."""
+    for step in files.steps(root):
+        try:
+            found = files.read(root, step)
+            difference = first_difference(found.about.get("fingerprint"), fingerprint)
+            if difference:
+                said["error"] = f"The checkpoint {found.folder} is another model's: {difference}."
+                said["hint"] = "Name another program.checkpoint_dir, move this folder away, or train its model."
+                return None, {}
+            contents = {name: found.load(name) for name in files.FILES}
+        except files.Damaged as damage:
+            say(f"the checkpoint {root / files.name_of(step)} is passed over: {damage}.")
+            continue
+        said.update(step=step, epoch=found.about.get("epoch", 0))
+        return found, contents
+    return None, {}
+
+
+def _own_extra(root: Path, step: int) -> dict[str, Any]:
+    """Where the group is no torch world, each rank reads the chief's folder where it sees it."""
+    try:
+        extra = files.read(root, step).load("extra.pt")
+    except files.Damaged:
+        return {}
+    return extra if isinstance(extra, dict) else {}
+
+
+def _bytes_of(found: files.Checkpoint, name: str) -> bytes:
+    return (found.folder / name).read_bytes()
+
+
+def _load(data: bytes) -> Any:
+    return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+
+
+def _settings(group: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: value.clone() if isinstance(value, torch.Tensor) else value
+        for name, value in group.items()
+        if name != "params"
+    }
+
+
+def _nothing() -> None:
+    pass

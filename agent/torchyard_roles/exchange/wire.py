@@ -1,0 +1,354 @@
+"""One authenticated connection between two processes of a run, over which tensors travel.
+
+Both ends prove that they know the exchange key (`torchyard_agent.protocol.frames`). Then every message is a header, a
+JSON object in a frame under a MAC, and the raw bytes of at most one tensor right behind it, written from and into the
+tensor's own memory. Nothing is unpickled, and the header's size and dtype are compared with the tensor that is to
+take the bytes before one of them is received. The bytes themselves are neither sealed nor secret.
+
+A peer whose host is gone without a word is noticed within 10 s (DEAD_AFTER_S), be the connection idle or not. The
+kernel counts a receiver that leaves its window full for so long as dead too: whoever is sent something keeps reading,
+and senders bound what they send by credit.
+
+Measured on loopback: 2.4 GB/s in one direction, in chunks of 1 MiB.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import socket
+import threading
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from torchyard_agent.protocol import frames
+from torchyard_roles.errors import PeerLost, ProtocolError
+from torchyard_roles.places import Place as Peer
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Connection", "Peer", "dtype_name", "listen"]
+
+MAX_HEADER = 64 * 1024
+"""Bytes of a header. What is longer, such as a model's fingerprint, is sent as a tensor of uint8."""
+DEAD_AFTER_S = 7
+PROBE_EVERY_S = 2
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 0.5
+ONE_ATTEMPT_S = 5.0
+DRAIN_S = 2.0
+NO_PROOF = bytes(frames.PROOF_BYTES)
+"""What a listener says to a caller without the key, so that it need not try again."""
+
+
+def listen(address: str, port: int, backlog: int = 128) -> socket.socket:
+    """A listening socket on a port that the keeper holds bound for this replica (or on a free one with port 0)."""
+    listener = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((address, port))
+        listener.listen(backlog)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+class Connection:
+    """One end. Any thread may send; one thread at a time receives.
+
+    Every method raises PeerLost where the other end is gone (or close() was called here), and ProtocolError for what
+    cannot be. `sent_bytes` and `received_bytes` count headers too, but neither handshake nor TCP's own.
+    """
+
+    def __init__(self, sock: socket.socket, codec: frames.FrameCodec, peer: str, host: str) -> None:
+        """For connect() and accept(), which prove both ends first."""
+        self.peer = peer
+        self.host = host
+        self.sent_bytes = 0
+        self.received_bytes = 0
+        self._socket = sock
+        self._codec = codec
+        self._sending = threading.Lock()
+        self._closed = False
+        self._pending: tuple[int, str] | None = None  # of the payload that follows the last header
+
+    @classmethod
+    def connect(
+        cls, peer: Peer, key: bytes, introduction: dict[str, Any], deadline_s: float
+    ) -> tuple[Connection, dict[str, Any]]:
+        """A connection to `peer`, and its answer to the introduction (which should have "name": who calls).
+
+        Tries again until the deadline while nobody listens there. Raises PeerLost after it, and ProtocolError at once
+        where the listener has another key or refuses the introduction.
+        """
+        deadline = time.monotonic() + deadline_s
+        pause = FIRST_PAUSE_S
+        while True:
+            try:
+                return cls._call(peer, key, introduction, deadline)
+            except (OSError, PeerLost) as error:
+                why = error.why if isinstance(error, PeerLost) else _reason(error)
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise PeerLost(peer.name, peer.address, why)
+            time.sleep(min(pause, left))
+            pause = min(pause * 2, LONGEST_PAUSE_S)
+
+    @classmethod
+    def _call(
+        cls, peer: Peer, key: bytes, introduction: dict[str, Any], deadline: float
+    ) -> tuple[Connection, dict[str, Any]]:
+        left = max(0.1, deadline - time.monotonic())
+        sock = socket.create_connection((peer.address, peer.port), timeout=min(left, ONE_ATTEMPT_S))
+        try:
+            sock.settimeout(frames.HANDSHAKE_DEADLINE_S)
+            _tune(sock)
+            hello = _exactly(sock, frames.HELLO_BYTES)
+            nonce = frames.new_nonce()
+            sock.sendall(frames.answer(key, hello, nonce))
+            proof = _exactly(sock, frames.PROOF_BYTES)
+            if proof == NO_PROOF:
+                raise ProtocolError(f"{peer.name} on {peer.address} refused this process: it has another key.")
+            frames.verify(key, hello, nonce, proof)
+            connection = cls(sock, frames.FrameCodec(key, hello, nonce, is_caller=True), peer.name, peer.address)
+            connection.send(introduction)
+            answer = connection.receive()
+            sock.settimeout(None)
+        except frames.AuthenticationError as error:
+            sock.close()
+            raise ProtocolError(f"{peer.name} on {peer.address} was refused: {error}.") from None
+        except BaseException:
+            sock.close()
+            raise
+        if "refused" in answer:
+            connection.close()
+            raise ProtocolError(str(answer["refused"]))
+        return connection, answer
+
+    @classmethod
+    def accept(cls, sock: socket.socket, key: bytes) -> tuple[Connection, dict[str, Any]]:
+        """The listener's end of a socket that accept() of a listening one gave, and the caller's introduction.
+
+        Takes at most 5 s; a caller without the key is refused with a ProtocolError, and its socket closed. What
+        comes next from here is answer() or refuse().
+        """
+        host = str(sock.getpeername()[0]) if sock.family != socket.AF_UNIX else "this host"
+        deadline = time.monotonic() + frames.HANDSHAKE_DEADLINE_S
+        try:
+            _tune(sock)
+            hello = frames.hello(frames.new_nonce())
+            sock.settimeout(frames.HANDSHAKE_DEADLINE_S)
+            sock.sendall(hello)
+            answer = _exactly(sock, frames.ANSWER_BYTES, deadline)
+            try:
+                proof = frames.accept(key, hello, answer)
+            except frames.AuthenticationError:
+                sock.sendall(NO_PROOF)
+                raise
+            sock.sendall(proof)
+            codec = frames.FrameCodec(key, hello, answer[: frames.NONCE_BYTES], is_caller=False)
+            connection = cls(sock, codec, "a caller", host)
+            sock.settimeout(max(0.1, deadline - time.monotonic()))
+            introduction = connection.receive()
+            sock.settimeout(None)
+        except (frames.AuthenticationError, OSError) as error:
+            sock.close()
+            raise ProtocolError(f"A caller from {host} was refused: {_reason(error)}.") from None
+        except BaseException:
+            sock.close()
+            raise
+        connection.peer = str(introduction.get("name", connection.peer))
+        return connection, introduction
+
+    def answer(self, answer: dict[str, Any]) -> None:
+        """Take the caller in: its connect() returns this."""
+        self.send(answer)
+
+    def refuse(self, sentence: str) -> None:
+        """Send the caller away: its connect() raises a ProtocolError with this sentence."""
+        try:
+            self.send({"refused": sentence})
+        finally:
+            self.close()
+
+    def send(self, header: dict[str, Any], payload: torch.Tensor | None = None) -> None:
+        """Send a header, and the tensor's bytes behind it; returns when the kernel has taken them all.
+
+        `payload` is contiguous and on the CPU; "bytes" and "dtype" are added to the header for it.
+        """
+        parts: list[bytes | memoryview] = []
+        if payload is not None:
+            view = _memory(payload)
+            header = {**header, "bytes": len(view), "dtype": dtype_name(payload.dtype)}
+            parts.append(view)
+        text = json.dumps(header, separators=(",", ":")).encode()
+        if len(text) > MAX_HEADER:
+            raise ProtocolError(f"A header of {len(text)} bytes is over the limit of {MAX_HEADER}.")
+        with self._sending:
+            parts.insert(0, self._codec.seal(text))
+            try:
+                self.sent_bytes += _send_all(self._socket, parts)
+            except OSError as error:
+                raise self._lost(error) from None
+
+    def receive(self) -> dict[str, Any]:
+        """The next header. Where it has "bytes", receive_into() or discard() must follow."""
+        if self._pending is not None:
+            raise RuntimeError("the payload of the last header was not received")
+        try:
+            length, mac = self._codec.open_header(_exactly(self._socket, frames.HEADER.size))
+            if length > MAX_HEADER:
+                raise ProtocolError(f"{self.peer} sent a header of {length} bytes, over the limit of {MAX_HEADER}.")
+            text = self._codec.open_payload(mac, _exactly(self._socket, length))
+            header = json.loads(text)
+        except OSError as error:
+            raise self._lost(error) from None
+        except (frames.AuthenticationError, ValueError) as error:
+            raise ProtocolError(f"{self.peer} on {self.host} sent what is no header: {error}.") from None
+        if not isinstance(header, dict):
+            raise ProtocolError(f"{self.peer} on {self.host} sent a header that is no JSON object.")
+        self.received_bytes += frames.HEADER.size + length
+        size = header.get("bytes")
+        if size is not None:
+            if not isinstance(size, int) or size < 0:
+                raise ProtocolError(f"{self.peer} on {self.host} announced {size!r} bytes.")
+            self._pending = size, str(header.get("dtype", ""))
+        return header
+
+    def receive_into(self, tensor: torch.Tensor) -> None:
+        """Receive the payload of the last header into the tensor's own memory (contiguous, on the CPU).
+
+        Raises ProtocolError, with nothing received, where size or dtype is another than the tensor's.
+        """
+        size, dtype = self._pending or (0, "none")
+        view = _memory(tensor)
+        if size != len(view) or dtype != dtype_name(tensor.dtype):
+            raise ProtocolError(
+                f"{self.peer} on {self.host} announced {size} bytes of {dtype}, "
+                f"but {len(view)} bytes of {dtype_name(tensor.dtype)} belong there."
+            )
+        self._read(view)
+
+    def discard(self) -> None:
+        """Receive the payload of the last header, if it has one, into nothing."""
+        size, _ = self._pending or (0, "")
+        scratch = memoryview(bytearray(min(size, 1 << 20)))
+        while size:
+            part = scratch[: min(size, len(scratch))]
+            self._read(part)
+            size -= len(part)
+
+    def drain(self) -> None:
+        """Before close(), where something was just sent to one that is still sending: read on for a moment.
+
+        A connection that is closed with bytes unread resets the other end, which may then never see what was sent.
+        """
+        scratch = bytearray(1 << 20)
+        deadline = time.monotonic() + DRAIN_S
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
+            self._socket.settimeout(DRAIN_S)
+            while time.monotonic() < deadline and self._socket.recv_into(scratch):
+                pass
+
+    def _read(self, view: memoryview) -> None:
+        try:
+            _read_into(self._socket, view)
+        except OSError as error:
+            raise self._lost(error) from None
+        self.received_bytes += len(view)
+        self._pending = None
+
+    @property
+    def closed(self) -> bool:
+        """Whether close() was called here."""
+        return self._closed
+
+    def close(self) -> None:
+        """End the connection; a thread that is blocked in it wakes up with PeerLost. Twice is once."""
+        self._closed = True
+        with suppress(OSError):  # the other end was faster
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    def _lost(self, error: OSError) -> PeerLost:
+        return PeerLost(self.peer, self.host, "its connection was closed here" if self._closed else _reason(error))
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """As in `float32`."""
+    return str(dtype).rpartition(".")[2]
+
+
+def _memory(tensor: torch.Tensor) -> memoryview:
+    """The tensor's own bytes. They are valid as long as the tensor lives; numpy is not needed."""
+    if not tensor.is_contiguous() or tensor.device.type != "cpu":
+        raise ValueError(f"only contiguous tensors on the CPU travel, not one on {tensor.device}")
+    size = tensor.numel() * tensor.element_size()
+    if not size:
+        return memoryview(b"")
+    return memoryview((ctypes.c_char * size).from_address(tensor.data_ptr())).cast("B")
+
+
+def _tune(sock: socket.socket) -> None:
+    """No waiting for more to send, and a dead peer noticed: probed when idle, given up on when it acknowledges nothing.
+
+    The buffers' sizes are left to the kernel, which grows them as needed: fixed ones gained nothing on loopback, and
+    on slow links fixed large ones only make later chunks wait in the socket.
+    """
+    if sock.family == socket.AF_UNIX:
+        return
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", PROBE_EVERY_S),
+        ("TCP_KEEPINTVL", PROBE_EVERY_S),
+        ("TCP_KEEPCNT", DEAD_AFTER_S // PROBE_EVERY_S),
+        ("TCP_USER_TIMEOUT", DEAD_AFTER_S * 1000),
+    ):
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def _send_all(sock: socket.socket, parts: list[bytes | memoryview]) -> int:
+    total = sum(map(len, parts))
+    left = total
+    while True:
+        sent = sock.sendmsg(parts)
+        left -= sent
+        if not left:
+            return total
+        while sent >= len(parts[0]):
+            sent -= len(parts.pop(0))
+        parts[0] = memoryview(parts[0])[sent:]
+
+
+def _read_into(sock: socket.socket, view: memoryview) -> None:
+    done = 0
+    while done < len(view):
+        # WAITALL lets the kernel fill a blocking socket's whole view, without taking the GIL in between.
+        count = sock.recv_into(view[done:], 0, socket.MSG_WAITALL)
+        if not count:
+            raise ConnectionResetError("it closed the connection")
+        done += count
+
+
+def _exactly(sock: socket.socket, size: int, deadline: float = 0.0) -> bytes:
+    """`size` bytes, each wait for some of them no longer than the deadline or the socket's own timeout."""
+    buffer = bytearray(size)
+    view, done = memoryview(buffer), 0
+    while done < size:
+        if deadline:
+            sock.settimeout(max(0.01, deadline - time.monotonic()))
+        count = sock.recv_into(view[done:], 0, socket.MSG_WAITALL)
+        if not count:
+            raise ConnectionResetError("it closed the connection")
+        done += count
+    return bytes(buffer)
+
+
+def _reason(error: Exception) -> str:
+    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return text[:1].lower() + text[1:]

@@ -1,0 +1,69 @@
+"""The topology's strategy block, as the ranks are given it (TORCHYARD_OPTIONS)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from torchyard_roles.errors import EnvironmentProblem
+
+
+@dataclass(frozen=True)
+class Options:
+    """The fields of `strategy:` with the topology's defaults, and two of `program:`.
+
+    What each means stands in the topology's schema (`torchyard_core.topology.model.Strategy`); a test holds the two
+    together.
+    """
+
+    kind: str = "all_reduce"
+    worker_groups: int | None = None
+    server_groups: int = 1
+    push_every: int = 1
+    pull_every: int = 1
+    sync_every: int = 8
+    max_staleness: int = 16
+    backup_workers: int = 0
+    warm_start_steps: int = 0
+    reduction_order: str = "rank"
+    """`rank` or `arrival`."""
+    on_nan: str = "fail"
+    """`fail` or `skip`."""
+    bucket_mb: int = 64
+    checkpoint_every_s: float = 600.0
+    """`program.checkpoint_every_s`."""
+    stop_grace_s: float = 30.0
+    """`program.stop_grace_s`: seconds between SIGTERM and SIGKILL."""
+
+
+def read_options(text: str, kind: str) -> Options:
+    """From TORCHYARD_OPTIONS; without it the defaults, of strategy `kind`.
+
+    Names that this version does not know are passed over, since a desktop may be newer than a run's agent. Raises
+    EnvironmentProblem for what is no JSON object, and for values of another kind than the field's.
+    """
+    if not text:
+        return Options(kind=kind)
+    try:
+        said: Any = json.loads(text)
+    except ValueError:
+        said = None
+    if not isinstance(said, dict):
+        raise EnvironmentProblem(f"TORCHYARD_OPTIONS is {text[:60]!r}, but it must be a JSON object.")
+    known = {one.name for one in fields(Options)}
+    chosen = {name: value for name, value in said.items() if name in known}
+    for name, value in chosen.items():
+        if not _fits(getattr(Options, name), value):
+            raise EnvironmentProblem(f"TORCHYARD_OPTIONS says {name} is {value!r}, which it cannot be.")
+    return replace(Options(kind=kind), **chosen)
+
+
+def _fits(default: object, value: object) -> bool:
+    """Whether a value is of its default's kind: text, a whole number, or (for seconds) any number; not negative."""
+    if isinstance(default, str):
+        return isinstance(value, str)
+    if default is None and value is None:
+        return True
+    numbers = (int, float) if isinstance(default, float) else int
+    return isinstance(value, numbers) and not isinstance(value, bool) and value >= 0

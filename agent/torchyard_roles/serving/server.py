@@ -1,0 +1,524 @@
+"""A parameter server's process: who is connected, who may begin, when it ends. What is computed is in shard.py."""
+
+from __future__ import annotations
+
+import queue
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torchyard_roles.errors import PeerLost, ProtocolError
+from torchyard_roles.exchange.wire import Connection
+from torchyard_roles.layout import Layout
+from torchyard_roles.serving import memory, messages, optimizers, parts
+from torchyard_roles.serving.rounds import Rules
+from torchyard_roles.serving.shard import Delivery, Shard
+
+IN_FLIGHT = 8
+"""Chunks a worker may have pushed without having the new parameters; both sides count with it."""
+
+MAX_ROW = 64 * 1024 * 1024 * 1024
+"""Bytes of buffers or frozen parameters; a model may be frozen but for its last layer."""
+
+
+class Refusal(Exception):
+    """A sentence for a worker that asks for what cannot be."""
+
+
+class ParameterServer:
+    """One server of `count`. `keeps`: asynchronous, so that it stays as it is when workers are started again.
+
+    `folder` is where checkpoints are; without one nothing is saved. `save_every_s`: of its own accord, 0 never.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        index: int,
+        count: int,
+        key: bytes,
+        rules: Rules,
+        *,
+        keeps: bool = False,
+        folder: Path | None = None,
+        save_every_s: float = 0.0,
+        available: Callable[[], int] = memory.available,
+    ) -> None:
+        self.name = name
+        self.rules = rules
+        self.shard: Shard | None = None
+        self._index = index
+        self._count = count
+        self._key = key
+        self._keeps = keeps
+        self._folder = folder
+        self._save_every_s = save_every_s
+        self._available = available
+        self._layout: Layout | None = None
+        self._description: dict[str, Any] = {}
+        self._is_open = False
+        self._restored = -1  # for which generation of the chief's group
+        self._begun = -1  # by which generation of it
+        self._buffers: dict[int, tuple[int, torch.Tensor]] = {}  # by group: (serial, bytes)
+        self._constants: torch.Tensor | None = None
+        """Frozen parameters, as bytes."""
+        self._sessions: dict[tuple[int, int], Session] = {}
+        self._connections: set[Connection] = set()
+        self._changed = threading.Condition()
+        self._writing = threading.Lock()
+        self._ends = False
+
+    # Serving
+
+    def serve(self, listener: socket.socket) -> None:
+        """Until every worker of every group has said goodbye, or stop(). Closes the listener."""
+        saver = threading.Thread(target=self._save_now_and_then, name="saver", daemon=True)
+        if self._folder is not None and self._save_every_s > 0:
+            saver.start()
+        listener.settimeout(0.5)
+        try:
+            while not self._ends:
+                try:
+                    sock, _ = listener.accept()
+                except TimeoutError:
+                    continue
+                except socket.timeout:  # Python 3.9
+                    continue
+                sock.settimeout(None)
+                threading.Thread(target=self._receive_caller, args=(sock,), daemon=True).start()
+        finally:
+            listener.close()
+            for session in list(self._sessions.values()):
+                session.end()
+            for connection in list(self._connections):
+                connection.close()
+
+    def stop(self) -> None:
+        """End serve() soon; from any thread, twice is once."""
+        with self._changed:
+            self._ends = True
+            self._changed.notify_all()
+
+    def stop_soon(self) -> None:
+        """The same for a signal handler, which may not wait for a lock that its own thread holds."""
+        self._ends = True
+        threading.Thread(target=self.stop, daemon=True).start()
+
+    def save_for_itself(self) -> None:
+        """What an asynchronous server has done since it was last saved, should it die or the run be taken up again."""
+        if self._folder is not None and self._save_every_s > 0 and self._is_open:
+            try:
+                self.save(None)
+            except OSError as error:
+                print(f"torchyard_roles: {self.name} could not save its shard: {error}", flush=True)
+
+    def _receive_caller(self, sock: socket.socket) -> None:
+        try:
+            connection, introduction = Connection.accept(sock, self._key)
+        except (ProtocolError, PeerLost) as error:
+            print(f"torchyard_roles: {error.message}", file=sys.stderr, flush=True)
+            return
+        self._connections.add(connection)
+        try:
+            session = self._admit(connection, introduction)
+        except (KeyError, TypeError, ValueError) as error:
+            session = None
+            with suppress(PeerLost):
+                connection.refuse(f"{self.name} does not understand the introduction: {error}.")
+        except Refusal as refusal:
+            session = None
+            with suppress(PeerLost):
+                connection.refuse(str(refusal))
+        if session is not None:
+            session.run()
+        self._connections.discard(connection)
+
+    def _admit(self, connection: Connection, said: dict[str, Any]) -> Session:
+        group, rank, size, generation = (int(said[key]) for key in ("group", "rank", "size", "generation"))
+        place = (int(said["shard"]), int(said["shards"]), int(said["groups"]))
+        if place != (self._index, self._count, self.rules.groups):
+            raise Refusal(
+                f"{self.name} is server {self._index} of {self._count} for {self.rules.groups} worker groups, but "
+                f"{connection.peer} takes it for server {place[0]} of {place[1]} for {place[2]}."
+            )
+        if not 0 <= rank < size or not 0 <= group < self.rules.groups:
+            raise Refusal(f"{connection.peer} cannot be rank {rank} of {size} in group {group}.")
+        session = Session(self, connection, group, rank, size, generation)
+        with self._changed:
+            before = self._sessions.get((group, rank))
+            if before is not None and before.generation > generation:
+                raise Refusal(f"{connection.peer} is of an earlier start of its group than those who train now.")
+            self._sessions[group, rank] = session
+            if self.shard is not None:
+                self.shard.enter(group, rank, size, generation)
+            opened = self._is_open
+        if before is not None:
+            before.end()
+        closed = 0 if self.shard is None else self.shard.ledger.closed_round(group)
+        connection.answer({"name": self.name, "ready": opened, "round": closed})
+        return session
+
+    def lost(self, session: Session, why: str) -> None:
+        """A worker is gone without a goodbye: its group cannot go on, and hears who it was."""
+        with self._changed:
+            if self._sessions.get((session.group, session.rank)) is not session:
+                return  # replaced by its next generation
+            del self._sessions[session.group, session.rank]
+            others = [one for one in self._sessions.values() if one.group == session.group]
+            if self._ends:
+                return
+        for other in others:
+            if other.generation == session.generation and not other.said_goodbye:
+                other.post({"op": "lost", "name": session.name, "host": session.host, "why": why})
+
+    def goodbye(self, session: Session) -> None:
+        deliveries = []
+        if self.shard is not None:
+            deliveries = self.shard.leave(session.group, session.rank, session.generation)
+        with self._changed:
+            if self._sessions.get((session.group, session.rank)) is session:
+                del self._sessions[session.group, session.rank]
+            if self.shard is not None and self.shard.ledger.all_left:
+                self._ends = True
+            self._changed.notify_all()
+        self.deliver(deliveries)
+        self.save_for_itself()  # else a server that dies now would come back and wait for a goodbye for ever
+
+    # Beginning
+
+    def begin(self, session: Session, said: dict[str, Any]) -> bool:
+        """The chief describes model and optimizer. Whether this server goes on with the parameters that it has."""
+        layout = Layout.read(said["layout"])
+        options = optimizers.from_wire(said["options"])
+        with self._changed:
+            if self._layout is not None and self._keeps and self._is_open and session.generation > 0:
+                self._compare(session, layout, said["optimizer"])
+                return True
+            chunks = [c for c in layout.chunks(self._count, said.get("chunk_bytes")) if c.shard == self._index]
+            size = sum(chunk.bytes for chunk in chunks)
+            sentence = memory.shortage(
+                self.name,
+                {
+                    "parameters": 2 * size,
+                    "gradients": min(size, IN_FLIGHT * max((c.bytes for c in chunks), default=0))
+                    * sum(one.size for one in {s.group: s for s in self._sessions.values()}.values()),
+                    "optimizer": optimizers.state_bytes(said["optimizer"], size),
+                },
+                self._available(),
+            )
+            if sentence:
+                raise Refusal(sentence)
+            self._make(layout, said, chunks, options)
+            self._begun = session.generation
+        return False
+
+    def _make(self, layout: Layout, said: dict[str, Any], chunks: list[Any], options: list[Any]) -> None:
+        """A shard of zeros; called with the lock held."""
+        self._is_open = False
+        self._restored = -1
+        self._buffers.clear()
+        self._constants = None
+        self._layout = layout
+        self._description = {name: said.get(name) for name in ("layout", "options", "optimizer", "chunk_bytes")}
+        self.shard = Shard(layout, chunks, said["optimizer"], options, self.rules)
+        for session in self._sessions.values():
+            self.shard.enter(session.group, session.rank, session.size, session.generation)
+
+    def open(self) -> None:
+        """The chief has assigned all chunks: the others may come in."""
+        with self._changed:
+            self._is_open = True
+            self._changed.notify_all()
+
+    def join(self, session: Session, said: dict[str, Any]) -> None:
+        """Another worker describes its model: waits until the chief has begun, and (other groups) warmed up."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._ends or self._is_open_to(session))
+            if not self._ends:
+                self._compare(session, Layout.read(said["layout"]), said["optimizer"])
+            if session.group:
+                self._changed.wait_for(lambda: self._ends or (self.shard is not None and self.shard.ledger.is_warm))
+            if self._ends:
+                raise Refusal(f"{self.name} is stopping.")
+            if self._constants is not None:
+                session.post({"op": "constants"}, self._constants)
+
+    def _is_open_to(self, session: Session) -> bool:
+        """Trainers that were started again wait for their chief's word, unless servers go on as they are."""
+        return self._is_open and (self._keeps or self._begun >= session.generation)
+
+    def _compare(self, session: Session, layout: Layout, optimizer: str) -> None:
+        assert self._layout is not None
+        difference = self._layout.difference(layout)
+        if not difference and optimizer != self._description["optimizer"]:
+            difference = f"has the optimizer {optimizer} where the chief's has {self._description['optimizer']}"
+        if difference:
+            raise Refusal(f"The model of {session.name} is not the chief's: it {difference}.")
+
+    def warmed(self) -> None:
+        """Wake who waits for group 0's first steps, where they are done."""
+        if self.rules.warm_start_steps:
+            with self._changed:
+                self._changed.notify_all()
+
+    # Deliveries
+
+    def deliver(self, deliveries: list[Delivery]) -> None:
+        for delivery in deliveries:
+            session = self._sessions.get((delivery.group, delivery.rank))
+            if session is not None:
+                self.bring_buffers(session)
+                session.post(delivery.header, delivery.payload)
+
+    def take_buffers(self, session: Session, values: torch.Tensor) -> None:
+        """Of the first of a group (at the beginning: the chief's, for all groups)."""
+        groups = [session.group] if self._is_open else range(self.rules.groups)
+        with self._changed:
+            for group in groups:
+                self._buffers[group] = (self._buffers.get(group, (0, values))[0] + 1, values)
+            session.buffers_seen = self._buffers[session.group][0]
+
+    def take_constants(self, values: torch.Tensor) -> None:
+        """Of the chief, before it opens."""
+        self._constants = values
+
+    def bring_buffers(self, session: Session) -> None:
+        serial, values = self._buffers.get(session.group, (0, None))
+        if values is not None and serial != session.buffers_seen:
+            session.buffers_seen = serial
+            session.post({"op": "buffers"}, values)
+
+    # Disk
+
+    def save(self, step: int | None) -> None:
+        """Raises OSError where it cannot, and Refusal where there is nothing or no place."""
+        if self.shard is None or self._folder is None or not self._is_open:
+            raise Refusal(f"{self.name} has nothing to save, or no folder for it.")
+        state = {
+            **self.shard.state(),
+            "place": [self._index, self._count],
+            "description": dict(self._description),
+            "buffers": {group: values for group, (_, values) in self._buffers.items()},
+            "constants": self._constants,
+            "goodbyes": self.shard.ledger.goodbyes(),
+        }
+        with self._writing:
+            parts.save(self._folder, self.name, step, state)
+
+    def restore(self, session: Session, step: int) -> bool:
+        """Whether the shard of that checkpoint is in place again."""
+        saved = parts.load(self._folder, self.name, step) if self._folder is not None else None
+        if saved is None or self.shard is None or saved.get("place") != [self._index, self._count]:
+            return False
+        try:
+            self.shard.load(saved)
+        except ValueError as error:
+            print(f"torchyard_roles: {self.name} passes over its part of step {step}: {error}", flush=True)
+            return False
+        return True
+
+    def restored(self, generation: int) -> None:
+        with self._changed:
+            self._restored = generation
+            self._changed.notify_all()
+
+    def wait_restored(self, generation: int) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._ends or self._restored >= generation)
+
+    def resume(self) -> bool:
+        """Take up the newest part of its own, after a death; whether there was one. Before serve()."""
+        saved = parts.load(self._folder, self.name, None) if self._folder is not None else None
+        if saved is None or saved.get("place") != [self._index, self._count]:
+            return False
+        said = saved["description"]
+        try:
+            layout = Layout.read(said["layout"])
+            chunks = [c for c in layout.chunks(self._count, said.get("chunk_bytes")) if c.shard == self._index]
+            with self._changed:
+                self._make(layout, said, chunks, optimizers.from_wire(said["options"]))
+                assert self.shard is not None
+                self.shard.load(saved)
+                self._buffers = {int(group): (1, values) for group, values in saved["buffers"].items()}
+                self._constants = saved["constants"]
+                self.shard.ledger.set_goodbyes(saved["goodbyes"])
+        except (ValueError, KeyError) as error:
+            print(f"torchyard_roles: {self.name} passes over its newest part: {error}", flush=True)
+            self.shard = None
+            return False
+        self.open()
+        print(f"torchyard_roles: {self.name} goes on from version {self.shard.version}.", flush=True)
+        return True
+
+    def _save_now_and_then(self) -> None:
+        while True:
+            with self._changed:
+                if self._changed.wait_for(lambda: self._ends, timeout=self._save_every_s):
+                    return
+            self.save_for_itself()
+
+
+class Session:
+    """One worker's connection: this thread receives, another sends, so that neither waits for the other."""
+
+    def __init__(
+        self, server: ParameterServer, connection: Connection, group: int, rank: int, size: int, generation: int
+    ) -> None:
+        self.group = group
+        self.rank = rank
+        self.size = size
+        self.generation = generation
+        self.said_goodbye = False
+        self.buffers_seen = 0
+        self._server = server
+        self._connection = connection
+        self._outbox: queue.SimpleQueue[tuple[dict[str, Any], torch.Tensor | None] | None] = queue.SimpleQueue()
+        self._sender = threading.Thread(target=self._send, name=f"to {connection.peer}", daemon=True)
+
+    @property
+    def name(self) -> str:
+        return self._connection.peer
+
+    @property
+    def host(self) -> str:
+        return self._connection.host
+
+    def post(self, header: dict[str, Any], payload: torch.Tensor | None = None) -> None:
+        """Send it when its turn comes. The payload must not change any more."""
+        self._outbox.put((header, payload))
+
+    def end(self) -> None:
+        """Send what is posted, then part."""
+        self._outbox.put(None)
+        if self._sender.is_alive():
+            self._sender.join(timeout=2)
+        self._connection.close()
+
+    def run(self) -> None:
+        """Until the worker has gone."""
+        self._sender.start()
+        try:
+            while not self.said_goodbye:
+                self._obey(self._connection.receive())
+            self._server.goodbye(self)
+        except PeerLost as error:
+            self._server.lost(self, error.why)
+        except (ProtocolError, KeyError, TypeError, ValueError) as error:
+            print(f"torchyard_roles: {self._server.name} parts from {self.name}: {error}", file=sys.stderr, flush=True)
+            self._server.lost(self, f"it sent what cannot be ({error})")
+        self.end()
+
+    def _send(self) -> None:
+        with suppress(PeerLost):  # the receiving side sees it too, and says so
+            while True:
+                message = self._outbox.get()
+                if message is None:
+                    return
+                self._connection.send(*message)
+
+    def _obey(self, header: dict[str, Any]) -> None:
+        op = str(header.get("op"))
+        if op == "push":
+            self._push(header)
+        elif op == "pull":
+            self._server.deliver([self._shard.pull(self.group, self.rank, int(header["chunk"]))])
+        else:
+            self._command(op, header)
+
+    def _push(self, header: dict[str, Any]) -> None:
+        push = messages.push_of(header, self.group, self.rank, self.generation)
+        gradient = None
+        if not push.void and not push.bare:
+            if self._shard.expects(push):
+                gradient = self._shard.buffer(push.chunk)
+                self._connection.receive_into(gradient)
+            else:
+                self._connection.discard()
+        elif "bytes" in header:
+            raise ValueError("a push without gradients has none behind it")
+        before = self._shard.ledger.is_warm
+        self._server.deliver(self._shard.push(push, gradient))
+        if not before:
+            self._server.warmed()
+
+    @property
+    def _shard(self) -> Shard:
+        if self._server.shard is None:
+            raise ValueError("nothing has begun")
+        return self._server.shard
+
+    def _command(self, op: str, header: dict[str, Any]) -> None:
+        try:
+            answer = self._answer(op, header)
+        except Refusal as refusal:
+            answer = {"op": "failed", "message": str(refusal)}
+        except OSError as error:
+            answer = {"op": "failed", "message": f"{self._server.name} could not {op}: {error}."}
+        if answer is not None:
+            self.post(answer)
+
+    def _answer(self, op: str, header: dict[str, Any]) -> dict[str, Any] | None:
+        server = self._server
+        if op == "bye":
+            self.said_goodbye = True
+        elif op == "begin":
+            try:
+                return {"op": "begun", "keeps": server.begin(self, messages.receive_text(self._connection, header))}
+            except ValueError as error:
+                raise Refusal(f"{server.name} cannot serve this model: {error}.") from error
+        elif op == "join":
+            server.join(self, messages.receive_text(self._connection, header))
+            return {"op": "joined", "round": self._shard.ledger.closed_round(self.group)}
+        elif op == "assign":
+            values = self._shard.buffer(int(header["chunk"]))
+            self._connection.receive_into(values)
+            self._shard.assign(int(header["chunk"]), values)
+        elif op == "open":
+            server.open()
+            return {"op": "opened"}
+        elif op == "options":
+            received = messages.receive_text(self._connection, header)
+            self._shard.set_options(self.group, self.rank, optimizers.from_wire(received))
+        elif op in ("buffers", "constants"):
+            size = int(header.get("bytes", 0))
+            if not 0 < size <= MAX_ROW:
+                raise ValueError(f"{size} bytes of {op}")
+            values = torch.empty(size, dtype=torch.uint8)
+            self._connection.receive_into(values)
+            if op == "buffers":
+                server.take_buffers(self, values)
+            else:
+                server.take_constants(values)
+        elif op == "save":
+            server.save(int(header["step"]))
+            return {"op": "saved"}
+        elif op == "restore":
+            return {"op": "restored", "found": server.restore(self, int(header["step"]))}
+        elif op == "restored":
+            server.restored(self.generation)
+            return {"op": "ready"}
+        elif op == "await":
+            server.wait_restored(self.generation)
+            return {"op": "ready"}
+        elif op == "count":
+            return {"op": "counts", **_counts(self._shard)}
+        else:
+            raise ValueError(f"no such message: {op}")
+        return None
+
+
+def _counts(shard: Shard) -> dict[str, int]:
+    counts = shard.ledger.counts
+    return {
+        "version": shard.version,
+        "accepted": counts.accepted,
+        "stale": counts.stale,
+        "late": counts.late,
+        "void": counts.void,
+    }

@@ -1,0 +1,94 @@
+"""What happens to a step whose gradients hold NaN or infinity (`strategy.on_nan`).
+
+Looked at right before the optimizer uses them, when they are the same on all ranks: so all decide alike, without a
+word between them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from torchyard_roles.errors import RolesError
+
+
+class NotFinite(RolesError):
+    """Raised by the optimizer's step(), or on a GPU under `fail` by the one after it."""
+
+    code = "not_finite"
+
+
+class FiniteGradients:
+    """Watches one optimizer. `skipped` counts the steps that were left out; `step` those begun.
+
+    `fail` raises NotFinite. A GPU is not waited for: its flag is read when the next step begins, and by check().
+    `skip` takes the gradients away, so that the optimizer changes neither parameters nor its own state; on a GPU
+    that waits for the backward pass in every step. A GradScaler needs neither: it does not call the optimizer's
+    step() with such gradients.
+    """
+
+    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, on_nan: str) -> None:
+        self.step = 0
+        self.skipped = 0
+        self._on_nan = on_nan
+        self._names = {parameter: name for name, parameter in model.named_parameters()}
+        self._late: tuple[int, torch.Tensor, torch.cuda.Event] | None = None
+        optimizer.register_step_pre_hook(self._before_step)
+
+    def check(self) -> None:
+        """Read the flag that a GPU still owes, waiting for it. Raises NotFinite."""
+        if self._late is not None:
+            step, flag, ready = self._late
+            self._late = None
+            ready.synchronize()
+            if not flag.item():
+                raise self._error(step, [])
+
+    def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if getattr(optimizer, "found_inf", None) is not None:
+            return  # a GradScaler leaves the skipping to this (fused) optimizer
+        self.check()
+        self.step += 1
+        parameters = [each for group in optimizer.param_groups for each in group["params"] if each.grad is not None]
+        flag = _all_finite([parameter.grad for parameter in parameters])
+        if flag.is_cuda and self._on_nan == "fail":
+            host = torch.empty((), dtype=torch.bool, pin_memory=True)
+            host.copy_(flag, non_blocking=True)
+            ready = torch.cuda.Event()
+            ready.record()
+            self._late = self.step, host, ready
+            return
+        if flag.item():
+            return
+        if self._on_nan == "skip":
+            self.skipped += 1
+            for parameter in parameters:
+                parameter.grad = None
+            return
+        raise self._error(self.step, parameters)
+
+    def _error(self, step: int, parameters: list[torch.nn.Parameter]) -> NotFinite:
+        broken = [
+            self._names.get(parameter, "a parameter") for parameter in parameters if not _all_finite([parameter.grad])
+        ]
+        where = f" in {len(broken)} of {len(parameters)} parameters, the first being {broken[0]}" if broken else ""
+        return NotFinite(
+            f"The gradients of step {step} are NaN or infinite{where}.",
+            "Lower the learning rate or clip the gradients, or set strategy.on_nan to skip to leave such steps out.",
+        )
+
+
+def _all_finite(gradients: list[torch.Tensor | None]) -> torch.Tensor:
+    """One bool, on the gradients' device. The largest magnitude cannot overflow, as a sum could."""
+    largest = []
+    for gradient in gradients:
+        if gradient is None:
+            continue
+        values = gradient.coalesce().values() if gradient.is_sparse else gradient
+        if values.numel():
+            largest.append(torch.linalg.vector_norm(values.detach(), float("inf")).float())
+    if not largest:
+        return torch.ones((), dtype=torch.bool)
+    device = largest[0].device
+    return torch.isfinite(torch.stack([each.to(device) for each in largest])).all()

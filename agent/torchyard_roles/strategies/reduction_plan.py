@@ -1,0 +1,74 @@
+"""Which way of summing gradients takes least time, by arithmetic alone.
+
+N workers with M bytes of gradients, k reducers, links of B bytes/s in both directions at once. In units of M/B:
+
+    ring            2(N−1)/N
+    reducers        max(1, N/k)                      each worker sends and receives M; a reducer N·M/k
+    mixed, k < N    2N(N−1)/D, D = N²+kN−2k          every worker also sums a share, (N−k)M/D; a reducer 2(N−1)M/D
+
+Mixed is never slower than the other two, and the same as reducers alone from k = N on. Where several plans are
+equally fast the one with fewest parts is taken, so two workers take the ring.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class ReductionPlan:
+    """What was chosen. `weights` are the shares of every tensor: of each reducer, then of each worker, adding to 1."""
+
+    kind: str
+    """`ring`, `reducers` or `mixed`."""
+    workers: int
+    reducers: int
+    time: float
+    """Of a step's exchange, in units of M/B."""
+    weights: tuple[float, ...]
+    sentence: str
+
+
+def times(workers: int, reducers: int) -> dict[str, float]:
+    """The time of each plan that is possible, in units of M/B, fewest parts first."""
+    if workers < 2:
+        return {"ring": 0.0}
+    found = {"ring": 2 * (workers - 1) / workers}
+    if reducers:
+        found["reducers"] = max(1.0, workers / reducers)
+    if 0 < reducers < workers:
+        found["mixed"] = 2 * workers * (workers - 1) / _denominator(workers, reducers)
+    return found
+
+
+def choose(workers: int, reducers: int) -> ReductionPlan:
+    """The fastest plan, and a sentence that says why."""
+    found = times(workers, reducers)
+    kind = min(found, key=lambda name: round(found[name], 9))  # min() takes the first of equals
+    weights: tuple[float, ...] = ()
+    if kind == "reducers":
+        weights = (1 / reducers,) * reducers + (0.0,) * workers
+    elif kind == "mixed":
+        whole = _denominator(workers, reducers)
+        weights = (2 * (workers - 1) / whole,) * reducers + ((workers - reducers) / whole,) * workers
+    return ReductionPlan(kind, workers, reducers, found[kind], weights, _sentence(kind, workers, reducers, found))
+
+
+def _denominator(workers: int, reducers: int) -> int:
+    return workers * workers + reducers * workers - 2 * reducers
+
+
+def _sentence(kind: str, workers: int, reducers: int, found: dict[str, float]) -> str:
+    what = {
+        "ring": "goes round the ring of workers",
+        "reducers": "goes through the reducers",
+        "mixed": "goes through the reducers and the workers, which all sum a share",
+    }
+    names = {"ring": "the ring", "reducers": "reducers alone", "mixed": "both together"}
+    others = [f"{names[name]} {time:.2f}" for name, time in found.items() if name != kind]
+    than = f", against {' and '.join(others)}" if others else ""
+    parts = f"{workers} worker{'s' * (workers != 1)} and {reducers} reducer{'s' * (reducers != 1)}"
+    return (
+        f"With {parts} the exchange {what[kind]}: it takes {found[kind]:.2f} times what one copy of the gradients "
+        f"takes on a host's link{than}."
+    )

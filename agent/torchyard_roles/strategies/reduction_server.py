@@ -1,0 +1,116 @@
+"""Synchronous training whose gradients are summed by reducers, or by reducers and workers (`strategy.kind:
+reduction_server`); the optimizer stays on the workers.
+
+DDP does all but the exchange itself, which a communication hook does: gradient buckets of `bucket_mb`, in the order
+in which they become ready, overlapped with the backward pass. Where the arithmetic says that the ring is as fast
+(always with two workers), it is DDP's own ring.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from torchyard_roles.environment import Environment
+from torchyard_roles.errors import EnvironmentProblem
+from torchyard_roles.exchange.reduce_client import ReduceClient
+from torchyard_roles.exchange.reducer import Reducer
+from torchyard_roles.exchange.wire import Peer, listen
+from torchyard_roles.strategies import reduction_plan
+from torchyard_roles.strategies.all_reduce import AllReduce
+from torchyard_roles.strategies.host_exchange import HostExchange, LocalGroups
+
+FINISH_S = 10.0
+"""How long a worker that sums for others waits at its end for those that still want its sums."""
+
+
+class ReductionServer(AllReduce):
+    """The trainers as one torch world, beside which gradients go through reducers."""
+
+    def __init__(self, environment: Environment) -> None:
+        super().__init__(environment)
+        self._environment = environment
+        self._reducer: Reducer | None = None
+        self._client: ReduceClient | None = None
+        self._exchange: HostExchange | None = None
+        self._step = -1
+
+    def distribute(
+        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, device: torch.device
+    ) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+        trainers = self._environment.peers.trainers
+        plan = reduction_plan.choose(len(trainers) or self._world_size, len(self._environment.peers.reducer))
+        if self._environment.rank == 0:
+            print(f"torchyard_roles: {plan.sentence}", flush=True)
+        if plan.kind == "ring":
+            return super().distribute(model, optimizer, device)
+        groups = LocalGroups([trainer.ranks for trainer in trainers], self._rank)
+        if groups.first == self._rank:
+            self._meet(plan)
+        self._exchange = HostExchange(self._client, groups, device)
+        shared = self._shared(model, device, bucket_cap_mb=self._environment.options.bucket_mb)
+        # A lambda, since DDP takes annotations of hooks only as classes, which here are strings.
+        shared.register_comm_hook(None, lambda _, bucket: self._average(bucket))
+        optimizer.register_step_pre_hook(self._before_step)
+        self._watch(model, optimizer)
+        return shared, optimizer
+
+    def statistics(self) -> dict[str, float]:
+        found = super().statistics()
+        if self._client is not None:
+            times = self._client.times()
+            found.update(exchange_s=times.exchange_s, wait_s=times.wait_s)
+        return found
+
+    def leave(self) -> None:
+        if self._exchange is not None:
+            self._exchange.close()
+        if self._client is not None:
+            self._client.close()
+        if self._reducer is not None:
+            self._reducer.finish(FINISH_S)
+        super().leave()
+
+    def _meet(self, plan: reduction_plan.ReductionPlan) -> None:
+        """Connect to all that sum, being one of them where the plan is mixed. For a host's first rank."""
+        environment = self._environment
+        if not environment.key:
+            raise EnvironmentProblem(
+                "There are reducers, but no key for the exchange with them (TORCHYARD_KEY).",
+                "Start the run with torchyard, which gives every process the run's key.",
+            )
+        trainers = environment.peers.trainers
+        mine = next(number for number, each in enumerate(trainers) if each.name == environment.replica)
+        reducers = environment.peers.reducer
+        peers = [*reducers, *(Peer(each.name, each.address, each.port) for each in trainers)]
+        local: dict[int, Reducer] = {}
+        if plan.kind == "mixed":
+            own = trainers[mine]
+            self._reducer = Reducer(listen(own.address, own.port), environment.key, own.name).start()
+            local[len(reducers) + mine] = self._reducer
+        self._client = ReduceClient(
+            peers,
+            plan.weights,
+            environment.key,
+            mine,
+            len(trainers),
+            environment.options.reduction_order,
+            name=environment.name,
+            generation=environment.generation,
+            divisor=self._world_size,
+            local=local,
+        )
+
+    def _average(self, bucket: dist.GradBucket) -> Any:
+        """DDP's communication hook. Buckets come in order, and are not divided by the world's size."""
+        assert self._exchange is not None
+        if bucket.index() == 0:
+            self._step += 1
+        return self._exchange.average(bucket.buffer(), self._step, bucket.index())
+
+    def _before_step(self, *_: Any) -> None:
+        """The gradients are not averages where the exchange has failed: say so before they are used."""
+        if self._exchange is not None and self._exchange.failure is not None:
+            raise self._exchange.failure

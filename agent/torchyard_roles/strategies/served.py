@@ -1,0 +1,375 @@
+"""Training through parameter servers: sandblaster (synchronous) and downpour (asynchronous between worker groups).
+
+Each server holds a shard of the parameters and its optimizer's state. A worker pushes its gradients chunk by chunk,
+the server takes their mean over the worker's group, steps, and sends the new parameters back: M bytes each way and
+step, in max(M/B, N·M/(S·B)) seconds, since all chunks are under way at once. Sandblaster is downpour with one group
+that pushes and pulls in each step; then the exchange is part of the step. With several groups it is overlapped with
+the next step's computing, and its parameters are installed when that is done (Dean et al. 2012, Large Scale
+Distributed Deep Networks).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torchyard_roles.environment import Environment
+from torchyard_roles.errors import EnvironmentProblem, NotFinite, NotInThisVersion, PeerLost, RolesError, UsageProblem
+from torchyard_roles.exchange.wire import Peer
+from torchyard_roles.layout import Layout
+from torchyard_roles.serving import messages, optimizers
+from torchyard_roles.serving.link import Completion, Exchange, ServerLink
+from torchyard_roles.serving.staging import Row, Staging
+from torchyard_roles.sharding import Share
+from torchyard_roles.strategies import served_optimizer
+from torchyard_roles.strategies.strategy import Strategy
+
+MEET_S = 120.0
+"""For all servers to be there: each has torch to import first."""
+RETRY_S = 60.0
+"""How long a worker of an asynchronous strategy waits for a server that was lost."""
+
+
+class Served(Strategy):
+    """One worker, with a link to each server."""
+
+    def __init__(self, environment: Environment, *, chunk_bytes: int | None = None) -> None:
+        options = environment.options
+        self._environment = environment
+        self._is_chief = environment.rank == 0
+        self._leads_group = environment.group_rank == 0
+        self._asynchronous = environment.strategy == "downpour"
+        self._overlaps = self._asynchronous and environment.groups > 1
+        self._push_every = options.push_every if self._asynchronous else 1
+        self._pull_every = options.pull_every if self._asynchronous else 1
+        self._skips_nan = options.on_nan == "skip"
+        self._chunk_bytes = chunk_bytes
+        self._links: list[ServerLink] = []
+        self._kept: set[str] = set()
+        """Servers that went on as they were when this group was started again."""
+        self._steps = 0
+        self._told = ""  # the options that servers were told last
+        self._sums: list[torch.Tensor | None] = []
+        self._exchange: Completion | None = None
+        self._pulls = False
+        self._stepped_at = 0.0
+        self._times = {"compute_s": 0.0, "exchange_s": 0.0, "wait_s": 0.0}
+        self._local_step: Callable[[], None] = lambda: None
+
+    def start(self, device: torch.device) -> None:
+        servers = self._environment.peers.ps
+        if not servers:
+            raise EnvironmentProblem(
+                f"The strategy {self._environment.strategy} needs parameter servers, but none take part.",
+                "Add a pool of role ps to the topology.",
+            )
+        if self._environment.options.server_groups > 1:
+            raise NotInThisVersion(
+                f"strategy.server_groups is {self._environment.options.server_groups}, but this version has one group.",
+                "Leave it out: the servers share the parameters among themselves.",
+            )
+        environment = self._environment
+        for number, server in enumerate(servers):
+            introduction = {
+                "name": environment.name,
+                "group": environment.group,
+                "groups": environment.groups,
+                "rank": environment.group_rank,
+                "size": environment.group_size,
+                "generation": environment.generation,
+                "shard": number,
+                "shards": len(servers),
+            }
+            peer = Peer(server.name, server.address, server.port)
+            self._links.append(ServerLink(peer, environment.key, introduction, outlives=self._asynchronous))
+        self._on_all(lambda link: link.connect(MEET_S))
+
+    def share(self) -> Share:
+        return Share(self._environment.rank or 0, self._environment.world_size)
+
+    def distribute(
+        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, device: torch.device
+    ) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+        name = optimizers.class_name(optimizer)
+        self._optimizer = optimizer
+        self._layout, self._parameters = Layout.of(model, optimizer, name in optimizers.SHAPED)
+        if optimizer.state and self._is_chief:
+            print("torchyard_roles: the servers begin with no state of the optimizer from earlier steps.", flush=True)
+        self._buffers = Row(model.buffers())
+        known = {id(parameter) for parameter in self._parameters}
+        self._constants = Row(parameter for parameter in model.parameters() if id(parameter) not in known)
+        self._told = optimizers.as_text(optimizers.arguments(optimizer))
+        self._description = messages.text_of(
+            {
+                "layout": self._layout.fingerprint(),
+                "options": json.loads(self._told),
+                "optimizer": name,
+                "chunk_bytes": self._chunk_bytes,
+            }
+        )
+        chunks = self._layout.chunks(len(self._links), self._chunk_bytes)
+        self._names = [entry.name for entry in self._layout.entries]
+        self._staging = Staging(self._parameters, chunks, in_place=not self._overlaps)
+        for number, link in enumerate(self._links):
+            link.serves([chunk for chunk in chunks if chunk.shard == number])
+        # The first server that has chunks hands round what no server steps.
+        self._row_link = next(link for link in self._links if link.chunks)
+        self._row_link.rows = {
+            name: (row.bytes, row.unpack)
+            for name, row in (("buffers", self._buffers), ("constants", self._constants))
+            if row.bytes
+        }
+        self._on_all(self._enter)
+        self._pull(self._links)
+        self._local_step = served_optimizer.hand_over(optimizer, lambda _: self._step())
+        self._stepped_at = time.monotonic()
+        return model, optimizer
+
+    def _enter(self, link: ServerLink) -> None:
+        """Take part in what the server does: the chief begins, the others wait for that."""
+        if not self._is_chief:
+            link.command({"op": "join"}, self._description)
+            return
+        if link.command({"op": "begin"}, self._description)["keeps"]:
+            self._kept.add(link.peer.name)
+            return
+        self._kept.discard(link.peer.name)
+        self._assign(link)
+        link.command({"op": "open"})
+
+    def _assign(self, link: ServerLink) -> None:
+        for chunk in link.chunks:
+            link.tell({"op": "assign", "chunk": chunk.number}, self._staging.values(chunk))
+        if link is self._row_link:
+            for name, row in (("buffers", self._buffers), ("constants", self._constants)):
+                if row.bytes:
+                    link.tell({"op": name}, row.packed())
+
+    # A step
+
+    def _step(self) -> None:
+        began = time.monotonic()
+        self._times["compute_s"] = began - self._stepped_at
+        self._steps += 1
+        void = self._prepare()
+        waited = self._finish()
+        pushes = self._steps % self._push_every == 0
+        pulls = self._steps % self._pull_every == 0
+        gradients = self._gathered(void)
+        if pushes or pulls:
+            self._begin(gradients, pushes=pushes, pulls=pulls, void=void and self._push_every == 1)
+            if not self._overlaps:
+                waited = self._finish()
+        if not pulls and not void:
+            self._local_step()
+        self._stepped_at = time.monotonic()
+        self._times["wait_s"] = waited
+        self._times["exchange_s"] = max(0.0, self._stepped_at - began - waited)
+
+    def _prepare(self) -> bool:
+        """Whether this step's gradients count for nothing. Raises NotFinite where the topology wants that."""
+        optimizer: Any = self._optimizer
+        found = getattr(optimizer, "found_inf", None)  # GradScaler's, for the time of this step
+        if found is not None:
+            if bool(found):
+                return True
+            scale = getattr(optimizer, "grad_scale", None)
+            if scale is not None:
+                for parameter in self._parameters:
+                    if parameter.grad is not None:
+                        parameter.grad.div_(scale.to(parameter.grad.device))
+        gradients = [(name, p.grad) for name, p in zip(self._names, self._parameters) if p.grad is not None]
+        for name, gradient in gradients:
+            if gradient.is_sparse:
+                raise UsageProblem(
+                    f"The gradient of {name} is sparse, and parameter servers take dense ones only.",
+                    "Make the embedding with sparse=False.",
+                )
+        if not gradients:
+            return False
+        # The largest magnitude says it without a sum that could overflow.
+        norms = torch._foreach_norm([gradient for _, gradient in gradients], float("inf"))
+        finite = [bool(torch.isfinite(norm)) for norm in norms]
+        if all(finite):
+            return False
+        if self._skips_nan:
+            return True
+        name = gradients[finite.index(False)][0]
+        raise NotFinite(
+            f"The gradients of {self._environment.name} in step {self._steps} are not finite, first in {name}.",
+            "Lower the learning rate or clip the gradients, or set strategy.on_nan to skip.",
+        )
+
+    def _gathered(self, void: bool) -> list[torch.Tensor | None]:
+        """This step's gradients; with push_every, the sum of those since the last push."""
+        gradients = [None if void else parameter.grad for parameter in self._parameters]
+        if self._push_every == 1:
+            return gradients
+        if not self._sums:
+            self._sums = [None] * len(gradients)
+        for number, gradient in enumerate(gradients):
+            if gradient is not None:
+                before = self._sums[number]
+                self._sums[number] = gradient.detach().clone() if before is None else before.add_(gradient)
+        return self._sums
+
+    def _begin(self, gradients: Sequence[torch.Tensor | None], *, pushes: bool, pulls: bool, void: bool) -> None:
+        """Set an exchange going with all servers."""
+        if pushes:
+            self._tell_news()
+            self._staging.offer(gradients, copied=self._overlaps and self._push_every == 1)
+            self._sums = []
+        self._pulls = pulls
+        exchange = Exchange(
+            gradient=self._staging.gradient if pushes else None,
+            target=self._staging.target if pulls else None,
+            arrived=self._staging.arrived,
+            void=void and pushes,
+        )
+        self._exchange = Completion(len(self._links))
+        for link in self._links:
+            link.begin(exchange, self._exchange)
+
+    def _finish(self) -> float:
+        """Wait for the exchange under way, if any, and install what it brought. Seconds that servers waited in it."""
+        if self._exchange is None:
+            return 0.0
+        completion, self._exchange = self._exchange, None
+        completion.wait()
+        if self._pulls:
+            for link in self._links:
+                if link not in completion.lost:
+                    self._staging.install(link.chunks)
+        for link in completion.lost:
+            self._recover(link)
+        return max((link.figures.waited for link in self._links), default=0.0) if not self._overlaps else 0.0
+
+    def _tell_news(self) -> None:
+        """What has changed since the last push: the optimizer's options, and the buffers of a group's first."""
+        options = optimizers.as_text(optimizers.arguments(self._optimizer))
+        changed, self._told = options != self._told, options
+        for link in self._links:
+            try:
+                if changed:
+                    link.tell({"op": "options"}, messages.text_of(json.loads(options)))
+                if link is self._row_link and self._leads_group and self._buffers.bytes:
+                    link.tell({"op": "buffers"}, self._buffers.packed())
+            except PeerLost as error:
+                if not link.bears(error):
+                    raise
+                # The exchange that follows sees it as well, and waits for the server.
+
+    def _pull(self, links: Sequence[ServerLink]) -> None:
+        """The newest parameters, now."""
+        completion = Completion(len(links))
+        exchange = Exchange(gradient=None, target=self._staging.target, arrived=self._staging.arrived)
+        for link in links:
+            link.begin(exchange, completion)
+        completion.wait()
+        for link in links:
+            if link not in completion.lost:
+                self._staging.install(link.chunks)
+        for link in completion.lost:
+            self._recover(link)
+
+    def _recover(self, link: ServerLink) -> None:
+        """Wait for a lost server's return; what was under way to it is lost. Raises PeerLost after RETRY_S."""
+        name = link.peer.name
+        print(f"torchyard_roles: {self._environment.name} has lost {name} and waits for its return.", flush=True)
+        deadline = time.monotonic() + RETRY_S
+        while True:
+            try:
+                link.connect(max(0.1, deadline - time.monotonic()))
+                self._reenter(link)
+                completion = Completion(1)
+                link.begin(
+                    Exchange(gradient=None, target=self._staging.target, arrived=self._staging.arrived), completion
+                )
+                completion.wait()
+                if not completion.lost:
+                    self._staging.install(link.chunks)
+                    print(f"torchyard_roles: {self._environment.name} goes on with {name}.", flush=True)
+                    return
+            except PeerLost as error:
+                if time.monotonic() >= deadline or not link.bears(error):
+                    raise
+            time.sleep(0.2)
+
+    def _reenter(self, link: ServerLink) -> None:
+        """Only a server that came back empty is begun anew, with the parameters that the chief has."""
+        description = self._description
+        if self._is_chief and not link.is_ready:
+            self._enter(link)
+        else:
+            link.command({"op": "join"}, description)
+        options = messages.text_of(json.loads(self._told))
+        link.tell({"op": "options"}, options)
+
+    # Checkpoints and the end
+
+    def save(self, folder: Path, step: int) -> None:
+        self._finish()
+        self._on_all(lambda link: link.command({"op": "save", "step": step}))
+        if self._asynchronous:
+            self._pull(self._links)
+
+    def restore(self, folder: Path, step: int) -> None:
+        self._steps = step
+        if self._environment.group == 0:
+            self._on_all(lambda link: self._restore(link, step))
+        self._pull(self._links)
+
+    def _restore(self, link: ServerLink, step: int) -> None:
+        if not self._is_chief:
+            link.command({"op": "await"})
+            return
+        if link.peer.name not in self._kept and not link.command({"op": "restore", "step": step})["found"]:
+            print(
+                f"torchyard_roles: {link.peer.name} has no part of step {step}: its shard is taken from the "
+                "checkpoint's model, and its optimizer begins without a state.",
+                flush=True,
+            )
+            self._assign(link)
+        link.command({"op": "restored"})
+
+    def statistics(self) -> dict[str, float]:
+        figures = [link.figures for link in self._links]
+        return {
+            **self._times,
+            "staleness": float(max((one.staleness for one in figures), default=0)),
+            "dropped": float(max((one.stale + one.late + one.lost for one in figures), default=0)),
+            "skipped": float(max((one.void for one in figures), default=0)),
+        }
+
+    @property
+    def exchanged_bytes(self) -> tuple[int, int]:
+        """(sent, received) by this worker so far, over all its links."""
+        sent, received = zip(*(link.bytes for link in self._links))
+        return sum(sent), sum(received)
+
+    def counts(self) -> list[dict[str, int]]:
+        """What each server has counted: version, accepted, stale, late, void."""
+        self._finish()
+        answers = [link.command({"op": "count"}) for link in self._links]
+        return [{name: int(value) for name, value in answer.items() if name != "op"} for answer in answers]
+
+    def leave(self) -> None:
+        try:
+            self._finish()
+        except RolesError as error:
+            print(f"torchyard_roles: {error}", flush=True)
+        for link in self._links:
+            link.close(goodbye=True)
+
+    def _on_all(self, act: Callable[[ServerLink], Any]) -> None:
+        """The same with every server at once. Raises the first error, in the servers' order."""
+        with ThreadPoolExecutor(len(self._links), thread_name_prefix="servers") as pool:
+            outcomes = [pool.submit(act, link) for link in self._links]
+        for outcome in outcomes:
+            outcome.result()

@@ -1,0 +1,89 @@
+"""Trains the same model in turns: wrapped by hand in DDP, through `distribute`, and each process for itself.
+
+All turns of one launch follow each other, so that a noisy machine is noisy for all of them. Every rank writes the
+samples a second of its turns, by how they trained, to figures-<replica>.json in the run's folder.
+"""
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import torchyard_roles as ty
+
+BATCH = 32
+
+
+def compute_bound() -> nn.Module:
+    """Much arithmetic, 0.3 MB of parameters."""
+    return nn.Sequential(
+        nn.Conv2d(3, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(32, 64, 3, padding=1),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(4),
+        nn.Flatten(),
+        nn.Linear(1024, 10),
+    )
+
+
+def communication_bound() -> nn.Module:
+    """Little arithmetic, 8 MB of parameters."""
+    return nn.Sequential(nn.AdaptiveAvgPool2d(8), nn.Flatten(), nn.Linear(192, 1800), nn.ReLU(), nn.Linear(1800, 920))
+
+
+def trainer(model: nn.Module, optimizer: torch.optim.Optimizer) -> Callable[[], None]:
+    images, labels = torch.randn(BATCH, 3, 32, 32), torch.randint(0, 10, (BATCH,))
+
+    def step() -> None:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+
+    return step
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", choices=["compute", "communication"], default="compute")
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--steps", type=int, default=20)
+    args = parser.parse_args()
+
+    cluster = ty.join()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    make = compute_bound if args.model == "compute" else communication_bound
+
+    def pair() -> tuple[nn.Module, torch.optim.Optimizer]:
+        model = make()
+        return model, torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+
+    alone = trainer(*pair())
+    by_hand, optimizer = pair()
+    plain = trainer(DistributedDataParallel(by_hand), optimizer)
+    ours = trainer(*cluster.distribute(*pair()))
+
+    turns = {"alone": alone, "plain DDP": plain, "distribute": ours}
+    found: dict[str, list[float]] = {name: [] for name in turns}
+    for number in range(args.rounds + 1):
+        for name, step in reversed(turns.items()) if number % 2 else turns.items():
+            dist.barrier()
+            began = time.perf_counter()
+            for _ in range(args.steps):
+                step()
+            if number:  # the first round warms up
+                found[name].append(BATCH * args.steps / (time.perf_counter() - began))
+    folder = Path(os.environ["TORCHYARD_RUN_DIR"])
+    (folder / f"figures-{os.environ['TORCHYARD_REPLICA']}.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""Makes steps of a model of so many megabytes, and writes how long each took to figures-<replica>.json.
+
+Gradients are there at once (`--compute 0`), so that a step is its exchange, or after a sleep that stands for an
+accelerator at work.
+"""
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+
+import torchyard_roles as ty
+
+PARTS = 15
+
+
+class Flat(nn.Module):
+    """Parameters alone: a step's gradients cost next to nothing."""
+
+    def __init__(self, megabytes: float) -> None:
+        super().__init__()
+        size = int(megabytes * 1e6 / 4 / PARTS)
+        self.parts = nn.ParameterList(nn.Parameter(torch.zeros(size)) for _ in range(PARTS))
+
+    def forward(self) -> torch.Tensor:
+        return sum(part.sum() for part in self.parts)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--megabytes", type=float, default=60.0)
+    parser.add_argument("--compute", type=float, default=0.0, help="seconds a step computes")
+    parser.add_argument("--steps", type=int, default=7)
+    parser.add_argument("--warm-up", type=int, default=2)
+    args = parser.parse_args()
+
+    cluster = ty.join()
+    torch.set_num_threads(1)
+    model = Flat(args.megabytes)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = cluster.distribute(model, optimizer)
+    took = []
+    for _ in range(args.steps + args.warm_up):
+        began = time.perf_counter()
+        time.sleep(args.compute)
+        model().backward()
+        optimizer.step()
+        took.append(time.perf_counter() - began)
+        optimizer.zero_grad(set_to_none=False)
+    folder = Path(os.environ["TORCHYARD_RUN_DIR"])
+    (folder / f"figures-{os.environ['TORCHYARD_REPLICA']}.json").write_text(json.dumps(took[args.warm_up :]))
+
+
+if __name__ == "__main__":
+    main()

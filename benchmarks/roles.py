@@ -1,0 +1,214 @@
+"""The training roles against what they are to beat: plain DDP, the ring, their own bounds, PyTorch's RPC servers.
+
+Every arm is a run that `torchyard run` launches on hosts of the lab, whose cables are shaped where a bound is asked
+about. Hosts share this machine's cores: a row that computes says so.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from tests.lab import Desktop, Lab
+
+from benchmarks.harness import Promise, record, show
+
+PROGRAMS = Path(__file__).parent / "programs"
+MEGABYTES = 60.0
+ROUNDS = 5
+
+
+class Arms:
+    """Launches runs on a lab and reads what their trainers measured."""
+
+    def __init__(self, folder: Path, lab: Lab) -> None:
+        self._folder = folder
+        self._lab = lab
+        self._desktop = Desktop(folder / "desktop", lab)
+        self._place = folder / "programs"
+        shutil.copytree(PROGRAMS, self._place)
+
+    def run(self, script: str, strategy: Mapping[str, Any], roles: Mapping[str, int], *args: object) -> dict[str, Any]:
+        """What each trainer wrote, by replica. `roles` are laid over the hosts in order, one replica each."""
+        hosts = iter(host.name for host in self._lab.hosts)
+        pools = [
+            {"name": role, "role": role, "replicas": count, "hosts": [next(hosts) for _ in range(count)]}
+            | ({"placement": "spread"} if count > 1 else {})
+            for role, count in roles.items()
+        ]
+        topology = {
+            "version": 1,
+            "name": "roles",
+            "strategy": dict(strategy),
+            "pools": pools,
+            "program": {"script": script, "args": [str(one) for one in args], "env": {"OMP_NUM_THREADS": "1"}},
+        }
+        file = self._place / "topology.yaml"
+        file.write_text(yaml.safe_dump(topology, sort_keys=False))
+        done = self._desktop.torchyard("run", file, "--json", timeout=900)
+        events = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        assert done.returncode == 0, done.stderr + done.stdout[-2000:]
+        run_id = next(event["run_id"] for event in events if event["event"] == "run_submitted")
+        out = self._folder / f"out-{run_id}"
+        fetched = self._desktop.torchyard("runs", "fetch", run_id, "figures-*.json", "-o", out)
+        assert fetched.returncode == 0, fetched.stderr
+        return {
+            path.stem.removeprefix("figures-"): json.loads(path.read_text())
+            for path in sorted(out.rglob("figures-*.json"))
+        }
+
+    def steps(self, strategy: Mapping[str, Any], roles: Mapping[str, int], *args: object) -> list[float]:
+        """Seconds of each step: the slowest trainer's."""
+        figures = self.run("steps.py", strategy, roles, *args)
+        return [max(step) for step in zip(*figures.values(), strict=True)]
+
+    def shape(self, rate: str) -> None:
+        for host in self._lab.hosts:
+            host.shape(rate)
+
+    def close(self) -> None:
+        self._desktop.close()
+
+
+def on_lab(count: int, measure: Any) -> Any:
+    """`measure(arms)` on so many fresh hosts."""
+    with tempfile.TemporaryDirectory() as folder, Lab(count, directory=Path(folder) / "lab") as lab:
+        arms = Arms(Path(folder), lab)
+        try:
+            return measure(arms)
+        finally:
+            arms.close()
+
+
+def by_round(found: Mapping[str, list[float]], one: str, other: str) -> float:
+    """The median of the ratios of each round, whose turns follow each other: a machine's moods cancel out."""
+    return statistics.median(a / b for a, b in zip(found[one], found[other], strict=True))
+
+
+def overhead(arms: Arms) -> list[Promise]:
+    """What `distribute` costs over DDP by hand, and two workers over two processes that know nothing of each other."""
+
+    def summed(model: str, rounds: int, steps: int) -> dict[str, list[float]]:
+        figures = arms.run(
+            "phases.py", {"kind": "all_reduce"}, {"chief": 1, "worker": 1},
+            *("--model", model, "--rounds", rounds, "--steps", steps),
+        )  # fmt: skip
+        ranks = list(figures.values())
+        return {name: [sum(turn) for turn in zip(*(rank[name] for rank in ranks), strict=True)] for name in ranks[0]}
+
+    found = summed("compute", 12, 20)
+    show("Two workers on two cores, compute-bound, samples/s of both", found, "/s")
+    arms.shape("200mbit")
+    bound_by_cable = summed("communication", 5, 5)
+    show("The same with little arithmetic and 8 MB to exchange at 200 Mbit/s", bound_by_cable, "/s")
+    promises = [
+        Promise("plain DDP's throughput over distribute's", by_round(found, "plain DDP", "distribute"), 1 / 0.98),
+        Promise("two independent processes over two workers", by_round(found, "alone", "distribute"), 1 / 0.93),
+    ]
+    cable = {f"8 MB at 200 Mbit/s: {name}": values for name, values in bound_by_cable.items()}
+    record("roles_overhead", found | cable, promises)
+    return promises
+
+
+def exchanges(arms: Arms) -> list[Promise]:
+    """60 MB among 4 workers at 200 Mbit/s: the ring, reducers, both, parameter servers."""
+    arms.shape("200mbit")
+    bound = MEGABYTES * 8 / 200
+    reducers = {"kind": "reduction_server"}
+    found = {
+        "ring (DDP)": arms.steps({"kind": "all_reduce"}, {"worker": 4}),
+        "reduction_server, 4 reducers": arms.steps(reducers, {"worker": 4, "reducer": 4}),
+        "mixed, 2 reducers": arms.steps(reducers, {"worker": 4, "reducer": 2}),
+        "sandblaster, 4 servers": arms.steps({"kind": "sandblaster"}, {"worker": 4, "ps": 4}),
+    }
+    show(f"A step of 60 MB, 4 workers at 200 Mbit/s (M/B = {bound:.1f} s)", found)
+    middle = {name: statistics.median(values) for name, values in found.items()}
+    ring, alone, mixed, served = middle.values()
+    promises = [
+        Promise("4 reducers: of the ring's time", alone / ring, 1 / 1.35),
+        Promise("4 reducers: over their bound", alone / bound, 1.12),
+        Promise("4 workers and 2 reducers mixed: of the ring's time", mixed / ring, 1 / 1.15),
+        Promise("sandblaster, 4 servers: over its bound", served / bound, 1.15),
+    ]
+    record("roles_exchange_4", found, promises)
+    return promises
+
+
+def exchanges_of_eight(arms: Arms) -> list[Promise]:
+    """60 MB among 8 workers at 100 Mbit/s."""
+    arms.shape("100mbit")
+    bound = MEGABYTES * 8 / 100
+    found = {
+        "ring (DDP)": arms.steps({"kind": "all_reduce"}, {"worker": 8}, "--steps", 5, "--warm-up", 1),
+        "reduction_server, 8 reducers": arms.steps(
+            {"kind": "reduction_server"}, {"worker": 8, "reducer": 8}, "--steps", 5, "--warm-up", 1
+        ),
+    }
+    show(f"A step of 60 MB, 8 workers at 100 Mbit/s (M/B = {bound:.1f} s)", found)
+    ring, alone = (statistics.median(values) for values in found.values())
+    promises = [
+        Promise("8 reducers: of the ring's time", alone / ring, 1 / 1.55),
+        Promise("8 reducers: over their bound", alone / bound, 1.15),
+    ]
+    record("roles_exchange_8", found, promises)
+    return promises
+
+
+def overlap(arms: Arms) -> list[Promise]:
+    """Downpour's exchange behind a sleep that stands for an accelerator: N = 4 of N* = S·B·t/M = 5 workers."""
+    arms.shape("200mbit")
+    sleep_s, megabytes = 1.0, 10.0
+    found = {
+        f"{groups} workers, 2 servers": arms.steps(
+            {"kind": "downpour", "worker_groups": groups},
+            {"worker": groups, "ps": 2},
+            *("--megabytes", megabytes, "--compute", sleep_s, "--steps", 8),
+        )
+        for groups in (2, 4)
+    }
+    show("A step of downpour with 10 MB at 200 Mbit/s that computes for 1 s", found)
+    worst = max(statistics.median(values) for values in found.values())
+    promises = [Promise("downpour overlapped: a step over its computing", worst / sleep_s, 1.10)]
+    record("roles_overlap", found, promises)
+    return promises
+
+
+def against_rpc(arms: Arms) -> list[Promise]:
+    """The MNIST example's network, 4 workers and a server, steps a second of all workers."""
+
+    def rates(figures: Mapping[str, list[float]]) -> float:
+        return sum(rate for (rate,) in figures.values())
+
+    found: dict[str, list[float]] = {"torch.distributed.rpc": [], "sandblaster": [], "downpour": []}
+    for _ in range(ROUNDS):
+        found["torch.distributed.rpc"].append(rates(arms.run("rpc_served.py", {"kind": "none"}, {"worker": 5})))
+        for kind in ("sandblaster", "downpour"):
+            found[kind].append(rates(arms.run("served.py", {"kind": kind}, {"worker": 4, "ps": 1})))
+    show("MNIST's network, 4 workers and a server, steps/s of all workers", found, "/s")
+    middle = {name: statistics.median(values) for name, values in found.items()}
+    promises = [
+        Promise(f"RPC's steps/s over {kind}'s", middle["torch.distributed.rpc"] / middle[kind], 1 / 3)
+        for kind in ("sandblaster", "downpour")
+    ]
+    record("roles_rpc", found, promises)
+    return promises
+
+
+def main() -> list[Promise]:
+    return [
+        *on_lab(2, overhead),
+        *on_lab(8, exchanges),
+        *on_lab(16, exchanges_of_eight),
+        *on_lab(6, overlap),
+        *on_lab(5, against_rpc),
+    ]
+
+
+if __name__ == "__main__":
+    main()

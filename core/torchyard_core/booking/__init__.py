@@ -1,0 +1,1 @@
+"""A calendar of the team's GPUs that cannot double-book: model and rules are pure, `store` is the only database."""

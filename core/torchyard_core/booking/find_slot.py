@@ -1,0 +1,168 @@
+"""Find a slot: "4 GPUs of at least 40 GB on one host for 6 hours, from tomorrow".
+
+Every gap between bookings that is long enough gives a range of moments at which a booking could begin on that GPU. A
+sweep over the ends of these ranges counts how many GPUs could begin together: O(m log m) of m gaps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from heapq import heappop, heappush
+from itertools import groupby
+from operator import attrgetter
+
+from torchyard_core.booking.intervals import Interval
+from torchyard_core.booking.model import Slot
+
+HORIZON = timedelta(days=90)
+"""How far is searched where the wish names no end."""
+FIRST_LOOK = timedelta(days=7)
+Busy = Mapping[str, Sequence[Interval]]
+"""What is taken, by slot id."""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What somebody is looking for. `gpus` and `hosts` empty mean any; `latest` is when it must have ended."""
+
+    count: int
+    length: timedelta
+    earliest: datetime
+    latest: datetime | None = None
+    min_memory_gb: float = 0
+    model: str = ""
+    one_host: bool = True
+    hosts: tuple[str, ...] = ()
+    gpus: tuple[str, ...] = ()
+
+    def takes(self, slot: Slot) -> bool:
+        """Whether a GPU is of the wished kind. CPU slots only when they are named."""
+        if self.gpus:
+            return slot.id in self.gpus
+        if slot.is_cpu or (self.hosts and slot.host not in self.hosts):
+            return False
+        # Vendors count a card of "40 GB" as 40960 MB or a little less; what a person means is the round number.
+        return self.model.lower() in slot.model.lower() and slot.memory_mb >= self.min_memory_gb * 1000 * 0.95
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A place for the wish. `host` is empty where it spans several."""
+
+    gpus: tuple[str, ...]
+    start: datetime
+    end: datetime
+    host: str = ""
+
+
+def find_slots(wish: Wish, slots: Sequence[Slot], busy: Busy, limit: int = 5) -> tuple[Fit, ...]:
+    """The first fits, by start, then by how little they break up what is free. Empty where there is none.
+
+    On one host two fits never overlap in time, so that the list offers choices and not one choice five times.
+    """
+    by_host = attrgetter("host")
+    wanted = sorted((slot for slot in slots if wish.takes(slot)), key=by_host)
+    pools = [(host, list(group)) for host, group in groupby(wanted, key=by_host)] if wish.one_host else [("", wanted)]
+    latest = wish.latest or wish.earliest + HORIZON
+    found = [
+        fit
+        for host, pool in pools
+        if 0 < wish.count <= len(pool)
+        for fit in _fits(wish, host, pool, busy, latest, limit)
+    ]
+    found.sort(key=lambda one: (one[0].start, one[1], one[0].host))
+    return tuple(fit for fit, _ in found[:limit])
+
+
+def find_with(
+    wish: Wish, slots: Sequence[Slot], busy_in: Callable[[datetime, datetime], Busy], limit: int = 5
+) -> tuple[Fit, ...]:
+    """As find_slots, asking for what is taken in a few days first, and for more only while fits are missing."""
+    last = wish.latest or wish.earliest + HORIZON
+    look = max(FIRST_LOOK, wish.length * 2)
+    while True:
+        until = min(last, wish.earliest + look)
+        bounded = Wish(**{**wish.__dict__, "latest": until})
+        found = find_slots(bounded, slots, busy_in(wish.earliest, until), limit)
+        if len(found) >= limit or until >= last:
+            return found
+        look *= 12
+
+
+@dataclass(frozen=True)
+class _Opening:
+    """A GPU is free from `start` to `end`."""
+
+    start: datetime
+    end: datetime
+    slot: Slot
+
+
+def _fits(
+    wish: Wish, host: str, pool: Sequence[Slot], busy: Busy, latest: datetime, limit: int
+) -> list[tuple[Fit, timedelta]]:
+    """Fits of one pool of GPUs, each with the free time that it leaves beside itself."""
+    openings = sorted(
+        (opening for slot in pool for opening in _openings(slot, busy.get(slot.id, ()), wish, latest)),
+        key=lambda opening: (opening.start, opening.slot.sort_key()),
+    )
+    open_now: dict[str, _Opening] = {}
+    ending: list[tuple[datetime, int, _Opening]] = []
+    fits: list[tuple[Fit, timedelta]] = []
+    not_before = wish.earliest
+    for number, opening in enumerate(openings):
+        heappush(ending, (opening.end, number, opening))
+        open_now[opening.slot.id] = opening
+        following = openings[number + 1].start if number + 1 < len(openings) else None
+        # Between this opening and the next nothing new becomes free: one start, or several one after the other.
+        begin = max(opening.start, not_before)
+        while following is None or begin < following:
+            while ending and ending[0][0] < begin + wish.length:
+                gone = heappop(ending)[2]
+                if open_now.get(gone.slot.id) is gone:
+                    del open_now[gone.slot.id]
+            if len(open_now) < wish.count:
+                break
+            chosen, spare = _choose(wish, list(open_now.values()), begin)
+            fits.append(
+                (Fit(tuple(sorted(slot.id for slot in chosen)), begin, begin + wish.length, _host(host, chosen)), spare)
+            )
+            if len(fits) >= limit:
+                return fits
+            not_before = begin = begin + wish.length
+    return fits
+
+
+def _openings(slot: Slot, taken: Sequence[Interval], wish: Wish, latest: datetime) -> list[_Opening]:
+    openings: list[_Opening] = []
+    start = wish.earliest
+    for interval in sorted(taken, key=lambda one: one.start):
+        if interval.start - start >= wish.length:
+            openings.append(_Opening(start, min(interval.start, latest), slot))
+        start = max(start, interval.end)
+        if start + wish.length > latest:
+            break
+    if latest - start >= wish.length:
+        openings.append(_Opening(start, latest, slot))
+    return [opening for opening in openings if opening.end - opening.start >= wish.length]
+
+
+def _choose(wish: Wish, candidates: list[_Opening], begin: datetime) -> tuple[list[Slot], timedelta]:
+    """The GPUs whose gaps are filled best; on several hosts, of those with most to give, so that few are used."""
+    on_host: dict[str, int] = {}
+    for candidate in candidates:
+        on_host[candidate.slot.host] = on_host.get(candidate.slot.host, 0) + 1
+
+    def spare(one: _Opening) -> timedelta:
+        return one.end - max(one.start, begin) - wish.length
+
+    candidates.sort(key=lambda one: (-on_host[one.slot.host], one.slot.host, spare(one), one.slot.sort_key()))
+    chosen = candidates[: wish.count]
+    return [one.slot for one in chosen], sum((spare(one) for one in chosen), timedelta())
+
+
+def _host(pool: str, chosen: Sequence[Slot]) -> str:
+    hosts = {slot.host for slot in chosen}
+    return pool or (hosts.pop() if len(hosts) == 1 else "")

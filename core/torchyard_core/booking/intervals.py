@@ -1,0 +1,92 @@
+"""Arithmetic of half-open intervals `[start, end)`. Works on anything ordered; bookings use UTC datetimes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+
+@dataclass(frozen=True, order=True)
+class Interval:
+    """From `start` up to, not including, `end`. One whose end is not after its start is empty."""
+
+    start: datetime
+    end: datetime
+
+    @property
+    def is_empty(self) -> bool:
+        return self.end <= self.start
+
+    @property
+    def duration(self) -> timedelta:
+        return max(self.end - self.start, timedelta())
+
+    def overlaps(self, other: Interval) -> bool:
+        """Whether some moment is in both: intervals that only touch do not overlap, an empty one overlaps none."""
+        return max(self.start, other.start) < min(self.end, other.end)
+
+    def contains(self, moment: datetime) -> bool:
+        return self.start <= moment < self.end
+
+    def within(self, other: Interval) -> Interval:
+        """The part of it that lies in `other`; may be empty."""
+        return Interval(max(self.start, other.start), min(self.end, other.end))
+
+
+def merge(intervals: Iterable[Interval]) -> list[Interval]:
+    """The same moments as few intervals, sorted, apart from each other; touching ones become one."""
+    merged: list[Interval] = []
+    for interval in sorted(interval for interval in intervals if not interval.is_empty):
+        if merged and interval.start <= merged[-1].end:
+            if interval.end > merged[-1].end:
+                merged[-1] = Interval(merged[-1].start, interval.end)
+        else:
+            merged.append(interval)
+    return merged
+
+
+def subtract(intervals: Iterable[Interval], holes: Iterable[Interval]) -> list[Interval]:
+    """What of `intervals` is in none of `holes`."""
+    left: list[Interval] = []
+    away = merge(holes)
+    first = 0
+    for interval in merge(intervals):
+        start = interval.start
+        while first < len(away) and away[first].end <= start:
+            first += 1
+        index = first
+        while index < len(away) and away[index].start < interval.end:
+            if away[index].start > start:
+                left.append(Interval(start, away[index].start))
+            start = max(start, away[index].end)
+            index += 1
+        if start < interval.end:
+            left.append(Interval(start, interval.end))
+    return left
+
+
+def intersect(one: Iterable[Interval], other: Iterable[Interval]) -> list[Interval]:
+    """The moments that are in both."""
+    ones, others = merge(one), merge(other)
+    both: list[Interval] = []
+    i = j = 0
+    while i < len(ones) and j < len(others):
+        part = ones[i].within(others[j])
+        if not part.is_empty:
+            both.append(part)
+        if ones[i].end < others[j].end:
+            i += 1
+        else:
+            j += 1
+    return both
+
+
+def gaps(within: Interval, busy: Iterable[Interval]) -> list[Interval]:
+    """What of `within` is free."""
+    return subtract([within], busy)
+
+
+def total(intervals: Iterable[Interval]) -> timedelta:
+    """How long they are together, moments in several counted once."""
+    return sum((interval.duration for interval in merge(intervals)), timedelta())

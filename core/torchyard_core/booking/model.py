@@ -1,0 +1,240 @@
+"""What the calendar holds, as values. Times are aware datetimes in UTC, in whole seconds; a zone is an IANA name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from typing import Any
+
+from torchyard_core.booking.intervals import Interval
+
+
+class State(StrEnum):
+    """Of a booking. A booked one becomes active when its GPUs are seen in use, or its run begins."""
+
+    BOOKED = "booked"
+    ACTIVE = "active"
+    RELEASED = "released"
+    CANCELLED = "cancelled"
+    NO_SHOW = "no_show"
+
+    @property
+    def is_live(self) -> bool:
+        """Whether it keeps its GPUs from others."""
+        return self in (State.BOOKED, State.ACTIVE)
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One lane of the calendar: a GPU, or the one CPU slot of a host without GPUs (`index` None)."""
+
+    id: str
+    """The GPU's UUID; `HOST:cpu` of a CPU slot."""
+    host: str
+    index: int | None
+    model: str = ""
+    memory_mb: int = 0
+
+    @property
+    def is_cpu(self) -> bool:
+        return self.index is None
+
+    @property
+    def name(self) -> str:
+        """As commands name it: `gpu-b:2`, `big-cpu:cpu`."""
+        return f"{self.host}:{'cpu' if self.index is None else self.index}"
+
+    def sort_key(self) -> tuple[str, int, str]:
+        return self.host, -1 if self.index is None else self.index, self.id
+
+
+def cpu_slot(host: str) -> Slot:
+    """The slot of a host that has no GPU."""
+    return Slot(f"{host}:cpu", host, None)
+
+
+def is_cpu_id(slot_id: str) -> bool:
+    """Whether a slot's id is that of a CPU slot, which costs no GPU-hours."""
+    return slot_id.endswith(":cpu")
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A booking that somebody wants. `owner` None is whoever asks."""
+
+    title: str
+    gpus: tuple[str, ...]
+    start: datetime
+    end: datetime
+    zone: str
+    purpose: str = ""
+    owner: str | None = None
+    run_id: str | None = None
+    stop_at_end: bool = False
+    uid: str = ""
+    """Of the calendar entry that it was imported from."""
+
+    @property
+    def interval(self) -> Interval:
+        return Interval(self.start, self.end)
+
+
+@dataclass(frozen=True)
+class Booking:
+    """One action of one person: a group of GPUs for one interval, changed together or not at all."""
+
+    id: str
+    owner: str
+    title: str
+    purpose: str
+    gpus: tuple[str, ...]
+    """Slot ids, sorted."""
+    start: datetime
+    end: datetime
+    zone: str
+    state: State
+    created: datetime
+    changed: datetime
+    series_id: str | None = None
+    run_id: str | None = None
+    stop_at_end: bool = False
+    let_go_at: datetime | None = None
+    """When it was released, cancelled or found unused, before its end."""
+    uid: str = ""
+
+    @property
+    def until(self) -> datetime:
+        """When it ends or ended: never before its start."""
+        return self.end if self.let_go_at is None else min(self.end, max(self.start, self.let_go_at))
+
+    @property
+    def interval(self) -> Interval:
+        """The time that it takes, or took, from others."""
+        return Interval(self.start, self.until)
+
+    @property
+    def duration(self) -> timedelta:
+        return self.until - self.start
+
+    @property
+    def is_live(self) -> bool:
+        return self.state.is_live
+
+    def is_running(self, now: datetime) -> bool:
+        return self.is_live and self.start <= now < self.end
+
+    @property
+    def gpu_hours(self) -> float:
+        """Counted in UTC; CPU slots cost none."""
+        return self.duration.total_seconds() / 3600 * sum(not is_cpu_id(gpu) for gpu in self.gpus)
+
+    def to_json(self) -> dict[str, Any]:
+        return {field.name: _to_json(getattr(self, field.name)) for field in fields(self)}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Booking:
+        """Of what `to_json` made. Raises ValueError, KeyError or TypeError for anything else."""
+        times = {name: from_rfc3339(data[name]) for name in ("start", "end", "created", "changed")}
+        let_go = data["let_go_at"]
+        return Booking(
+            **{
+                **data,
+                **times,
+                "gpus": tuple(data["gpus"]),
+                "state": State(data["state"]),
+                "let_go_at": from_rfc3339(let_go) if let_go else None,
+            }
+        )
+
+
+@dataclass(frozen=True)
+class Series:
+    """Bookings that repeat: the rule (RFC 5545 RRULE) and the first one, in the zone that it is expanded in."""
+
+    id: str
+    owner: str
+    title: str
+    rule: str
+    start: datetime
+    end: datetime
+    zone: str
+    created: datetime
+
+
+@dataclass(frozen=True)
+class Login:
+    """Whom a UNIX user on hosts stands for. Shared logins (`ubuntu`) have several entries."""
+
+    host_pattern: str
+    user: str
+    person: str
+
+
+def persons_of(logins: Iterable[Login], host: str, user: str) -> tuple[str, ...]:
+    """Who may be behind a login: nobody known, one person, or "one of" several."""
+    found = {entry.person for entry in logins if entry.user == user and fnmatchcase(host, entry.host_pattern)}
+    return tuple(sorted(found))
+
+
+@dataclass(frozen=True)
+class Use:
+    """A GPU was in use by somebody for a time. `person` is empty where nobody knows."""
+
+    gpu: str
+    host: str
+    person: str
+    start: datetime
+    end: datetime
+    run_id: str | None = None
+
+    @property
+    def interval(self) -> Interval:
+        return Interval(self.start, self.end)
+
+
+@dataclass(frozen=True)
+class IdleEvidence:
+    """An agent saw a booking's GPUs idle from `idle_since` up to `seen_at`, with no live run on them."""
+
+    booking_id: str
+    idle_since: datetime
+    seen_at: datetime
+    reporter: str = ""
+
+
+def whole_seconds(moment: datetime) -> datetime:
+    """The same moment in UTC, less what is below a second: how stores keep times."""
+    return moment.astimezone(UTC).replace(microsecond=0)
+
+
+def rfc3339(moment: datetime) -> str:
+    """`2026-11-22T09:00:00Z`."""
+    return moment.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def from_rfc3339(text: str) -> datetime:
+    """Raises ValueError, also for a time without an offset."""
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        raise ValueError(f"{text} has no offset from UTC")
+    return moment.astimezone(UTC)
+
+
+def _to_json(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return rfc3339(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def normal(draft: Draft) -> Draft:
+    """With its GPUs sorted and each once, its times in UTC and whole seconds, and no space around its title."""
+    return replace(
+        draft,
+        title=draft.title.strip(),
+        gpus=tuple(sorted(set(draft.gpus))),
+        start=whole_seconds(draft.start),
+        end=whole_seconds(draft.end),
+    )

@@ -1,0 +1,126 @@
+"""Bookings that repeat: RFC 5545 rules, expanded on the wall clock of their own zone.
+
+Weekly 09:00 in Berlin is 08:00Z in winter and 07:00Z in summer. Each occurrence lasts as long as the first does in
+UTC, so it costs the same GPU-hours on every night of the year.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from dateutil.rrule import rrulestr
+
+from torchyard_core.booking.intervals import Interval
+from torchyard_core.booking.refusals import Refused
+from torchyard_core.booking.zones import to_utc, zone_of
+
+AT_MOST = 500
+"""Occurrences of one series."""
+_KEYS = frozenset(
+    [
+        "FREQ",
+        "UNTIL",
+        "COUNT",
+        "INTERVAL",
+        "BYDAY",
+        "BYMONTHDAY",
+        "BYMONTH",
+        "BYSETPOS",
+        "BYYEARDAY",
+        "BYWEEKNO",
+        "WKST",
+    ]
+)
+_FREQUENCIES = ("DAILY", "WEEKLY", "MONTHLY", "YEARLY")
+_LATE = 9980
+_HINT = "Rules are like FREQ=WEEKLY;BYDAY=MO,WE;COUNT=10 (RFC 5545)."
+
+
+def occurrences(
+    rule: str, start: datetime, end: datetime, zone: str, until: datetime, at_most: int = AT_MOST
+) -> tuple[Interval, ...]:
+    """The times of a series, in UTC, the first included, none that begins after `until`.
+
+    Raises Refused for a rule that cannot be read, one finer than a day, one whose occurrences overlap each other, or
+    one that has more than `at_most`.
+    """
+    local = start.astimezone(zone_of(zone)).replace(tzinfo=None)
+    last = until.astimezone(zone_of(zone)).replace(tzinfo=None)
+    duration = end - start
+    found: list[Interval] = []
+    for wall_clock in _wall_clocks(rule, local, zone, last):
+        # The first keeps its very moment: in the hour that an autumn night has twice, it may be the second.
+        begin = start.astimezone(UTC) if wall_clock == local else to_utc(wall_clock, zone)
+        if found and begin < found[-1].end:
+            raise Refused(
+                "the series overlaps itself: it repeats before a booking of it has ended",
+                code="bad_rule",
+                hint="Make each booking shorter, or repeat less often.",
+            )
+        found.append(Interval(begin, begin + duration))
+        if len(found) > at_most:
+            raise Refused(
+                f"the series has more than {at_most} bookings",
+                code="too_many",
+                hint="End it earlier: add COUNT=… or UNTIL=… to the rule.",
+            )
+    if not found:
+        raise Refused(f"the rule `{rule}` names no time before it ends", code="bad_rule", hint=_HINT)
+    return tuple(found)
+
+
+def _wall_clocks(text: str, start: datetime, zone: str, last: datetime) -> Iterator[datetime]:
+    """The rule's times on the wall clock, in order, up to `last`.
+
+    dateutil looks for the next time of a rule that never comes true (30 February) up to the year 9999, for seconds.
+    The calendar repeats every 400 years, weekdays included, so the rule is expanded where little of it is left.
+    """
+    parts = _parts(text)
+    until = parts.pop("UNTIL", None)
+    try:
+        if until is not None:
+            last = min(last, _until(until, zone))
+        shift = (_LATE - start.year) // 400 * 400
+        rule = rrulestr(";".join(f"{key}={value}" for key, value in parts.items()), dtstart=_shifted(start, shift))
+        for wall_clock in rule:
+            found = _shifted(wall_clock, -shift)
+            if found > last:
+                return
+            yield found
+    except (ValueError, TypeError, OverflowError, AttributeError, ZeroDivisionError) as error:
+        raise Refused(f"the rule `{text}` cannot be read: {error}", code="bad_rule", hint=_HINT) from None
+
+
+def _shifted(moment: datetime, years: int) -> datetime:
+    return moment.replace(year=moment.year + years)
+
+
+def _parts(text: str) -> dict[str, str]:
+    parts: dict[str, str] = {}
+    for part in text.strip().removeprefix("RRULE:").split(";"):
+        key, equals, value = part.strip().upper().partition("=")
+        if not equals or not value or key not in _KEYS or key in parts:
+            raise Refused(f"the rule `{text}` cannot be read at `{part}`", code="bad_rule", hint=_HINT)
+        parts[key] = value
+    if parts.get("FREQ") not in _FREQUENCIES:
+        raise Refused(
+            f"the rule `{text}` repeats neither by days, weeks, months nor years", code="bad_rule", hint=_HINT
+        )
+    if "COUNT" in parts and "UNTIL" in parts:
+        raise Refused(f"the rule `{text}` has both COUNT and UNTIL", code="bad_rule", hint="Leave one of them out.")
+    for key in ("COUNT", "INTERVAL"):
+        if key in parts and not re.fullmatch(r"[1-9]\d{0,4}", parts[key]):
+            raise Refused(f"the rule `{text}` has a {key} that is no number above 0", code="bad_rule", hint=_HINT)
+    return parts
+
+
+def _until(text: str, zone: str) -> datetime:
+    """On the zone's wall clock: RFC 5545 gives it in UTC, as a date, or as a time of the zone."""
+    if re.fullmatch(r"\d{8}", text):
+        return datetime.strptime(text + "235959", "%Y%m%d%H%M%S")
+    if text.endswith("Z"):
+        in_utc = datetime.strptime(text, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+        return in_utc.astimezone(zone_of(zone)).replace(tzinfo=None)
+    return datetime.strptime(text, "%Y%m%dT%H%M%S")

@@ -1,0 +1,295 @@
+"""What a store knows, as values: each method is one short transaction."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, Engine, Row, Select, and_, func, select, text
+
+from torchyard_core.booking.find_slot import Busy, Fit, Wish, find_with
+from torchyard_core.booking.intervals import Interval
+from torchyard_core.booking.model import Booking, IdleEvidence, Login, Series, Slot, State, Use, whole_seconds
+from torchyard_core.booking.refusals import Refused
+from torchyard_core.booking.rules import Rules
+from torchyard_core.booking.snapshot import agent_snapshot
+from torchyard_core.booking.store import tables
+from torchyard_core.booking.store.engine import place_of, transaction
+from torchyard_core.booking.usage import By, UsageRow, usage
+from torchyard_core.booking.waitlist import Waiting, wish_from_json
+
+Clock = Callable[[], datetime]
+CLOCK_TOLERANCE_S = 120.0
+
+
+def system_clock() -> datetime:
+    return datetime.now(UTC)
+
+
+class Reading:
+    """The reading half of a store. May be used from any thread."""
+
+    def __init__(
+        self, engine: Engine, person: str, is_admin: bool, clock: Clock = system_clock, *, own_time: bool = False
+    ):
+        self._engine = engine
+        self._clock = clock
+        self._own_time = own_time or engine.dialect.name == "sqlite"
+        self.person = person
+        """Who asks: the database role, else the name in the settings."""
+        self.is_admin = is_admin
+        """May change everybody's bookings, and the rules. Always in a private file."""
+
+    @property
+    def is_private(self) -> bool:
+        """Whether nobody else sees it: a file on this computer."""
+        return self._engine.dialect.name == "sqlite"
+
+    @property
+    def place(self) -> str:
+        return place_of(self._engine.url)
+
+    def close(self) -> None:
+        """Lets go of every connection."""
+        self._engine.dispose()
+
+    def now(self) -> datetime:
+        """By the database's clock, which all desktops share; by this computer's for a file."""
+        with transaction(self._engine) as connection:
+            return self._now(connection)
+
+    def clock_ahead_s(self) -> float:
+        """How far this computer's clock is ahead of the database's."""
+        return (self._clock() - self.now()).total_seconds()
+
+    def _now(self, connection: Connection) -> datetime:
+        if self._own_time:
+            return whole_seconds(self._clock())
+        found: datetime = connection.execute(text("SELECT clock_timestamp()")).scalar_one()
+        return whole_seconds(found)
+
+    def slots(self) -> tuple[Slot, ...]:
+        """The catalogue: every GPU that a desktop has seen."""
+        with transaction(self._engine) as connection:
+            return self._slots(connection)
+
+    def _slots(self, connection: Connection, among: Sequence[str] = ()) -> tuple[Slot, ...]:
+        """All, or only those named, where all of these are known."""
+        chosen = select(tables.gpus)
+        rows = connection.execute(chosen.where(tables.gpus.c.id.in_(among)) if among else chosen).all()
+        if among and len(rows) < len(among):
+            rows = connection.execute(chosen).all()
+        return tuple(sorted((Slot(*row) for row in rows), key=Slot.sort_key))
+
+    def bookings(
+        self, since: datetime, until: datetime, *, owner: str | None = None, live: bool = False
+    ) -> tuple[Booking, ...]:
+        """Those that touch the time, by start; `live` leaves out what was released, cancelled or not used."""
+        table = tables.bookings
+        which = [table.c.starts < until, table.c.ends > since]
+        if owner is not None:
+            which.append(table.c.owner == owner)
+        if live:
+            which.append(table.c.state.in_(_LIVE))
+        with transaction(self._engine) as connection:
+            return self._bookings(connection, select(table).where(*which))
+
+    def booking(self, booking_id: str) -> Booking:
+        """Raises Refused where there is none."""
+        with transaction(self._engine) as connection:
+            return self._booking(connection, booking_id)
+
+    def _booking(self, connection: Connection, booking_id: str) -> Booking:
+        found = self._bookings(connection, select(tables.bookings).where(tables.bookings.c.id == booking_id))
+        if not found:
+            raise Refused(
+                f"there is no booking `{booking_id}`", code="no_such_booking", hint="See `torchyard bookings list`."
+            )
+        return found[0]
+
+    def series(self, series_id: str) -> tuple[Series, tuple[Booking, ...]]:
+        """A series and its bookings. Raises Refused where there is none."""
+        table = tables.series
+        with transaction(self._engine) as connection:
+            row = connection.execute(select(table).where(table.c.id == series_id)).first()
+            if row is None:
+                raise Refused(f"there is no series `{series_id}`", code="no_such_booking")
+            of_it = select(tables.bookings).where(tables.bookings.c.series_id == series_id)
+            return Series(*row), self._bookings(connection, of_it)
+
+    def _bookings(self, connection: Connection, chosen: Select[Any]) -> tuple[Booking, ...]:
+        rows = connection.execute(chosen.order_by(tables.bookings.c.starts, tables.bookings.c.id)).all()
+        if not rows:
+            return ()
+        of = tables.booking_gpus
+        groups: dict[str, list[str]] = defaultdict(list)
+        if len(rows) == 1:
+            which = of.c.booking_id == rows[0].id
+        else:
+            which = of.c.booking_id.in_(chosen.with_only_columns(tables.bookings.c.id))
+        for booking_id, gpu in connection.execute(select(of.c.booking_id, of.c.gpu).where(which)):
+            groups[booking_id].append(gpu)
+        return tuple(_booking(row, groups[row.id]) for row in rows)
+
+    def busy(self, since: datetime, until: datetime, gpus: Iterable[str] | None = None) -> dict[str, list[Interval]]:
+        """What is booked of each GPU in that time."""
+        with transaction(self._engine) as connection:
+            return self._busy(connection, since, until, gpus)
+
+    def _busy(
+        self, connection: Connection, since: datetime, until: datetime, gpus: Iterable[str] | None = None
+    ) -> dict[str, list[Interval]]:
+        of = tables.booking_gpus
+        which = and_(of.c.live, of.c.starts < until, of.c.ends > since)
+        if gpus is not None:
+            which = and_(which, of.c.gpu.in_(list(gpus)))
+        busy: dict[str, list[Interval]] = defaultdict(list)
+        for gpu, starts, ends in connection.execute(select(of.c.gpu, of.c.starts, of.c.ends).where(which)):
+            busy[gpu].append(Interval(starts, ends))
+        return dict(busy)
+
+    def find(self, wish: Wish, limit: int = 5) -> tuple[Fit, ...]:
+        """The first places that are free for the wish, none of them in the past."""
+        with transaction(self._engine) as connection:
+            return self._find(connection, wish, limit)
+
+    def _find(self, connection: Connection, wish: Wish, limit: int) -> tuple[Fit, ...]:
+        now = self._now(connection)
+        if wish.earliest < now:
+            wish = Wish(**{**wish.__dict__, "earliest": now})
+        slots = [slot for slot in self._slots(connection) if wish.takes(slot)]
+
+        def busy_in(since: datetime, until: datetime) -> Busy:
+            return self._too_busy(connection, since, until, wish.length)
+
+        return find_with(wish, slots, busy_in, limit)
+
+    def _too_busy(self, connection: Connection, since: datetime, until: datetime, length: timedelta) -> Busy:
+        """What is booked of each GPU, and between two bookings what is too short to be of use.
+
+        The database looks for the gaps: of 100,000 bookings it hands over the few beside which something long is free.
+        """
+        lite = connection.dialect.name == "sqlite"
+        bounds: dict[str, Any] = {"since": since, "until": until}
+        if lite:
+            bounds = {"since": int(since.timestamp()), "until": int(until.timestamp())}
+        asked = {**bounds, "length": int(length.total_seconds()) if lite else length}
+        live = "live = 1" if lite else "live"
+
+        def moment(value: Any) -> datetime:
+            return datetime.fromtimestamp(value, UTC) if lite else value
+
+        firsts: dict[str, datetime] = {
+            gpu: moment(starts) for gpu, starts in connection.execute(text(_FIRSTS.format(live=live)), bounds)
+        }
+        busy: dict[str, list[Interval]] = defaultdict(list)
+        for gpu, ends, after in connection.execute(text(_GAPS.format(live=live)), asked):
+            busy[gpu].append(Interval(firsts[gpu], moment(ends)))
+            if after is not None:
+                firsts[gpu] = moment(after)
+        return dict(busy)
+
+    def rules(self) -> Rules:
+        """The team's, else the defaults."""
+        with transaction(self._engine) as connection:
+            return self._rules(connection)
+
+    def _rules(self, connection: Connection) -> Rules:
+        body: str | None = connection.execute(select(tables.rules.c.body)).scalar()
+        return Rules.from_json(json.loads(body)) if body else Rules()
+
+    def logins(self) -> tuple[Login, ...]:
+        """Which UNIX users stand for which persons."""
+        with transaction(self._engine) as connection:
+            return tuple(Login(*row) for row in connection.execute(select(tables.logins)).all())
+
+    def waiting(self, *, everything: bool = False) -> tuple[Waiting, ...]:
+        """The waitlist in order; with `everything` also who was served or has left."""
+        table = tables.waitlist
+        chosen = select(table).order_by(table.c.created, table.c.id)
+        with transaction(self._engine) as connection:
+            rows = connection.execute(chosen if everything else chosen.where(table.c.state == "waiting")).all()
+        return tuple(
+            Waiting(
+                row.id,
+                row.owner,
+                row.title,
+                wish_from_json(json.loads(row.wish)),
+                row.zone,
+                row.created,
+                row.state,
+                row.booking_id,
+            )
+            for row in rows
+        )
+
+    def uses(self, since: datetime, until: datetime) -> tuple[Use, ...]:
+        """When GPUs were in use, and by whom, as agents saw it."""
+        table = tables.uses
+        chosen = select(table).where(table.c.starts < until, table.c.ends > since).order_by(table.c.starts)
+        with transaction(self._engine) as connection:
+            rows = connection.execute(chosen).all()
+        return tuple(Use(row.gpu, row.host, row.person, row.starts, row.ends, row.run_id) for row in rows)
+
+    def idle_evidence(self) -> tuple[IdleEvidence, ...]:
+        """Of bookings that have not ended."""
+        table, of = tables.idle_evidence, tables.bookings
+        chosen = select(table.c.booking_id, table.c.idle_since, table.c.seen_at, table.c.reporter)
+        with transaction(self._engine) as connection:
+            chosen = chosen.join(of, of.c.id == table.c.booking_id).where(of.c.ends > self._now(connection))
+            return tuple(IdleEvidence(*row) for row in connection.execute(chosen).all())
+
+    def usage(self, since: datetime, until: datetime, by: By = "person", zone: str = "UTC") -> tuple[UsageRow, ...]:
+        """GPU-hours booked, used and idle."""
+        return usage(self.bookings(since, until), self.uses(since, until), self.slots(), since, until, by, zone)
+
+    def snapshot(self, days: float = 3) -> dict[str, Any]:
+        """What agents are handed: see `torchyard_core.booking.snapshot`."""
+        now = self.now()
+        until = now + timedelta(days=days)
+        bookings = self.bookings(now, until, live=True)
+        return agent_snapshot(bookings, self.logins(), self.rules(), self.person, now, until)
+
+    def count(self) -> int:
+        """Of all bookings, those let go included."""
+        with transaction(self._engine) as connection:
+            found: int = connection.execute(select(func.count()).select_from(tables.bookings)).scalar_one()
+        return found
+
+
+_FIRSTS = """
+    SELECT gpu, MIN(starts) FROM booking_gpus
+    WHERE {live} AND starts < :until AND ends > :since GROUP BY gpu
+"""
+# Live rows of one GPU never overlap: the next by start is the one after it. One answers for both ends of a gap.
+_GAPS = """
+    SELECT gpu, ends, after FROM (
+        SELECT gpu, ends, LEAD(starts) OVER (PARTITION BY gpu ORDER BY starts) AS after
+        FROM booking_gpus WHERE {live} AND starts < :until AND ends > :since
+    ) AS gaps WHERE after IS NULL OR after - ends >= :length ORDER BY gpu, ends
+"""
+_LIVE: Sequence[str] = tuple(str(state) for state in State if state.is_live)
+
+
+def _booking(row: Row[Any], gpus: list[str]) -> Booking:
+    return Booking(
+        id=row.id,
+        owner=row.owner,
+        title=row.title,
+        purpose=row.purpose,
+        gpus=tuple(sorted(gpus)),
+        start=row.starts,
+        end=row.ends,
+        zone=row.zone,
+        state=State(row.state),
+        created=row.created,
+        changed=row.changed,
+        series_id=row.series_id,
+        run_id=row.run_id,
+        stop_at_end=row.stop_at_end,
+        let_go_at=row.let_go_at,
+        uid=row.uid,
+    )

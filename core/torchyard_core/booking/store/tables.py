@@ -1,0 +1,127 @@
+"""The tables as queries see them. What makes them safe (triggers, constraints, policies) is in `migrations`."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import BigInteger, Boolean, Column, DateTime, Dialect, Integer, MetaData, Table, Text
+from sqlalchemy.types import TypeDecorator, TypeEngine
+
+HEAD = "0001"
+"""The migration that this version was written for."""
+KNOWN = frozenset({"0001"})
+
+
+class Moment(TypeDecorator[datetime]):
+    """An aware datetime in UTC: a timestamptz, or in SQLite whole seconds since 1970."""
+
+    impl = BigInteger
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        return dialect.type_descriptor(BigInteger() if dialect.name == "sqlite" else DateTime(timezone=True))
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> Any:
+        if value is None or dialect.name != "sqlite":
+            return value
+        return int(value.timestamp())
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        return datetime.fromtimestamp(value, UTC) if dialect.name == "sqlite" else value.astimezone(UTC)
+
+
+metadata = MetaData()
+
+gpus = Table(
+    "gpus",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("host", Text),
+    Column("number", Integer),
+    Column("model", Text),
+    Column("memory_mb", Integer),
+)
+series = Table(
+    "series",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("owner", Text),
+    Column("title", Text),
+    Column("rule", Text),
+    Column("starts", Moment),
+    Column("ends", Moment),
+    Column("zone", Text),
+    Column("created", Moment),
+)
+bookings = Table(
+    "bookings",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("owner", Text),
+    Column("title", Text),
+    Column("purpose", Text),
+    Column("starts", Moment),
+    Column("ends", Moment),
+    Column("zone", Text),
+    Column("state", Text),
+    Column("created", Moment),
+    Column("changed", Moment),
+    Column("series_id", Text),
+    Column("run_id", Text),
+    Column("stop_at_end", Boolean),
+    Column("let_go_at", Moment),
+    Column("uid", Text),
+)
+booking_gpus = Table(
+    "booking_gpus",
+    metadata,
+    Column("booking_id", Text, primary_key=True),
+    Column("gpu", Text, primary_key=True),
+    Column("owner", Text),
+    Column("starts", Moment),
+    Column("ends", Moment),
+    Column("live", Boolean),
+)
+waitlist = Table(
+    "waitlist",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("owner", Text),
+    Column("title", Text),
+    Column("wish", Text),
+    Column("zone", Text),
+    Column("created", Moment),
+    Column("state", Text),
+    Column("booking_id", Text),
+)
+uses = Table(
+    "uses",
+    metadata,
+    Column("gpu", Text, primary_key=True),
+    Column("starts", Moment, primary_key=True),
+    Column("person", Text, primary_key=True),
+    Column("ends", Moment),
+    Column("host", Text),
+    Column("run_id", Text),
+    Column("reporter", Text, primary_key=True),
+)
+idle_evidence = Table(
+    "idle_evidence",
+    metadata,
+    Column("booking_id", Text, primary_key=True),
+    Column("reporter", Text, primary_key=True),
+    Column("idle_since", Moment),
+    Column("seen_at", Moment),
+)
+rules = Table("rules", metadata, Column("id", Integer, primary_key=True), Column("body", Text))
+logins = Table(
+    "logins",
+    metadata,
+    Column("host_pattern", Text, primary_key=True),
+    Column("unix_user", Text, primary_key=True),
+    Column("person", Text, primary_key=True),
+)
+version = Table("alembic_version", metadata, Column("version_num", Text))

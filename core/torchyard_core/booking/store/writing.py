@@ -1,0 +1,470 @@
+"""Making and changing bookings: the rules and the look for clashes, then the rows, all in one transaction.
+
+The look is for the answer (whose booking, when); what makes double bookings impossible is the trigger or constraint.
+In PostgreSQL the GPUs of a group are locked in one order first, so that transactions wait and never deadlock.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, and_, insert, select, text, update
+
+from torchyard_core.booking.conflict import Clashing, Conflict
+from torchyard_core.booking.find_slot import Fit, Wish
+from torchyard_core.booking.intervals import Interval
+from torchyard_core.booking.model import Booking, Draft, State, is_cpu_id, normal, whole_seconds
+from torchyard_core.booking.recurrence import occurrences
+from torchyard_core.booking.refusals import Clash, NoRights, Refused, StoreAway
+from torchyard_core.booking.rules import Rules, by_week, changeable, check, check_change, shape
+from torchyard_core.booking.store import tables
+from torchyard_core.booking.store.engine import Overlap, transaction
+from torchyard_core.booking.store.reading import CLOCK_TOLERANCE_S, Reading
+
+TRIES = 5
+SERIES_WITHOUT_LIMIT = timedelta(days=366)
+"""How far a series goes where no rule says how far ahead may be booked."""
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Missed:
+    """An occurrence of a series that was not booked, and why."""
+
+    interval: Interval
+    why: Refused
+
+
+@dataclass(frozen=True)
+class SeriesBooked:
+    """What became of a series: `series_id` is empty where nothing was booked."""
+
+    series_id: str
+    booked: tuple[Booking, ...]
+    missed: tuple[Missed, ...]
+
+
+@dataclass(frozen=True)
+class Previewed:
+    """What would become of an imported draft: new, there (imported before), clash, or refused."""
+
+    draft: Draft
+    verdict: str
+    why: Refused | None = None
+
+
+class Writing(Reading):
+    """The half of a store that makes, changes and lets go of bookings."""
+
+    def book(self, draft: Draft) -> Booking:
+        """Books all of it or nothing. Raises Clash with the answer, Refused for a rule, NoRights, StoreAway."""
+        draft = normal(draft)
+
+        def attempt(connection: Connection) -> Booking:
+            now, rules = self._ready(connection, self._owner(draft), draft.gpus)
+            self._check(connection, draft, now, rules)
+            return self._insert(connection, [draft], now, None)[0]
+
+        return self._settled(attempt)
+
+    def book_series(self, draft: Draft, rule: str, *, free_ones: bool = False) -> SeriesBooked:
+        """Books every occurrence of the rule, or nothing; with `free_ones` those that can be, and lists the others.
+
+        Raises Clash or Refused of the first that cannot be booked (without `free_ones`), or of the rule itself.
+        """
+        draft = normal(draft)
+
+        def attempt(connection: Connection) -> SeriesBooked:
+            now, rules = self._ready(connection, self._owner(draft), draft.gpus)
+            if refused := shape(draft, self._slots(connection)):
+                raise refused
+            ahead = SERIES_WITHOUT_LIMIT if rules.furthest_days is None else timedelta(days=rules.furthest_days)
+            times = occurrences(rule, draft.start, draft.end, draft.zone, now + ahead - draft.interval.duration)
+            wanted = [replace(draft, start=one.start, end=one.end) for one in times]
+            free, missed = self._sorted_out(connection, wanted, now, rules, free_ones)
+            if not free:
+                return SeriesBooked("", (), tuple(missed))
+            series_id = _new_id()
+            row = {
+                "id": series_id,
+                "owner": self._owner(draft),
+                "title": draft.title,
+                "rule": rule,
+                "starts": draft.start,
+                "ends": draft.end,
+                "zone": draft.zone,
+                "created": now,
+            }
+            connection.execute(insert(tables.series), [row])
+            return SeriesBooked(series_id, tuple(self._insert(connection, free, now, series_id)), tuple(missed))
+
+        return self._settled(attempt)
+
+    def _sorted_out(
+        self, connection: Connection, wanted: Sequence[Draft], now: datetime, rules: Rules, free_ones: bool
+    ) -> tuple[list[Draft], list[Missed]]:
+        """Those of a series that can be booked, each also counting towards the quota of the next, and the others."""
+        free: list[Draft] = []
+        missed: list[Missed] = []
+        for one in wanted:
+            try:
+                self._check(connection, one, now, rules, together_with=free)
+            except Refused as refused:
+                if not free_ones:
+                    raise
+                missed.append(Missed(one.interval, refused))
+            else:
+                free.append(one)
+        return free, missed
+
+    def change(
+        self,
+        booking_id: str,
+        *,
+        start: datetime | None = None,
+        end: datetime | None = None,
+        gpus: Iterable[str] | None = None,
+        title: str | None = None,
+        purpose: str | None = None,
+        stop_at_end: bool | None = None,
+        run_id: str | None = None,
+    ) -> Booking:
+        """Moves, resizes or renames a booking, whole or not at all; a running one is only shortened or extended."""
+
+        def attempt(connection: Connection) -> Booking:
+            booking = self._own(connection, booking_id)
+            wanted = normal(
+                Draft(
+                    title=booking.title if title is None else title,
+                    gpus=booking.gpus if gpus is None else tuple(gpus),
+                    start=start or booking.start,
+                    end=end or booking.end,
+                    zone=booking.zone,
+                    purpose=booking.purpose if purpose is None else purpose,
+                    owner=booking.owner,
+                    run_id=run_id or booking.run_id,
+                    stop_at_end=booking.stop_at_end if stop_at_end is None else stop_at_end,
+                    uid=booking.uid,
+                )
+            )
+            now, rules = self._ready(connection, booking.owner, {*booking.gpus, *wanted.gpus})
+            hours = self._hours(connection, booking.owner, wanted.interval, rules, except_booking=booking.id)
+            if refused := check_change(booking, wanted, rules, now, hours, self._slots(connection)):
+                raise refused
+            self._refuse_clash(connection, wanted, except_booking=booking.id)
+            return self._rewrite(connection, booking, wanted, now)
+
+        return self._settled(attempt)
+
+    def release(self, booking_id: str) -> Booking:
+        """Lets a running booking's GPUs go now; one that has not begun is cancelled."""
+        return self._let_go(booking_id, State.RELEASED)
+
+    def cancel(self, booking_id: str) -> Booking:
+        """Takes back a booking; one that has begun is released, as its past stays."""
+        return self._let_go(booking_id, State.CANCELLED)
+
+    def cancel_series(self, series_id: str) -> tuple[Booking, ...]:
+        """Cancels what of a series has not begun."""
+        now = self.now()
+        _, of_it = self.series(series_id)
+        return tuple(self.cancel(one.id) for one in of_it if one.is_live and one.start > now)
+
+    def mark_active(self, booking_id: str) -> Booking:
+        """A run of it began, or its GPUs were seen in use."""
+
+        def attempt(connection: Connection) -> Booking:
+            booking = self._own(connection, booking_id)
+            now = self._now(connection)
+            if refused := changeable(booking, now):
+                raise refused
+            return self._set(connection, booking, state=State.ACTIVE, changed=now)
+
+        return self._settled(attempt)
+
+    def conflict(self, draft: Draft, *, except_booking: str | None = None) -> Conflict | None:
+        """Only whether GPUs are taken then, with the answer. Writes nothing."""
+        draft = normal(draft)
+        with transaction(self._engine) as connection:
+            clashing = self._clashing(connection, draft, except_booking)
+            return Conflict(draft, clashing, self._nearest(connection, draft)) if clashing else None
+
+    def refusal(self, draft: Draft, *, except_booking: str | None = None) -> Refused | None:
+        """What `book`, or `change` of that booking, would refuse. Writes nothing: for a tooltip while dragging."""
+        draft = normal(draft)
+        with transaction(self._engine) as connection:
+            rules, now = self._rules(connection), self._now(connection)
+            try:
+                if except_booking is None:
+                    self._check(connection, draft, now, rules)
+                else:
+                    booking = self._own(connection, except_booking, writes=False)
+                    hours = self._hours(connection, booking.owner, draft.interval, rules, except_booking)
+                    if refused := check_change(booking, draft, rules, now, hours, self._slots(connection)):
+                        return refused
+                    self._refuse_clash(connection, draft, except_booking)
+            except (Refused, NoRights) as refused:
+                if isinstance(refused, Clash):
+                    refused = self._with_nearest(connection, refused)
+                return refused if isinstance(refused, Refused) else Refused(refused.message, code=refused.code)
+        return None
+
+    def preview(self, drafts: Iterable[Draft]) -> tuple[Previewed, ...]:
+        """What would become of imported drafts. Writes nothing."""
+        found: list[Previewed] = []
+        table = tables.bookings
+        for draft in map(normal, drafts):
+            if draft.uid:
+                same = and_(
+                    table.c.uid == draft.uid, table.c.starts == draft.start, table.c.owner == self._owner(draft)
+                )
+                with transaction(self._engine) as connection:
+                    there = connection.execute(select(table.c.id).where(same, table.c.state != "cancelled")).first()
+                if there is not None:
+                    found.append(Previewed(draft, "there"))
+                    continue
+            why = self.refusal(draft)
+            found.append(Previewed(draft, "clash" if isinstance(why, Clash) else "refused" if why else "new", why))
+        return tuple(found)
+
+    # What the above stand on.
+
+    def _settled(self, attempt: Callable[[Connection], Result]) -> Result:
+        """Runs a writing transaction, anew where somebody else was quicker; a clash gets the places nearby."""
+        for _ in range(TRIES):
+            try:
+                with transaction(self._engine, writes=True) as connection:
+                    return attempt(connection)
+            except Overlap:
+                continue
+            except Clash as clash:
+                with transaction(self._engine) as connection:
+                    raise self._with_nearest(connection, clash) from None
+        raise StoreAway(f"{self.place} is too busy: others were quicker {TRIES} times", hint="Try again.")
+
+    def _ready(self, connection: Connection, owner: str, gpus: Iterable[str]) -> tuple[datetime, Rules]:
+        """Locks what will be written, then tells the time and the rules. Raises Refused where clocks disagree."""
+        if not self.is_private:
+            keys = sorted({_lock_key(f"person {owner}"), *(_lock_key(f"gpu {gpu}") for gpu in gpus)})
+            connection.execute(
+                text("SELECT pg_advisory_xact_lock(key) FROM unnest(CAST(:keys AS bigint[])) AS key"), {"keys": keys}
+            )
+        now = self._now(connection)
+        ahead = (self._clock() - now).total_seconds()
+        if abs(ahead) > CLOCK_TOLERANCE_S:
+            way = "ahead of" if ahead > 0 else "behind"
+            raise Refused(
+                f"this computer's clock is {abs(ahead) / 60:.0f} min {way} the one of {self.place}; nothing was booked",
+                code="clock",
+                hint="Set it right (`timedatectl set-ntp true`), and try again.",
+            )
+        return now, self._rules(connection)
+
+    def _owner(self, draft: Draft) -> str:
+        if draft.owner not in (None, self.person) and not self.is_admin:
+            raise NoRights(
+                f"only an admin can book for {draft.owner}", hint="Leave the owner out to book for yourself."
+            )
+        return draft.owner or self.person
+
+    def _own(self, connection: Connection, booking_id: str, *, writes: bool = True) -> Booking:
+        if writes and not self.is_private:
+            key = {"key": _lock_key(f"booking {booking_id}")}
+            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), key)
+        booking = self._booking(connection, booking_id)
+        if booking.owner != self.person and not self.is_admin:
+            raise Refused(
+                f"{booking.title!r} is {booking.owner}'s booking: only {booking.owner} or an admin can change it",
+                code="not_yours",
+                hint=f"Ask {booking.owner}, or join the waitlist.",
+            )
+        return booking
+
+    def _check(
+        self, connection: Connection, draft: Draft, now: datetime, rules: Rules, together_with: Sequence[Draft] = ()
+    ) -> None:
+        owner = self._owner(draft)
+        hours = dict(self._hours(connection, owner, draft.interval, rules))
+        for other in together_with:
+            gpus = sum(not is_cpu_id(gpu) for gpu in other.gpus)
+            for week, seconds in by_week(other.interval, rules.zone).items():
+                hours[week] = hours.get(week, 0.0) + seconds * gpus / 3600
+        if refused := check(draft, rules, now, owner, hours, self._slots(connection, draft.gpus)):
+            raise refused
+        self._refuse_clash(connection, draft)
+
+    def _hours(
+        self, connection: Connection, owner: str, around: Interval, rules: Rules, except_booking: str | None = None
+    ) -> Mapping[datetime, float]:
+        """The owner's GPU-hours in the weeks that the interval touches."""
+        if rules.quota_of(owner) is None or around.is_empty or around.duration > timedelta(days=400):
+            return {}
+        weeks = by_week(around, rules.zone)
+        table = tables.bookings
+        first, last = min(weeks), max(weeks) + timedelta(days=8)
+        which = (table.c.owner == owner, table.c.ends > first, table.c.starts < last)
+        hours: dict[datetime, float] = {}
+        for booking in self._bookings(connection, select(table).where(*which)):
+            gpus = sum(not is_cpu_id(gpu) for gpu in booking.gpus)
+            if booking.id == except_booking or not gpus:
+                continue
+            for week, seconds in by_week(booking.interval, rules.zone).items():
+                hours[week] = hours.get(week, 0.0) + seconds * gpus / 3600
+        return hours
+
+    def _refuse_clash(self, connection: Connection, draft: Draft, except_booking: str | None = None) -> None:
+        if clashing := self._clashing(connection, draft, except_booking):
+            raise Conflict(draft, clashing).as_error(self._slots(connection), self.person)
+
+    def _clashing(self, connection: Connection, draft: Draft, except_booking: str | None) -> tuple[Clashing, ...]:
+        of = tables.booking_gpus
+        which = and_(of.c.live, of.c.gpu.in_(draft.gpus), of.c.starts < draft.end, of.c.ends > draft.start)
+        taken: dict[str, list[str]] = {}
+        for booking_id, gpu in connection.execute(select(of.c.booking_id, of.c.gpu).where(which)):
+            if booking_id != except_booking:
+                taken.setdefault(booking_id, []).append(gpu)
+        if not taken:
+            return ()
+        found = self._bookings(connection, select(tables.bookings).where(tables.bookings.c.id.in_(taken)))
+        return tuple(Clashing(one, tuple(sorted(taken[one.id]))) for one in found)
+
+    def _with_nearest(self, connection: Connection, clash: Clash) -> Clash:
+        conflict = clash.conflict
+        nearest = self._nearest(connection, conflict.wanted)
+        return replace(conflict, nearest=nearest).as_error(self._slots(connection), self.person)
+
+    def _nearest(self, connection: Connection, draft: Draft) -> tuple[Fit, ...]:
+        """The same GPUs as soon as they are free, and as many of the same models then, on one host where it was one."""
+        slots = {slot.id: slot for slot in self._slots(connection)}
+        chosen = [slots[gpu] for gpu in draft.gpus if gpu in slots]
+        length = draft.interval.duration
+        if not chosen or not length:
+            return ()
+        same = Wish(len(draft.gpus), length, draft.start, one_host=False, gpus=draft.gpus)
+        found = list(self._find(connection, same, 2))
+        memory = min(slot.memory_mb for slot in chosen) / 1000
+        models = {slot.model for slot in chosen}
+        then = Wish(
+            len(draft.gpus),
+            length,
+            draft.start,
+            latest=draft.end,
+            min_memory_gb=memory,
+            model=models.pop() if len(models) == 1 else "",
+            one_host=len({slot.host for slot in chosen}) == 1,
+        )
+        others = () if any(slot.is_cpu for slot in chosen) else self._find(connection, then, 2)
+        return tuple(dict.fromkeys(sorted([*others, *found], key=lambda fit: fit.start)))
+
+    def _insert(
+        self, connection: Connection, drafts: Sequence[Draft], now: datetime, series_id: str | None
+    ) -> list[Booking]:
+        made = [
+            Booking(
+                id=_new_id(),
+                owner=self._owner(draft),
+                title=draft.title,
+                purpose=draft.purpose,
+                gpus=draft.gpus,
+                start=draft.start,
+                end=draft.end,
+                zone=draft.zone,
+                state=State.BOOKED,
+                created=now,
+                changed=now,
+                series_id=series_id,
+                run_id=draft.run_id,
+                stop_at_end=draft.stop_at_end,
+                uid=draft.uid,
+            )
+            for draft in drafts
+        ]
+        insert_rows(connection, made)
+        return made
+
+    def _rewrite(self, connection: Connection, booking: Booking, wanted: Draft, now: datetime) -> Booking:
+        regrouped = wanted.gpus != booking.gpus
+        of = tables.booking_gpus
+        if regrouped:
+            connection.execute(of.delete().where(of.c.booking_id == booking.id))
+        changed = self._set(
+            connection,
+            booking,
+            title=wanted.title,
+            purpose=wanted.purpose,
+            start=wanted.start,
+            end=wanted.end,
+            run_id=wanted.run_id,
+            stop_at_end=wanted.stop_at_end,
+            changed=now,
+        )
+        if regrouped:
+            changed = replace(changed, gpus=wanted.gpus)
+            connection.execute(insert(of), _gpu_rows([changed]))
+        return changed
+
+    def _let_go(self, booking_id: str, state: State, at: datetime | None = None) -> Booking:
+        def attempt(connection: Connection) -> Booking:
+            booking = self._own(connection, booking_id)
+            now = self._now(connection)
+            if refused := changeable(booking, now):
+                raise refused
+            moment = max(min(whole_seconds(at or now), now), booking.start)
+            begun = booking.start < now
+            final = state if state is State.NO_SHOW else State.RELEASED if begun else State.CANCELLED
+            return self._set(connection, booking, state=final, let_go_at=moment, changed=now)
+
+        return self._settled(attempt)
+
+    def _set(self, connection: Connection, booking: Booking, **changes: Any) -> Booking:
+        """Writes changed fields. Raises NoRights where the database's policy hides the row from writing."""
+        changed = replace(booking, **changes)
+        columns = {_COLUMNS.get(name, name): value for name, value in changes.items()}
+        table = tables.bookings
+        if connection.execute(update(table).where(table.c.id == booking.id).values(columns)).rowcount != 1:
+            raise NoRights(f"your role may not change {booking.owner}'s bookings", hint=f"Ask {booking.owner}.")
+        return changed
+
+
+_COLUMNS = {"start": "starts", "end": "ends"}
+
+
+def insert_rows(connection: Connection, made: Sequence[Booking]) -> None:
+    """Bookings and their GPUs, sorted by GPU. Raises Overlap on the way out of the transaction."""
+    connection.execute(insert(tables.bookings), [booking_row(booking) for booking in made])
+    connection.execute(insert(tables.booking_gpus), _gpu_rows(made))
+
+
+def booking_row(booking: Booking) -> dict[str, Any]:
+    values = {_COLUMNS.get(name, name): value for name, value in booking.__dict__.items() if name != "gpus"}
+    return {**values, "state": str(booking.state)}
+
+
+def _gpu_rows(made: Sequence[Booking]) -> list[dict[str, Any]]:
+    rows = [
+        {
+            "booking_id": booking.id,
+            "gpu": gpu,
+            "owner": booking.owner,
+            "starts": booking.start,
+            "ends": booking.end,
+            "live": booking.is_live,
+        }
+        for booking in made
+        for gpu in booking.gpus
+    ]
+    return sorted(rows, key=lambda row: (row["gpu"], row["starts"]))
+
+
+def _new_id() -> str:
+    """Short enough to type: 2^50, of one team."""
+    return f"b{secrets.token_hex(6)}"
+
+
+def _lock_key(name: str) -> int:
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big", signed=True)

@@ -1,0 +1,123 @@
+"""Brings home what a run left on its hosts: each file once, and of a checkpoint all files or none."""
+
+from __future__ import annotations
+
+import base64
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from torchyard_core.errors import AgentRefused, HostError, TorchyardError
+from torchyard_core.launch.agents import AgentLink
+
+LIST_TIMEOUT_S = 120.0
+Files = list[dict[str, Any]]
+"""By path and size, as `files.list` answers."""
+_CHECKPOINT = re.compile(r"(outputs/checkpoints/step-\d{12})/[^/]+")
+
+
+def list_files(
+    run_id: str, pattern: str, hosts: Sequence[str], links: Mapping[str, AgentLink]
+) -> tuple[dict[str, Files], dict[str, TorchyardError]]:
+    """(what is to be brought from each host, which hosts could not say). All are asked at once.
+
+    `hosts` are the run's, its primary first: a checkpoint that was carried to other hosts comes from the first that has
+    it. A host that has nothing of the run is in neither.
+    """
+    asked: dict[str, Future[Any]] = {
+        host: links[host].submit("files.list", {"run_id": run_id, "pattern": pattern})
+        for host in hosts
+        if host in links
+    }
+    found: dict[str, Files] = {}
+    problems: dict[str, TorchyardError] = {}
+    for host, future in asked.items():
+        try:
+            found[host] = future.result(LIST_TIMEOUT_S)
+        except TimeoutError:
+            problems[host] = HostError(host, f"{host} did not say in time which files the run has there.")
+        except TorchyardError as error:
+            if not isinstance(error, AgentRefused) or error.code != "no_run":
+                problems[host] = error
+    return without_copies(found), problems
+
+
+def without_copies(found: Mapping[str, Files]) -> dict[str, Files]:
+    """Each checkpoint from the first host alone that has it."""
+    seen: set[str] = set()
+    left: dict[str, Files] = {}
+    for host, files in found.items():
+        here = {name for file in files if (name := _checkpoint_of(file)) is not None}
+        left[host] = [file for file in files if _checkpoint_of(file) not in seen]
+        seen |= here
+    return left
+
+
+def _checkpoint_of(file: Mapping[str, Any]) -> str | None:
+    found = _CHECKPOINT.fullmatch(str(file["path"]))
+    return found[1] if found else None
+
+
+def fetch_files(
+    run_id: str, files: Files, target: Path, link: AgentLink, progress: Callable[[str, int, int], None]
+) -> list[Path]:
+    """Brings a host's files home, below `target`/HOST; returns what was written.
+
+    `progress` is called with (host, bytes so far, bytes in all). A file is written beside its place and renamed. One
+    that the run has removed meanwhile is left out, with what has come of its checkpoint: a chief keeps the newest.
+    """
+    host = link.host
+    written: list[Path] = []
+    gone: set[Path] = set()
+    total, done = sum(int(file["size"]) for file in files), 0
+    for file in files:
+        place = _inside(target / host, str(file["path"]))
+        if place.parent in gone:
+            continue
+        place.parent.mkdir(parents=True, exist_ok=True)
+        before = done
+        try:
+            for size in _fetch(run_id, str(file["path"]), place, link):
+                done += size
+                progress(host, min(done, total), total)
+        except AgentRefused as refusal:
+            if refusal.code != "no_file":
+                raise
+            done = before
+            if _checkpoint_of(file) is not None:
+                gone.add(place.parent)
+                shutil.rmtree(place.parent, ignore_errors=True)
+        else:
+            written.append(place)
+    return [path for path in written if path.parent not in gone]
+
+
+def _fetch(run_id: str, path: str, place: Path, link: AgentLink) -> Iterator[int]:
+    """Yields how many bytes came with each piece; the file is in its place after the last."""
+    scratch = place.with_name(place.name + ".part")
+    offset = 0
+    try:
+        with scratch.open("wb") as output:
+            while True:
+                piece = link.call("files.read", {"run_id": run_id, "path": path, "offset": offset})
+                data = base64.b64decode(piece["data"])
+                output.write(data)
+                offset = int(piece["next"])
+                yield len(data)
+                if not data or offset >= int(piece["size"]):
+                    break
+    except BaseException:
+        scratch.unlink(missing_ok=True)
+        raise
+    scratch.replace(place)
+
+
+def _inside(folder: Path, path: str) -> Path:
+    """`path` below `folder`, whatever a host makes it out to be."""
+    place = (folder / path).resolve()
+    if not place.is_relative_to(folder.resolve()):
+        raise HostError(folder.name, f"{folder.name} offered a file outside the run's folder: {path}.")
+    return place

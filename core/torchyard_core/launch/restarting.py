@@ -1,0 +1,172 @@
+"""A run that has ended, launched again: the same topology and the same code, from its newest checkpoint.
+
+What it ran is on its hosts: the topology's text in its record, the code in their stores, the checkpoints in its
+folders. So any desktop can do it that can reach them. Where the plan has a host that the run was not on, the code goes
+there by way of this computer, and the chief's keeper has the newest checkpoint brought (the agent's
+`keeper/carriers.py`).
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import shutil
+import tempfile
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torchyard_agent.protocol.shapes import Prepared
+from torchyard_core.errors import AgentRefused, HostError, RunFailed
+from torchyard_core.launch.agents import AgentLink, Hosts
+from torchyard_core.launch.plan import Plan
+from torchyard_core.launch.preflight import Check
+from torchyard_core.launch.runs import KnownRun, is_over, shown_of
+from torchyard_core.launch.sending import send_everywhere
+from torchyard_core.launch.snapshot import Snapshot
+from torchyard_core.launch.telling import Telling
+from torchyard_core.topology.file import TopologyFile, topology_from_text
+from torchyard_core.topology.model import Topology
+
+ASK_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True)
+class EndedRun:
+    """What is known of a run that is to go on. `state` and `reason` are how it ended."""
+
+    run_id: str
+    lineage: str
+    """The run that began at the first step: its checkpoints are this one's too, where hosts share a folder for them."""
+    name: str
+    source: TopologyFile
+    """As it was run; in no folder of this computer."""
+    topology: Topology
+    snapshot: str | None
+    """Root hash of its code; None where it had none."""
+    links: Mapping[str, AgentLink]
+    """To those of its hosts that answer."""
+
+
+def ended_run(run: KnownRun, links: Mapping[str, AgentLink]) -> EndedRun:
+    """The run, as the first of its hosts that answers remembers it; the primary where it does.
+
+    `links`: to its hosts that can be reached. Raises RunFailed where it goes on, or nobody remembers what it was.
+    """
+    order = [run.primary, *(host for host in run.hosts if host != run.primary)]
+    asked: dict[str, Future[Any]] = {
+        host: links[host].submit("run.show", {"run_id": run.run_id}) for host in order if host in links
+    }
+    answers: dict[str, dict[str, Any]] = {}
+    for host, future in asked.items():
+        try:
+            answers[host] = future.result(ASK_TIMEOUT_S)
+        except (AgentRefused, HostError, TimeoutError):
+            continue  # its folder was removed there, or it is gone: others remember
+    for host, answer in answers.items():
+        shown = shown_of(run, answer)
+        if answer["alive"] or not is_over(shown["state"]):
+            raise RunFailed(
+                f"run {run.run_id} still goes on: it is {shown['state']} on {host}.",
+                code="run_alive",
+                hint=f"Stop it first: `torchyard runs stop {run.run_id}`.",
+            )
+    return _remembered(run, answers, {host: links[host] for host in answers})
+
+
+def _remembered(run: KnownRun, answers: Mapping[str, dict[str, Any]], links: Mapping[str, AgentLink]) -> EndedRun:
+    for answer in answers.values():
+        record = answer["record"]
+        text = record.get("record", {}).get("topology", "")
+        source = topology_from_text(text, record.get("name", run.name)) if text else None
+        if source is not None and source.topology is not None:
+            name = str(record.get("name", run.name))
+            lineage = str(record.get("record", {}).get("lineage", run.run_id))
+            return EndedRun(run.run_id, lineage, name, source, source.topology, record.get("snapshot"), links)
+    where = " and ".join(run.hosts)
+    raise RunFailed(
+        f"no host that answers remembers what run {run.run_id} was ({where}): its folders were removed, or are older.",
+        code="run_forgotten",
+        hint="Launch its topology file with `torchyard run`.",
+    )
+
+
+def provide_code(again: EndedRun, links: dict[str, AgentLink], hosts: Hosts, telling: Telling) -> None:
+    """Has every host of `links` hold the code that the run ran. Raises RunFailed where no host has it any more."""
+    if again.snapshot is None:
+        return
+    offered = {host: link.submit("snapshot.offer", {"root": again.snapshot}) for host, link in links.items()}
+    answers = telling.all(offered)
+    lacking = {host: links[host] for host, answer in answers.items() if not answer["have"]}
+    if not lacking:
+        return
+    holders = {**again.links, **links}
+    for host, link in holders.items():
+        manifest = None if host in lacking else _manifest(link, again.snapshot)
+        if manifest is not None:
+            with tempfile.TemporaryDirectory(prefix="torchyard-") as folder:
+                _fetch(manifest, link, Path(folder), telling)
+                send_everywhere(Snapshot(Path(folder), again.snapshot, manifest), lacking, hosts, telling)
+            links.update(lacking)
+            return
+    raise RunFailed(
+        f"no host that answers has the code of run {again.run_id} any more, and {' and '.join(lacking)} would need it.",
+        code="code_gone",
+        hint="Launch its topology file with `torchyard run`.",
+    )
+
+
+def _manifest(link: AgentLink, root: str) -> list[Any] | None:
+    try:
+        found: list[Any] | None = link.call("snapshot.manifest", {"root": root})["manifest"]
+    except (AgentRefused, HostError):
+        return None
+    return found
+
+
+def _fetch(manifest: list[Any], link: AgentLink, folder: Path, telling: Telling) -> None:
+    """Brings a snapshot's files here, as they lay in the working folder. Raises RunFailed for one that is damaged."""
+    first: dict[str, Path] = {}
+    for entry in manifest:
+        if "sha256" not in entry:
+            continue
+        telling.stop_if_cancelled()
+        place = (folder / entry["path"]).resolve()
+        if not place.is_relative_to(folder.resolve()):
+            raise RunFailed(f"{link.host} offered a file outside the working folder: {entry['path']}.", code="workdir")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if entry["sha256"] in first:
+            shutil.copyfile(first[entry["sha256"]], place)
+            continue
+        digest, offset = hashlib.sha256(), 0
+        with place.open("wb") as file:
+            while offset < entry["size"]:
+                piece = link.call("snapshot.get", {"sha256": entry["sha256"], "offset": offset})
+                data = base64.b64decode(piece["data"])
+                if not data:
+                    break
+                file.write(data)
+                digest.update(data)
+                offset = int(piece["next"])
+        if digest.hexdigest() != entry["sha256"]:
+            raise RunFailed(
+                f"{entry['path']} is damaged on {link.host}.", code="code_gone", hint="Launch its file anew."
+            )
+        first[entry["sha256"]] = place
+
+
+def check_resumed(again: EndedRun, planned: Plan, prepared: Mapping[str, Prepared]) -> Check:
+    """The checklist's line about where the run goes on from."""
+    shared = planned.topology.program.checkpoint_dir
+    if shared is not None:
+        return Check("resume", "", True, f"goes on from the newest checkpoint of {again.run_id} in {shared}")
+    found = {host: prepared[host].get("checkpoint", "") for host in planned.hosts}
+    newest = max(found.values(), default="")
+    if not newest:
+        why = f"no host of the run has a complete checkpoint of {again.run_id}: it begins at the first step"
+        return Check("resume", "", True, why, warning=True)
+    step = int(newest.removeprefix("step-"))
+    where = " and ".join(host for host, name in found.items() if name == newest)
+    return Check("resume", "", True, f"goes on from step {step} of {again.run_id}, of which {where} has a copy")

@@ -1,0 +1,382 @@
+"""Checkpoints carried between the hosts of a run, by real keepers over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.agent.keeper.checkpoints import folder_of, same, save, there
+from tests.agent.keeper.conftest import Play
+from tests.agent.keeper.test_gang import Relay
+from tests.agent.keeper.yard import SECRET, Host, Yard, eventually, replica, shell
+from torchyard_agent.keeper import bulk, checkpoint_folders, gang
+from torchyard_agent.keeper.bulk import CarryProblem
+from torchyard_agent.keeper.carriers import Receiving
+from torchyard_agent.keeper.gang import Message, Stream
+from torchyard_agent.protocol import frames
+
+UNTIL_GO = shell("while [ ! -e go ]; do sleep 0.02; done")
+KEY = bytes.fromhex(SECRET)
+
+
+def checkpoints(host: Host) -> Path:
+    return folder_of(host.run_dir)
+
+
+def go(*hosts: Host) -> None:
+    for host in hosts:
+        (host.run_dir / "work" / "go").touch()
+
+
+def carried(host: Host) -> list[tuple[str, str]]:
+    """(host, checkpoint) of what the primary's journal has as carried."""
+    return [
+        (event["host"], event["checkpoint"])
+        for event in host.journal()
+        if event["event"] == "checkpoint_carried" and "problem" not in event
+    ]
+
+
+def test_each_is_carried_to_the_evaluator_and_the_peer_and_the_newest_two_stay(play: Play) -> None:
+    async def scene(yard: Yard) -> None:
+        chief, peer, scorer, idle = await yard.add("gpu-a", "gpu-b", "gpu-c", "gpu-d")
+        replicas = [replica("chief-0", "gpu-a", UNTIL_GO), replica("worker-0", "gpu-b", UNTIL_GO)]
+        others = [replica("evaluator-0", "gpu-c", UNTIL_GO), replica("ps-0", "gpu-d", UNTIL_GO)]
+        await yard.begin(*replicas, *others, carry=True)
+        await eventually(lambda: "running" in chief.states())
+        names = []
+        for step in (1, 2, 3):
+            names.append(save(checkpoints(chief), step, 700_000))
+            for host in (peer, scorer):
+                await eventually(lambda host=host: there(checkpoints(host))[-1:] == names[-1:])
+                assert same(checkpoints(chief) / names[-1], checkpoints(host) / names[-1])
+        await eventually(lambda: there(checkpoints(peer)) == there(checkpoints(scorer)) == names[1:])
+        assert there(checkpoints(idle)) == []
+        await eventually(
+            lambda: sorted(carried(chief)) == [(one, name) for one in ("gpu-b", "gpu-c") for name in names]
+        )
+        go(chief, peer)
+        assert (await yard.end())["state"] == "succeeded"
+
+    play(scene)
+
+
+def test_one_that_is_not_complete_is_left_alone_and_nothing_is_carried_where_it_is_not_asked_for(play: Play) -> None:
+    async def scene(yard: Yard) -> None:
+        chief, peer = await yard.add("gpu-a", "gpu-b")
+        await yard.begin(replica("chief-0", "gpu-a", UNTIL_GO), replica("worker-0", "gpu-b", UNTIL_GO), carry=True)
+        await eventually(lambda: "running" in chief.states())
+        whole = save(checkpoints(chief), 1)
+        cut = save(checkpoints(chief), 2)
+        os.truncate(checkpoints(chief) / cut / "model.pt", 10)
+
+        await eventually(lambda: there(checkpoints(peer)) == [whole])
+        await asyncio.sleep(1.2)
+
+        assert there(checkpoints(peer)) == [whole]
+        go(chief, peer)
+        await yard.end()
+
+    play(scene)
+
+
+def test_where_the_hosts_share_a_folder_nothing_is_carried(play: Play) -> None:
+    async def scene(yard: Yard) -> None:
+        chief, peer = await yard.add("gpu-a", "gpu-b")
+        await yard.begin(replica("chief-0", "gpu-a", UNTIL_GO), replica("worker-0", "gpu-b", UNTIL_GO))
+        await eventually(lambda: "running" in chief.states())
+        save(checkpoints(chief), 1)
+        await asyncio.sleep(1.5)
+        assert there(checkpoints(peer)) == []
+        go(chief, peer)
+        await yard.end()
+
+    play(scene)
+
+
+def test_a_chief_without_a_copy_is_brought_the_newest_before_it_starts(play: Play) -> None:
+    async def scene(yard: Yard) -> None:
+        chief, peer = await yard.add("gpu-a", "gpu-b")
+        name = save(checkpoints(peer), 7, 300_000)
+        look = shell("ls $OUTPUTS/checkpoints > seen; while [ ! -e go ]; do sleep 0.02; done")
+        outputs = {"OUTPUTS": str(chief.run_dir / "outputs"), "TORCHYARD_REPLICA": "chief-0"}
+        await yard.begin(
+            replica("chief-0", "gpu-a", look, env=outputs), replica("worker-0", "gpu-b", UNTIL_GO), carry=True
+        )
+        await eventually(lambda: "running" in chief.states())
+        await eventually(lambda: (chief.run_dir / "work" / "seen").read_text() == f"{name}\n")
+        assert same(checkpoints(chief) / name, checkpoints(peer) / name)
+        assert carried(chief) == [("gpu-a", name)]
+        go(chief, peer)
+        await yard.end()
+
+    play(scene)
+
+
+def test_a_chief_that_starts_again_without_its_copies_is_brought_the_newest_first(play: Play) -> None:
+    async def scene(yard: Yard) -> None:
+        chief, peer = await yard.add("gpu-a", "gpu-b")
+        fails = shell(
+            "ls $OUTPUTS/checkpoints > seen.$TORCHELASTIC_RESTART_COUNT;"
+            " while [ ! -e go ]; do [ -e fail ] && rm fail && exit 3; sleep 0.02; done"
+        )
+        outputs = {"OUTPUTS": str(chief.run_dir / "outputs"), "TORCHYARD_REPLICA": "chief-0"}
+        again = [replica("chief-0", "gpu-a", fails, env=outputs), replica("worker-0", "gpu-b", UNTIL_GO)]
+        await yard.begin(*again, carry=True, max_restarts=1, failure_grace_s=0.1)
+        await eventually(lambda: "running" in chief.states())
+        name = save(checkpoints(chief), 1)
+        await eventually(lambda: carried(chief) == [("gpu-b", name)])
+
+        (checkpoints(chief) / name).rename(checkpoints(chief) / "taken-away")
+        (chief.run_dir / "work" / "fail").touch()
+
+        await eventually(lambda: carried(chief)[1:] == [("gpu-a", name)])
+        assert same(checkpoints(chief) / name, checkpoints(peer) / name)
+        await eventually(lambda: "running" in chief.states()[chief.states().index("restarting") :])
+        go(chief, peer)
+        assert (await yard.end())["state"] == "succeeded"
+
+    play(scene)
+
+
+class Bottleneck(Relay):
+    """Lets the gang link through, and whatever comes after it no further than its own door."""
+
+    waiting = 0
+
+    async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._writers:
+            self.waiting += 1
+            self._writers.append(writer)
+        else:
+            await super()._meet(reader, writer)
+
+
+def test_a_run_can_be_stopped_while_its_chief_waits_for_a_checkpoint(play: Play) -> None:
+    async def scene(yard: Yard) -> None:
+        chief, peer = await yard.add("gpu-a", "gpu-b")
+        save(checkpoints(peer), 7)
+        bottleneck = Bottleneck(chief.prepared["address"], chief.prepared["gang_port"])
+        await bottleneck.open()
+        replicas = [replica("chief-0", "gpu-a", UNTIL_GO), replica("worker-0", "gpu-b", UNTIL_GO)]
+        await yard.begin(*replicas, carry=True, through=bottleneck.member)
+        await eventually(lambda: bottleneck.waiting)
+        assert "running" not in chief.states()
+
+        await chief.call("stop", reason="enough", force=False)
+
+        assert (await yard.end())["state"] == "stopped"
+        bottleneck.close()
+
+    play(scene)
+
+
+class Pair:
+    """A door on this machine, and those who came in by it."""
+
+    async def __aenter__(self) -> Pair:
+        self.met: asyncio.Queue[Stream] = asyncio.Queue()
+        self._streams: list[Stream] = []
+
+        async def meet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            stream, _, _ = await gang.admit(reader, writer, KEY)
+            stream.send({"welcome": True})
+            self._streams.append(stream)
+            self.met.put_nowait(stream)
+
+        self._server = await asyncio.start_server(meet, "127.0.0.1", 0)
+        self._port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for stream in self._streams:
+            stream.abort()
+        self._server.close()
+        await asyncio.sleep(0.01)  # a turn of the loop, for what was aborted to close
+
+    async def dial(self, introduction: Message) -> tuple[Stream, Message]:
+        return await gang.call("127.0.0.1", self._port, KEY, introduction)
+
+
+class Cut(Stream):
+    """An end whose cable is cut after some pieces."""
+
+    pieces = 0
+    left = 0
+
+    async def send_piece(self, data: bytes) -> None:
+        self.pieces += 1
+        if self.pieces > self.left:
+            self.abort()
+            raise ConnectionResetError(errno.ECONNRESET, "cut")
+        await super().send_piece(data)
+
+
+class Stuck(Stream):
+    """An end that stops sending after some pieces, until the other hangs up."""
+
+    pieces = 0
+
+    async def send_piece(self, data: bytes) -> None:
+        self.pieces += 1
+        if self.pieces > 5:
+            await self.receive_piece()
+        await super().send_piece(data)
+
+
+def test_a_transfer_that_is_cut_goes_on_from_where_it_was(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    name = save(source, 1, 10 * bulk.PIECE, files=("model.pt",))
+    pieces: list[int] = []
+
+    async def scene() -> None:
+        told: list[Message] = []
+        async with Pair() as pair:
+            receiving = Receiving(str(target), "run", "gpu-b", pair.dial, told.append)
+            receiving.obey({"say": "fetch", "name": name})
+            for left in (6, 100):
+                stream = await asyncio.wait_for(pair.met.get(), 10)
+                stream.__class__ = Cut
+                assert isinstance(stream, Cut)
+                stream.left = left
+                try:
+                    await bulk.give(stream, str(source / name))
+                except gang.NETWORK_ERRORS:
+                    assert left == 6
+                pieces.append(min(stream.pieces, left))
+            await eventually(lambda: told)
+            receiving.close()
+        assert told == [{"say": "fetched", "name": name, "problem": ""}]
+
+    asyncio.run(scene())
+    assert same(source / name, target / name)
+    assert there(target) == [name]
+    assert 10 <= sum(pieces) - 1 <= 14  # checkpoint.json is one; what was in the cut socket comes again
+
+
+def test_one_that_is_marked_as_the_last_is_carried_again_with_its_mark_alone(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    name = save(source, 1, 10 * bulk.PIECE)
+    shutil.copytree(source / name, target / name)
+    about = json.loads((source / name / "checkpoint.json").read_text())
+    (source / name / "checkpoint.json").write_text(json.dumps({**about, "final": True, "run": "run"}))
+    label = checkpoint_folders.newest(str(source), "run")
+    assert (label, checkpoint_folders.newest(str(source), "other")) == (f"{name}-final", name)
+
+    async def scene() -> None:
+        told: list[Message] = []
+        async with Pair() as pair:
+            receiving = Receiving(str(target), "run", "gpu-b", pair.dial, told.append)
+            assert receiving.holds()["name"] == name
+            receiving.obey({"say": "fetch", "name": label})
+            stream = await asyncio.wait_for(pair.met.get(), 10)
+            stream.__class__ = Cut
+            assert isinstance(stream, Cut)
+            stream.left = 1
+            await bulk.give(stream, str(source / name))
+            await eventually(lambda: told)
+            assert receiving.holds()["name"] == label
+        assert told == [{"say": "fetched", "name": label, "problem": ""}]
+
+    asyncio.run(scene())
+    assert same(source / name, target / name)
+    assert there(target) == [name]
+
+
+def test_a_newer_one_drops_what_is_under_way_and_leaves_nothing_of_it(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    old = save(source, 1, 20 * bulk.PIECE)
+    new = save(source, 2, 3 * bulk.PIECE)
+
+    async def scene() -> None:
+        told: list[Message] = []
+        async with Pair() as pair:
+            receiving = Receiving(str(target), "run", "gpu-b", pair.dial, told.append)
+            receiving.obey({"say": "fetch", "name": old})
+            first = await asyncio.wait_for(pair.met.get(), 10)
+            first.__class__ = Stuck
+            giving = asyncio.get_running_loop().create_task(bulk.give(first, str(source / old)))
+            await eventually(lambda: (target / f".carried-{old}" / "model.pt").exists())
+            receiving.obey({"say": "fetch", "name": new})
+            second = await asyncio.wait_for(pair.met.get(), 10)
+            await bulk.give(second, str(source / new))
+            with pytest.raises(gang.NETWORK_ERRORS):
+                await giving
+            await eventually(lambda: told)
+        assert told == [{"say": "fetched", "name": new, "problem": ""}]
+
+    asyncio.run(scene())
+    assert there(target) == [new]
+
+
+def test_a_disk_without_room_is_said_and_nothing_half_done_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    name = save(source, 1, 3 * bulk.PIECE)
+
+    def full(handle: int, data: bytes, at: int) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+
+    async def scene() -> None:
+        told: list[Message] = []
+        async with Pair() as pair:
+            receiving = Receiving(str(target), "run", "gpu-b", pair.dial, told.append)
+            receiving.obey({"say": "fetch", "name": name})
+            stream = await asyncio.wait_for(pair.met.get(), 10)
+            with pytest.raises((CarryProblem, *gang.NETWORK_ERRORS)):
+                await bulk.give(stream, str(source / name))
+            await eventually(lambda: told)
+        assert told[0]["name"] == name
+        assert "is full" in told[0]["problem"]
+
+    asyncio.run(scene())
+    assert there(target) == []
+
+
+def test_a_checkpoint_that_names_files_elsewhere_is_not_complete(tmp_path: Path) -> None:
+    name = save(tmp_path, 1)
+    (tmp_path / name / "checkpoint.json").write_text('{"files": {"../../secret": 3}}')
+    assert checkpoint_folders.newest(str(tmp_path)) == ""
+    (tmp_path / name / "checkpoint.json").write_text('{"files": {"model.pt": {"bytes": 1000, "sha256": "00"}}}')
+    assert checkpoint_folders.newest(str(tmp_path)) == name
+
+
+def test_an_end_that_offers_a_file_elsewhere_is_hung_up_on(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with Pair() as pair:
+            stream, _ = await pair.dial({"carry": "x"})
+            other = await pair.met.get()
+            other.send({"files": {"../evil": 3}})
+            with pytest.raises(frames.AuthenticationError):
+                await bulk.take(stream, str(tmp_path / "target"), "step-000000000001")
+            stream.abort()
+            other.abort()
+
+    asyncio.run(scene())
+    assert there(tmp_path / "target") == []
+
+
+def test_a_new_run_begins_with_the_newest_of_an_older_one_without_a_second_copy(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    save(folder_of(old), 1)
+    name = save(folder_of(old), 2)
+    cut = save(folder_of(old), 3)
+    os.truncate(folder_of(old) / cut / "model.pt", 1)
+    part = folder_of(old) / "parts" / "ps-0" / f"{name}.pt"
+    part.parent.mkdir(parents=True)
+    part.write_bytes(b"shard")
+
+    assert checkpoint_folders.seed(str(old), str(new)) == name
+
+    assert there(folder_of(new)) == ["parts", name]
+    assert (folder_of(new) / name / "model.pt").samefile(folder_of(old) / name / "model.pt")
+    assert (folder_of(new) / "parts" / "ps-0" / f"{name}.pt").read_bytes() == b"shard"

@@ -1,0 +1,153 @@
+"""A real PostgreSQL of the tests' own: a temporary cluster on a free port, run by an unprivileged user."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+
+from torchyard_core.booking.store import setup_team
+from torchyard_core.booking.store.tables import HEAD
+
+ADMIN = "ada"
+MEMBERS = ("kim", "lee")
+_HBA = """\
+local all all trust
+host all all 127.0.0.1/32 scram-sha-256
+"""
+
+
+class NoPostgres(Exception):
+    """There is no PostgreSQL on this machine."""
+
+
+def bindir() -> Path:
+    """Where the server's programs are. Raises NoPostgres."""
+    found = [
+        *sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True),
+        Path(shutil.which("initdb") or "/").parent,
+    ]
+    for folder in found:
+        if (folder / "initdb").exists() and (folder / "pg_ctl").exists():
+            return folder
+    raise NoPostgres("This machine has no PostgreSQL server (Debian package postgresql).")
+
+
+@dataclass
+class Cluster:
+    """A running server. Its superuser is `owner`; on its socket everybody is who they say they are."""
+
+    folder: Path
+    port: int
+    passwords: dict[str, str]
+
+    def url(self, person: str, database: str) -> str:
+        return f"postgresql+psycopg://{person}@/{database}?host={self.folder}&port={self.port}"
+
+    def tcp_url(self, person: str, database: str) -> str:
+        """The way that asks for a password."""
+        return f"postgresql+psycopg://{person}@127.0.0.1:{self.port}/{database}"
+
+    def connect(self, person: str, database: str) -> psycopg.Connection:
+        """Raw SQL, each statement committed."""
+        return psycopg.connect(
+            host=str(self.folder),
+            port=self.port,
+            user=person,
+            dbname=database,
+            autocommit=True,
+            options="-csearch_path=torchyard,public",
+        )
+
+    def empty(self) -> str:
+        """The team's database, with the calendar as it was set up: a new database for each test takes a second."""
+        with self.connect("owner", "team") as connection:
+            connection.execute(
+                "TRUNCATE gpus, series, bookings, booking_gpus, waitlist, uses, idle_evidence, rules, logins"
+            )
+            connection.execute("UPDATE alembic_version SET version_num = %s", (HEAD,))
+        return "team"
+
+    def ctl(self, *words: str) -> None:
+        _run(self.folder, bindir() / "pg_ctl", "-D", self.folder / "data", "-w", "-s", *words)
+
+    def start(self) -> None:
+        options = f"-p {self.port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={self.folder}"
+        self.ctl("-l", str(self.folder / "log"), "-o", options, "start")
+
+    def stop(self) -> None:
+        self.ctl("-m", "immediate", "stop")
+
+
+@contextmanager
+def cluster(*, fsync: bool = False) -> Iterator[Cluster]:
+    """Starts one, with a database `team` that has the calendar, two members and an admin; ends it and its files."""
+    programs = bindir()
+    folder = Path(tempfile.mkdtemp(prefix="torchyard-pg-"))
+    made = Cluster(folder, _free_port(), {})
+    try:
+        if (user := _unprivileged()) is not None:
+            os.chown(folder, user.pw_uid, user.pw_gid)
+        _run(
+            folder, programs / "initdb", "-D", folder / "data", "-U", "owner", "-A", "trust", "-E", "UTF8", "--no-sync"
+        )
+        with (folder / "data" / "postgresql.conf").open("a") as settings:
+            settings.write(f"fsync = {'on' if fsync else 'off'}\nmax_connections = 150\nshared_buffers = 64MB\n")
+        (folder / "data" / "pg_hba.conf").write_text(_HBA)
+        made.start()
+        try:
+            with made.connect("owner", "postgres") as connection:
+                connection.execute("CREATE DATABASE team")
+            team = setup_team(made.url("owner", "team"), MEMBERS, [ADMIN])
+            made.passwords.update({one.name: one.password for one in team.members if one.password})
+            yield made
+        finally:
+            made.stop()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _unprivileged() -> pwd.struct_passwd | None:
+    """initdb refuses to run as root."""
+    if os.geteuid() != 0:
+        return None
+    for name in ("postgres", "nobody"):
+        try:
+            return pwd.getpwnam(name)
+        except KeyError:
+            continue
+    raise NoPostgres("There is no user `postgres` to run PostgreSQL as (Debian package postgresql).")
+
+
+def _run(folder: Path, *command: object) -> None:
+    user = _unprivileged()
+    who = {} if user is None else {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+    with (folder / "ctl.log").open("ab") as log:
+        done = subprocess.run(
+            [str(word) for word in command],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            cwd=folder,
+            timeout=60,
+            check=False,
+            **who,  # type: ignore[call-overload]
+        )
+    if done.returncode:
+        raise RuntimeError(f"{command[0]} failed: {(folder / 'ctl.log').read_text()}")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

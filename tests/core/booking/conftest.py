@@ -1,0 +1,51 @@
+"""Two stores for every test of the calendar: a SQLite file, and a database of a real PostgreSQL."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.core.booking.cluster import Cluster, NoPostgres, cluster
+from tests.core.booking.teams import Clock, Team
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Cluster]:
+    """One server for the session. With CI=true its absence is a failure, elsewhere it skips."""
+    try:
+        with cluster() as running:
+            yield running
+    except NoPostgres as why:
+        if os.environ.get("CI", "").lower() in {"1", "true"}:
+            pytest.fail(str(why))
+        pytest.skip(str(why))
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def team(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> Iterator[Team]:
+    """A calendar of each kind, with eight GPUs on two hosts and one host without."""
+    if request.param == "sqlite":
+        made = Team(clock, None, f"sqlite:///{tmp_path / 'bookings.sqlite3'}")
+    else:
+        server: Cluster = request.getfixturevalue("postgres")
+        made = Team(clock, server, server.empty())
+    made.open("kim").remember_slots(made.slots)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def database_team(postgres: Cluster, clock: Clock) -> Iterator[Team]:
+    """A calendar in PostgreSQL alone."""
+    made = Team(clock, postgres, postgres.empty())
+    made.open("kim").remember_slots(made.slots)
+    yield made
+    made.close()

@@ -1,0 +1,63 @@
+"""A team of the tests: persons who open one calendar, GPUs, and a clock that stands still until it is moved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from tests.core.booking.cluster import Cluster
+from torchyard_core.booking.model import Draft, Slot, cpu_slot
+from torchyard_core.booking.store import BookingStore, open_store
+
+NOW = datetime(2031, 1, 6, 8, 0, tzinfo=UTC)
+"""A Monday. Later than any real clock, as PostgreSQL guards the past by its own."""
+SLOTS = (
+    *(Slot(f"GPU-a{number}", "gpu-a", number, "NVIDIA A100-SXM4-40GB", 40960) for number in range(4)),
+    *(Slot(f"GPU-b{number}", "gpu-b", number, "NVIDIA H100 80GB HBM3", 81559) for number in range(4)),
+    cpu_slot("big-cpu"),
+)
+
+
+class Clock:
+    """Tells the time that it was set to."""
+
+    def __init__(self) -> None:
+        self.now = NOW
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def forward(self, **much: float) -> datetime:
+        self.now += timedelta(**much)
+        return self.now
+
+
+@dataclass
+class Team:
+    """Opens the calendar as one of its persons. `place` is a URL of SQLite, or a database of the server."""
+
+    clock: Clock
+    server: Cluster | None
+    place: str
+    slots: tuple[Slot, ...] = SLOTS
+    _open: list[BookingStore] = field(default_factory=list)
+
+    def url(self, person: str) -> str:
+        return self.place if self.server is None else self.server.url(person, self.place)
+
+    def open(self, person: str) -> BookingStore:
+        store = open_store(self.url(person), person, clock=self.clock, own_time=True)
+        self._open.append(store)
+        return store
+
+    def close(self) -> None:
+        for store in self._open:
+            store.close()
+
+
+def draft(gpus: str, starts_in_h: float, hours: float, title: str = "digits", **more: Any) -> Draft:
+    """Of GPUs like `a0 a1 b2`, from NOW on."""
+    ids = tuple("big-cpu:cpu" if word == "cpu" else f"GPU-{word}" for word in gpus.split())
+    start = more.pop("start", NOW + timedelta(hours=starts_in_h))
+    return Draft(title, ids, start, start + timedelta(hours=hours), more.pop("zone", "Europe/Berlin"), **more)

@@ -1,0 +1,352 @@
+"""Bookings in both stores: what is booked stays, what clashes is answered, what a rule forbids changes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from tests.core.booking.teams import NOW, SLOTS, Clock, Team, draft
+from torchyard_core.booking.find_slot import Wish
+from torchyard_core.booking.model import IdleEvidence, Login, Slot, State, Use
+from torchyard_core.booking.refusals import Clash, NoRights, Refused
+from torchyard_core.booking.rules import Rules
+from torchyard_core.booking.store import move_all, open_store
+from torchyard_core.errors import UsageError
+
+HOUR = timedelta(hours=1)
+
+
+def everything(store):
+    return store.bookings(NOW - timedelta(days=400), NOW + timedelta(days=400))
+
+
+def admin_of(team: Team):
+    return team.open("ada")
+
+
+def test_a_booking_is_read_back_as_it_was_made(team):
+    made = team.open("kim").book(draft("b1 a0", 1, 3, "digits", purpose="thesis", run_id="r1", stop_at_end=True))
+    read = team.open("lee").booking(made.id)
+    assert read == made
+    assert (read.owner, read.gpus, read.state) == ("kim", ("GPU-a0", "GPU-b1"), State.BOOKED)
+    assert (read.start, read.end, read.zone) == (NOW + HOUR, NOW + 4 * HOUR, "Europe/Berlin")
+    assert (read.purpose, read.run_id, read.stop_at_end) == ("thesis", "r1", True)
+
+
+def test_bookings_that_touch_do_not_clash(team):
+    store = team.open("kim")
+    store.book(draft("a0", 1, 1))
+    store.book(draft("a0", 2, 1))
+    store.book(draft("a0", 0, 1))
+    assert len(everything(store)) == 3
+
+
+def test_a_conflict_says_which_gpus_whose_booking_when_and_what_is_free_nearby(team):
+    first = team.open("kim").book(draft("a0 a1", 1, 3))
+    with pytest.raises(Clash) as refused:
+        team.open("lee").book(draft("a1 a2", 2, 1))
+    conflict = refused.value.conflict
+    assert [(one.booking, one.gpus) for one in conflict.clashing] == [(first, ("GPU-a1",))]
+    assert refused.value.message == "gpu-a:1 is booked by kim ('digits') from Mon 6 Jan 10:00 to 13:00 (Europe/Berlin)."
+    assert [(fit.gpus, fit.start) for fit in conflict.nearest][:2] == [
+        (("GPU-a2", "GPU-a3"), NOW + 2 * HOUR),
+        (("GPU-a1", "GPU-a2"), NOW + 4 * HOUR),
+    ]
+    assert refused.value.hint.startswith("Free nearby: gpu-a:2-3 from Mon 6 Jan 11:00 to 12:00; ")
+    assert len(everything(team.open("kim"))) == 1
+
+
+def test_every_way_to_overlap_clashes(team):
+    store = team.open("kim")
+    store.book(draft("a0", 2, 4))
+    for starts, hours in ((1, 2), (2, 4), (3, 1), (5, 3), (1, 9), (2, 1), (4, 2)):
+        with pytest.raises(Clash):
+            store.book(draft("a0", starts, hours))
+    assert len(everything(store)) == 1
+
+
+def test_what_was_let_go_can_be_booked_by_others(team):
+    kim, lee = team.open("kim"), team.open("lee")
+    later = kim.book(draft("a0", 2, 2))
+    running = kim.book(draft("a1", 0, 4))
+    assert kim.cancel(later.id).state is State.CANCELLED
+    team.clock.forward(hours=1)
+    released = kim.release(running.id)
+    assert (released.state, released.until) == (State.RELEASED, NOW + HOUR)
+    lee.book(draft("a0 a1", 2, 2))
+    with pytest.raises(Refused, match="was released"):
+        kim.release(running.id)
+
+
+def test_a_coming_booking_moves_whole_or_not_at_all(team):
+    store = team.open("kim")
+    moving = store.book(draft("a0 a1", 1, 2))
+    store.book(draft("a2", 5, 2))
+    moved = store.change(moving.id, start=NOW + 2 * HOUR, end=NOW + 4 * HOUR, gpus=["GPU-a1", "GPU-a2"])
+    assert store.booking(moving.id) == moved
+    with pytest.raises(Clash):
+        store.change(moving.id, start=NOW + 4 * HOUR, end=NOW + 6 * HOUR)
+    assert store.booking(moving.id) == moved
+    assert store.book(draft("a0", 2, 2))
+    with pytest.raises(Clash):
+        store.book(draft("a1", 2, 1))
+
+
+def test_a_moved_booking_may_overlap_where_it_was(team):
+    store = team.open("kim")
+    made = store.book(draft("a0", 1, 4))
+    assert store.change(made.id, start=NOW + 2 * HOUR, end=NOW + 6 * HOUR).end == NOW + 6 * HOUR
+
+
+def test_a_running_booking_is_shortened_and_extended_but_not_moved(team):
+    store = team.open("kim")
+    made = store.book(draft("a0", 0, 4))
+    store.book(draft("a0", 8, 1))
+    team.clock.forward(hours=1)
+    assert store.change(made.id, end=NOW + 3 * HOUR).end == NOW + 3 * HOUR
+    assert store.change(made.id, end=NOW + 8 * HOUR).end == NOW + 8 * HOUR
+    with pytest.raises(Clash):
+        store.change(made.id, end=NOW + 9 * HOUR)
+    for change in ({"start": NOW + HOUR}, {"gpus": ["GPU-a1"]}, {"gpus": ["GPU-a0", "GPU-a1"]}):
+        with pytest.raises(Refused, match="it can be shortened or extended, not moved"):
+            store.change(made.id, **change)
+    with pytest.raises(Refused, match="would end in the past"):
+        store.change(made.id, end=NOW + HOUR / 2)
+    team.clock.forward(hours=8)
+    with pytest.raises(Refused, match="the past stays as it was"):
+        store.change(made.id, title="other")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "code", "says"),
+    [
+        (draft("a0", 2, -1), "end_before_start", "does not end after its start"),
+        (draft("a0", 2, 0), "end_before_start", "does not end after its start"),
+        (draft("a0", -1, 3), "past", "begins in the past"),
+        (draft("a0", 1, 0.2), "too_short", "at least 15 min"),
+        (draft("a0", 1, 500), "too_long", "at most 7 days long"),
+        (draft("a0", 24 * 100, 1), "too_far", "at most 90 days ahead"),
+        (draft("a9", 1, 1), "unknown_gpu", "did you mean `GPU-"),
+        (draft("", 1, 1), "no_gpus", "names no GPU"),
+        (draft("a0", 1, 1, zone="Europe/Berln"), "unknown_zone", "did you mean `Europe/Berlin`"),
+        (draft("a0", 1, 1, "  "), "no_title", "has no title"),
+    ],
+)
+def test_what_cannot_be_booked_is_refused_in_words_and_changes_nothing(team, wrong, code, says):
+    store = team.open("kim")
+    with pytest.raises(Refused) as refused:
+        store.book(wrong)
+    assert refused.value.code == code
+    assert says in refused.value.sentence()
+    assert refused.value.hint
+    assert store.refusal(wrong).code == code
+    assert everything(store) == ()
+
+
+def test_a_quota_counts_what_the_week_has_and_leaves_the_same_day_free(team):
+    admin_of(team).set_rules(Rules(quota_gpu_hours=10, quotas={"lee": 100}))
+    kim = team.open("kim")
+    kim.book(draft("a0 a1", 24, 4))
+    with pytest.raises(Refused) as refused:
+        kim.book(draft("b0 b1", 48, 2))
+    assert refused.value.code == "quota"
+    assert "kim has 8 of 10 GPU-hours in the week of 6 Jan, and this booking takes 4 more" in refused.value.message
+    assert "Book 1 h or less of these GPUs" in refused.value.hint
+    kim.book(draft("cpu", 48, 20))
+    kim.book(draft("b0 b1 b2 b3", 1, 8))
+    kim.book(draft("b0 b1", 24 * 7, 4))
+    team.open("lee").book(draft("b0 b1", 48, 4))
+
+
+def test_a_series_books_the_free_ones_and_lists_the_clashes(team):
+    team.open("lee").book(draft("a0", 49, 1, "lee's"))
+    kim = team.open("kim")
+    with pytest.raises(Clash):
+        kim.book_series(draft("a0 a1", 1, 2), "FREQ=DAILY;COUNT=4")
+    assert len(everything(kim)) == 1
+    found = kim.book_series(draft("a0 a1", 1, 2), "FREQ=DAILY;COUNT=4", free_ones=True)
+    assert [one.start for one in found.booked] == [NOW + timedelta(days=day, hours=1) for day in (0, 1, 3)]
+    (missed,) = found.missed
+    assert missed.interval.start == NOW + timedelta(days=2, hours=1)
+    assert "booked by lee" in missed.why.message
+    series, of_it = kim.series(found.series_id)
+    assert (series.rule, of_it) == ("FREQ=DAILY;COUNT=4", found.booked)
+    team.clock.forward(days=1, hours=2)
+    assert [one.start for one in kim.cancel_series(series.id)] == [NOW + timedelta(days=3, hours=1)]
+
+
+def test_a_series_counts_its_own_bookings_towards_the_quota(team):
+    admin_of(team).set_rules(Rules(quota_gpu_hours=5, same_day_is_free=False))
+    found = team.open("kim").book_series(draft("a0", 1, 2), "FREQ=DAILY;COUNT=3", free_ones=True)
+    assert len(found.booked) == 2
+    assert [one.why.code for one in found.missed] == ["quota"]
+
+
+def test_a_slot_is_found_where_it_is_free_first(team):
+    store = team.open("kim")
+    store.book(draft("b0 b1", 1, 5))
+    wish = Wish(4, 6 * HOUR, NOW, min_memory_gb=40)
+    fits = store.find(wish)
+    assert [(fit.host, fit.start) for fit in fits[:3]] == [
+        ("gpu-a", NOW),
+        ("gpu-a", NOW + 6 * HOUR),
+        ("gpu-b", NOW + 6 * HOUR),
+    ]
+    assert len(fits) == 5
+    assert store.find(replace(wish, min_memory_gb=80))[0].start == NOW + 6 * HOUR
+    assert store.find(replace(wish, model="V100")) == ()
+    booked = store.book(replace(draft("", 0, 0), gpus=fits[0].gpus, start=fits[0].start, end=fits[0].end))
+    assert booked.gpus == ("GPU-a0", "GPU-a1", "GPU-a2", "GPU-a3")
+
+
+def test_the_waitlist_takes_what_is_freed_in_order(team):
+    kim, lee, ada = team.open("kim"), team.open("lee"), admin_of(team)
+    taken = kim.book(draft("a0 a1 a2 a3 b0 b1 b2 b3", 0, 10))
+    wish = Wish(2, 2 * HOUR, NOW, latest=NOW + 9 * HOUR)
+    first = lee.wait(wish, "lee waits")
+    team.clock.forward(minutes=1)
+    kim.wait(replace(wish, count=8, one_host=False), "kim waits")
+    assert ada.serve_waiting() == ()
+    team.clock.forward(minutes=30)
+    kim.release(taken.id)
+    (booked, *others) = ada.serve_waiting()
+    assert (booked.owner, booked.title, len(booked.gpus)) == ("lee", "lee waits", 2)
+    assert [(one.owner, one.start) for one in others] == [("kim", booked.end)]
+    assert kim.waiting() == ()
+    assert {one.id: one.state for one in kim.waiting(everything=True)}[first.id] == "booked"
+    leaving = lee.wait(wish, "again")
+    lee.stop_waiting(leaving.id)
+    with pytest.raises(Refused, match="not waiting"):
+        lee.stop_waiting(leaving.id)
+
+
+def test_a_booking_that_nobody_uses_frees_itself_and_one_that_was_used_is_released(team):
+    kim = team.open("kim")
+    unused, used = kim.book(draft("a0", 0, 4)), kim.book(draft("a1", 0, 4))
+    team.clock.forward(minutes=10)
+    kim.mark_active(used.id)
+    team.clock.forward(minutes=30)
+    reporter = team.open("lee")
+    reporter.record_idle([IdleEvidence(unused.id, NOW, NOW + timedelta(minutes=20))])
+    assert kim.apply_idle() == ()
+    reporter.record_idle([IdleEvidence(unused.id, NOW, team.clock.now)])
+    reporter.record_idle([IdleEvidence(used.id, NOW + timedelta(minutes=10), team.clock.now)])
+    assert {one.id: one.state for one in kim.apply_idle()} == {unused.id: State.NO_SHOW, used.id: State.RELEASED}
+    reporter.book(draft("a0 a1", 1, 1))
+
+
+def test_usage_counts_booked_used_idle_and_unbooked_hours(team):
+    kim = team.open("kim")
+    kim.book(draft("a0 a1", 0, 4))
+    team.open("lee").book(draft("b0", 0, 2))
+    kim.record_use([Use("GPU-a0", "gpu-a", "kim", NOW, NOW + HOUR)])
+    kim.record_use([Use("GPU-a0", "gpu-a", "kim", NOW, NOW + 3 * HOUR), Use("GPU-b1", "gpu-b", "lee", NOW, NOW + HOUR)])
+    rows = {row.key: row for row in kim.usage(NOW - HOUR, NOW + timedelta(days=1))}
+    assert (rows["kim"].booked_h, rows["kim"].used_h, rows["kim"].idle_h, rows["kim"].unbooked_h) == (8, 3, 5, 0)
+    assert (rows["lee"].booked_h, rows["lee"].used_h, rows["lee"].idle_h, rows["lee"].unbooked_h) == (2, 1, 2, 1)
+    hosts = {row.key: row.booked_h for row in kim.usage(NOW, NOW + timedelta(days=1), "host")}
+    assert hosts == {"gpu-a": 8, "gpu-b": 2}
+    assert [row.key for row in kim.usage(NOW, NOW + timedelta(days=1), "week")] == ["2031-01-06"]
+
+
+def test_agents_get_a_dated_copy_of_the_coming_days(team):
+    store = team.open("kim")
+    admin_of(team).set_logins([Login("gpu-*", "ubuntu", "lee"), Login("gpu-*", "ubuntu", "kim")])
+    made = store.book(draft("a0", 1, 2))
+    store.book(draft("a0", 24 * 5, 2))
+    store.cancel(store.book(draft("a1", 1, 2)).id)
+    told = store.snapshot(days=3)
+    assert (told["version"], told["taken"], told["fresh_s"]) == (1, "2031-01-06T08:00:00Z", 3600)
+    assert [(one["id"], one["gpus"], one["start"]) for one in told["bookings"]] == [
+        (made.id, ["GPU-a0"], "2031-01-06T09:00:00Z")
+    ]
+    assert told["logins"] == [{"host": "gpu-*", "user": "ubuntu", "persons": ["kim", "lee"]}]
+
+
+def test_rules_and_logins_are_kept_and_nonsense_is_refused(team):
+    admin = admin_of(team)
+    rules = Rules(longest_h=12, groups={"students": ("kim",)}, idle_release_min=None)
+    admin.set_rules(rules)
+    assert team.open("kim").rules() == rules
+    with pytest.raises(UsageError, match="must be a number of 0 or more"):
+        admin.set_rules(replace(rules, longest_h=-1))
+    assert team.open("kim").rules() == rules
+
+
+def test_the_catalogue_keeps_what_was_seen(team):
+    store = team.open("lee")
+    store.remember_slots([Slot("GPU-new", "gpu-c", 0, "L40S", 46068), replace(SLOTS[0], memory_mb=41000)])
+    found = {slot.id: slot for slot in store.slots()}
+    assert len(found) == len(SLOTS) + 1
+    assert found["GPU-a0"].memory_mb == 41000
+    assert found["big-cpu:cpu"].name == "big-cpu:cpu"
+
+
+def test_another_persons_booking_is_not_ours_to_change(database_team):
+    team = database_team
+    made = team.open("kim").book(draft("a0", 1, 2))
+    lee = team.open("lee")
+    for change in (
+        lambda: lee.cancel(made.id),
+        lambda: lee.change(made.id, title="mine"),
+        lambda: lee.release(made.id),
+    ):
+        with pytest.raises(Refused, match="only kim or an admin can change it"):
+            change()
+    with pytest.raises(NoRights, match="only an admin can book for kim"):
+        lee.book(draft("a1", 1, 2, owner="kim"))
+    with pytest.raises(NoRights, match="only an admin can change the rules"):
+        lee.set_rules(Rules())
+    assert team.open("ada").cancel(made.id).state is State.CANCELLED
+
+
+def test_a_members_desktop_serves_only_its_own_person_and_keeps_the_order(database_team):
+    team = database_team
+    kim, lee = team.open("kim"), team.open("lee")
+    kim.wait(Wish(8, 2 * HOUR, NOW, one_host=False), "kim waits")
+    team.clock.forward(minutes=1)
+    lee.wait(Wish(2, 2 * HOUR, NOW), "lee waits")
+    (booked,) = lee.serve_waiting()
+    assert (booked.owner, booked.start) == ("lee", NOW + 2 * HOUR + timedelta(minutes=1))
+    assert [one.owner for one in kim.serve_waiting()] == ["kim"]
+
+
+def test_all_bookings_move_to_the_team_and_back_without_loss(database_team, tmp_path):
+    team, clock = database_team, Clock()
+    private = open_store(f"sqlite:///{tmp_path / 'mine.sqlite3'}", "me", clock=clock)
+    again = open_store(f"sqlite:///{tmp_path / 'again.sqlite3'}", "kim", clock=clock)
+    try:
+        private.remember_slots(SLOTS)
+        private.set_rules(Rules(longest_h=48))
+        private.book_series(draft("a0 a1", 1, 2, "일요일 학습"), "FREQ=WEEKLY;COUNT=3")
+        private.release(private.book(draft("b0", 0, 4, purpose="x\ny")).id)
+        private.record_use([Use("GPU-a0", "gpu-a", "me", NOW, NOW + HOUR)])
+        private.wait(Wish(2, HOUR, NOW, hosts=("gpu-a",)), "waiting")
+        clock.forward(days=8)
+        moved = move_all(private, team.open("ada"), {"me": "kim"})
+        assert moved.counts["bookings"] == 4
+        assert set(move_all(private, team.open("ada"), {"me": "kim"}).counts.values()) == {0}
+        move_all(team.open("kim"), again)
+        mine = [replace(one, owner="kim") for one in everything(private)]
+        assert list(everything(team.open("lee"))) == mine == list(everything(again))
+        assert again.rules() == private.rules()
+        assert [one.wish for one in again.waiting()] == [one.wish for one in private.waiting()]
+        assert again.slots() == private.slots()
+        assert len(again.uses(NOW, NOW + HOUR)) == 1
+        with pytest.raises(NoRights):
+            move_all(private, team.open("kim"))
+        other = open_store(f"sqlite:///{tmp_path / 'other.sqlite3'}", "lee", clock=Clock())
+        try:
+            other.remember_slots(SLOTS)
+            other.book(draft("a3", 5, 1))
+            other.book(draft("a0", 1, 1))
+            with pytest.raises(Refused, match="overlap; nothing was moved"):
+                move_all(other, team.open("ada"))
+        finally:
+            other.close()
+        assert len(everything(team.open("lee"))) == 4
+    finally:
+        private.close()
+        again.close()

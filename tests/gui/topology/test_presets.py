@@ -1,0 +1,77 @@
+"""A strategy's preset is one click, one drag or a few letters, and one step to undo; the canvas draws its edges."""
+
+from __future__ import annotations
+
+import pytest
+from PySide6.QtCore import Qt
+
+from tests.gui.topology.driving import CONTROL, Driver
+from torchyard_core.topology.model import StrategyKind
+
+RETURN = Qt.Key.Key_Return
+
+
+def test_the_palette_has_a_preset_for_each_strategy(empty: Driver) -> None:
+    presets = empty.page.palette_.presets
+    names = [presets.item(row).text() for row in range(presets.count())]
+    assert names == ["All-reduce", "Sandblaster", "Reduction server", "Downpour", "Hogwild"]
+    assert all(presets.item(row).toolTip() for row in range(presets.count()))
+
+
+def test_a_click_sets_the_strategy_and_adds_its_pools_in_one_step(empty: Driver) -> None:
+    empty.choose(empty.page.palette_.presets, "sandblaster")
+    assert empty.value.strategy.kind == "sandblaster"
+    assert empty.counts() == {"workers": 4, "servers": 2}
+    assert empty.undo_text() == "Preset Sandblaster"
+    empty.on_canvas()
+    empty.keys(Qt.Key.Key_Z, CONTROL)
+    assert empty.value.pools == ()
+    assert empty.value.strategy.kind == "none"
+
+
+def test_a_preset_can_be_dragged_in(empty: Driver) -> None:
+    assert empty.drop(empty.page.palette_.presets, "downpour", "")
+    assert empty.value.strategy.kind == "downpour"
+    assert empty.page.editor.stack.count() == 1
+
+
+def test_a_preset_can_be_typed(empty: Driver) -> None:
+    empty.on_canvas()
+    empty.keys(Qt.Key.Key_A)
+    empty.type("reduction")
+    empty.keys(RETURN)
+    assert empty.value.strategy.kind == "reduction_server"
+    assert empty.counts() == {"workers": 4, "reducers": 3}, "the fewest that beat the ring"
+
+
+def test_a_design_keeps_what_it_has(digits: Driver) -> None:
+    digits.choose(digits.page.palette_.presets, "sandblaster")
+    assert digits.counts() == {"chief": 1, "workers": 4, "servers": 2}
+    assert "  # a short name" in digits.page.document.text
+    assert digits.codes() == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "lines"),
+    [
+        (StrategyKind.ALL_REDUCE, (1, 0)),
+        (StrategyKind.SANDBLASTER, (0, 2)),
+        (StrategyKind.REDUCTION_SERVER, (0, 2)),
+        (StrategyKind.DOWNPOUR, (0, 2)),
+        (StrategyKind.HOGWILD, (1, 0)),
+    ],
+)
+def test_the_canvas_draws_the_edges_of_a_preset(empty: Driver, kind: StrategyKind, lines: tuple[int, int]) -> None:
+    empty.page.editor.add_preset(kind)
+    workers = [name for name in empty.page.scene.names if name.startswith("worker")]
+    for number, name in enumerate(workers):
+        empty.page.editor.pin([name], "gpu-a" if number < 2 else "gpu-b")
+    for name in set(empty.page.scene.names) - set(workers):
+        empty.page.editor.pin([name], "gpu-a")
+    wiring = empty.page.scene.wiring
+    assert (len(wiring.neighbours) + bool(wiring.ring), len(wiring.trunk)) == lines
+    assert empty.page.scene.has_edges
+    assert empty.page.scene.has_groups is kind.is_asynchronous
+    legend = empty.page.view._legend
+    assert legend.isVisible()
+    assert ("group" in legend.texts) is kind.is_asynchronous

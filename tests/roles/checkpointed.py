@@ -1,0 +1,84 @@
+"""Gangs of real trainers that checkpoint, and what they have written down."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.roles.join_stores import KEY, Served
+from tests.roles.processes import DEADLINE_S, Start, free_port, trainer_environment
+
+PROGRAM = Path(__file__).parent / "programs" / "resumable.py"
+
+
+class Gang:
+    """`size` trainers of resumable.py in `folder`, with a join store as the primary's keeper serves it."""
+
+    def __init__(self, start: Start, folder: Path, size: int, store: Served | None = None) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._start = start
+        self.folder = folder
+        self.size = size
+        self._store = store
+        self.generation = 0
+        self.processes: list[subprocess.Popen[str]] = []
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.folder / "checkpoints"
+
+    def environment(self, rank: int, port: int, every_s: float) -> dict[str, str]:
+        options = {"kind": "all_reduce", "checkpoint_every_s": every_s}
+        more = {
+            "TORCHYARD_CHECKPOINTS": str(self.checkpoints),
+            "TORCHYARD_OPTIONS": json.dumps(options),
+            "TORCHYARD_STRATEGY": "all_reduce",
+            "TORCHYARD_GENERATION": str(self.generation),
+        }
+        if self._store is not None:
+            more |= {"TORCHYARD_STORE": self._store.address, "TORCHYARD_KEY": KEY.hex()}
+        return trainer_environment(rank, self.size, port, **more)
+
+    def launch(self, *arguments: object, every_s: float = 0.2, program: Path = PROGRAM) -> None:
+        port = free_port()
+        self.processes = [
+            self._start(program, self.folder, *map(str, arguments), environment=self.environment(rank, port, every_s))
+            for rank in range(self.size)
+        ]
+
+    def kill(self) -> list[str]:
+        """SIGKILL to all of them at once, as a host's end is; what they had said."""
+        for process in self.processes:
+            process.send_signal(signal.SIGKILL)
+        said = [process.communicate(timeout=DEADLINE_S)[0] for process in self.processes]
+        self.generation += 1
+        return said
+
+    def stop(self) -> None:
+        for process in self.processes:
+            process.send_signal(signal.SIGTERM)
+
+    def ended(self) -> list[tuple[int, str]]:
+        """(exit code, output) of each, by rank."""
+        outputs = [process.communicate(timeout=DEADLINE_S)[0] for process in self.processes]
+        self.generation += 1
+        return [(process.returncode, output) for process, output in zip(self.processes, outputs, strict=True)]
+
+    def losses(self, rank: int = 0) -> dict[int, str]:
+        """What each step said last: a line without its step's number."""
+        log = self.folder / f"losses.{rank}"
+        lines = log.read_text().splitlines() if log.exists() else []
+        return {int(line.split()[0]): line.partition(" ")[2] for line in lines if line.count(" ") == 3}
+
+    def wait_for(self, happened: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + DEADLINE_S
+        while not happened():
+            assert time.monotonic() < deadline, f"waited in vain for {what}"
+            for process in self.processes:
+                if process.poll() not in (None, 0):
+                    raise AssertionError(process.communicate()[0])
+            time.sleep(0.01)

@@ -1,0 +1,42 @@
+"""Every update takes 1 from each of its parameters, so that they say how many updates of whom they hold.
+
+    counts_updates.py FOLDER UPDATES SECONDS_AN_UPDATE
+
+Writes the number of updates done to FOLDER/<rank>, and prints the smallest and largest parameter once it has left.
+Trains until FOLDER/enough is there, if that is sooner.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+import torchyard_roles as ty
+
+
+def main() -> None:
+    folder, updates, pause_s = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+    cluster = ty.join()
+    model = torch.nn.Linear(1000, 1, dtype=torch.float64)
+    torch.nn.init.constant_(model.weight, float(cluster.rank))  # of which the chief's, 0, is what counts
+    torch.nn.init.constant_(model.bias, float(cluster.rank))
+    model, optimizer = cluster.distribute(model, torch.optim.SGD(model.parameters(), lr=1.0))
+    ones = torch.ones(1, 1000, dtype=torch.float64)
+    for update in range(updates):
+        if (folder / "enough").exists():
+            break
+        loss = model(ones).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        (folder / str(cluster.rank)).write_text(str(update + 1))
+        time.sleep(pause_s)
+    cluster.leave()
+    values = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+    print(json.dumps({"rank": cluster.rank, "least": values.min().item(), "most": values.max().item()}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

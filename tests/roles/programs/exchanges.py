@@ -1,0 +1,60 @@
+"""A worker that sums on demand (`steps N` on its stdin), or a reducer; on lab hosts. Its argument is a plan as JSON."""
+
+import json
+import sys
+import threading
+
+import torch
+
+from torchyard_roles.errors import PeerLost
+from torchyard_roles.exchange.reduce_client import ReduceClient
+from torchyard_roles.exchange.reducer import Reducer
+from torchyard_roles.exchange.wire import Peer, listen
+
+PORT = 29600
+KEY = bytes(range(32))
+
+
+def say(line: str) -> None:
+    print(line, flush=True)
+
+
+def tell_of_losses(client: ReduceClient) -> None:
+    """Says who is lost once nothing can be exchanged any more, be there something in exchange or not."""
+    client.failed.wait()
+    error = client.failure
+    assert isinstance(error, PeerLost)
+    say(f"lost: {error.name}")
+
+
+def work(plan: dict) -> None:
+    peers = [Peer(f"reducer-{number}", address, PORT) for number, address in enumerate(plan["reducers"])]
+    world = len(plan["workers"])
+    client = ReduceClient(peers, [1] * len(peers), KEY, plan["number"], world, reconnect_s=0)
+    telling = threading.Thread(target=tell_of_losses, args=(client,), daemon=True)
+    telling.start()
+    gradients = torch.full((plan["bytes"] // 4,), float(plan["number"] + 1))
+    step = 0
+    say("ready")
+    for line in sys.stdin:
+        for _ in range(int(line.split()[1])):
+            step += 1
+            flat = gradients.clone()
+            try:
+                client.reduce(flat, step, 0).result()
+            except PeerLost:
+                telling.join()
+                return
+            assert flat.min().item() == flat.max().item() == world * (world + 1) / 2
+        say("summed")
+
+
+if __name__ == "__main__":
+    plan = json.loads(sys.argv[1])
+    torch.set_num_threads(1)
+    if plan["role"] == "worker":
+        work(plan)
+    else:
+        number = plan["number"]
+        Reducer(listen(plan["reducers"][number], PORT), KEY, f"reducer-{number}").start()
+        sys.stdin.read()  # until the test is over

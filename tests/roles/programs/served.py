@@ -1,0 +1,28 @@
+"""A script of every role: trains for as many steps as it is told and prints, as JSON, what it ended with.
+
+    served.py STEPS [PAUSE_S]
+"""
+
+import json
+import sys
+import time
+
+import torch
+
+import torchyard_roles as ty
+
+if __name__ == "__main__":
+    cluster = ty.join()  # a server does not return from here
+    torch.manual_seed(cluster.rank)
+    model = torch.nn.Linear(64, 32)
+    model, optimizer = cluster.distribute(model, torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9))
+    inputs = torch.randn(8, 64)
+    for step in range(int(sys.argv[1])):
+        optimizer.zero_grad()
+        loss = (model(inputs) - 1).square().mean()
+        loss.backward()
+        optimizer.step()
+        print(f"step {step + 1}", flush=True)
+        time.sleep(float(sys.argv[2]) if len(sys.argv) > 2 else 0)
+    cluster.leave()
+    print(json.dumps({"loss": loss.item(), "norm": model.weight.norm().item()}), flush=True)

@@ -1,0 +1,89 @@
+"""Checkpoints on disk: whole or not there, the newest three, and nothing of others cleared away too soon."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from torchyard_roles.checkpoints import files
+
+pytestmark = pytest.mark.train
+
+ABOUT = {"epoch": 0, "fingerprint": {}, "strategy": "all_reduce"}
+
+
+def write(root: Path, step: int, value: float = 0.0) -> None:
+    import torch
+
+    contents = {"model.pt": {"weight": torch.full((4,), value)}, "optimizer.pt": {}, "extra.pt": {}}
+    files.write(root, step, contents, ABOUT)
+
+
+def test_the_newest_three_stay(tmp_path: Path) -> None:
+    for step in (5, 40, 100, 200, 1000):
+        write(tmp_path, step)
+        files.prune(tmp_path)
+    assert [one.step for one in files.complete(tmp_path)] == [1000, 200, 100]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [files.name_of(step) for step in (100, 200, 1000)]
+
+
+def test_one_of_the_same_step_is_replaced(tmp_path: Path) -> None:
+    write(tmp_path, 7, 1.0)
+    write(tmp_path, 7, 2.0)
+    (only,) = files.complete(tmp_path)
+    assert only.load("model.pt")["weight"].tolist() == [2.0] * 4
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_cut_short_save_is_cleared_away_only_when_nobody_has_written_to_it_for_an_hour(tmp_path: Path) -> None:
+    old, young = tmp_path / ".saving-step-000000000001-a-1", tmp_path / ".saving-step-000000000002-b-2"
+    for folder in (old, young):
+        folder.mkdir()
+        (folder / "model.pt").write_bytes(b"half")
+    long_ago = time.time() - files.LEFTOVER_S - 60
+    for path in (old / "model.pt", old):
+        os.utime(path, (long_ago, long_ago))
+    write(tmp_path, 3)
+    files.prune(tmp_path)
+    assert not old.exists()
+    assert young.exists()
+
+
+def test_loading_runs_no_code_of_the_files(tmp_path: Path) -> None:
+    import torch
+
+    class Evil:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "ran"),)
+
+    torch.save({"weight": Evil()}, tmp_path / "model.pt")
+    with pytest.raises(files.Damaged):
+        files.load(tmp_path / "model.pt")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_parts_of_other_steps_are_cleared_away(tmp_path: Path) -> None:
+    for step in (1, 2, 3):
+        files.write_part(tmp_path, "worker-0.0", step, {"step": step})
+    files.prune_parts(tmp_path, "worker-0.0", [2, 3])
+    assert files.part_steps(tmp_path, "worker-0.0") == [3, 2]
+    assert files.read_part(tmp_path, "worker-0.0", 3) == {"step": 3}
+    assert files.read_part(tmp_path, "worker-0.0", 1) is None
+
+
+def test_what_cannot_be_read_back_as_plain_data_is_named_with_its_place() -> None:
+    import torch
+
+    from torchyard_roles.checkpoints.plain import copied
+    from torchyard_roles.errors import UsageProblem
+
+    weight = torch.ones(2, requires_grad=True)
+    copy = copied({"a": [weight, 1.5], "b": (None, {"c"})}, "state")
+    with torch.no_grad():
+        weight.zero_()
+    assert copy["a"][0].tolist() == [1.0, 1.0]
+    with pytest.raises(UsageProblem, match=r"state\['f'\]\[1\] is a function, which a checkpoint cannot hold"):
+        copied({"f": [0, lambda: None]}, "state")

@@ -1,0 +1,352 @@
+"""Asynchronous training through parameter servers over real sockets: accounting, pacing, warm start."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from tests.roles.served_run import Run, descend, difference
+from tests.roles.test_sandblaster import batches, momentum, network
+from torchyard_roles.errors import NotFinite, PeerLost, ProtocolError, UsageProblem
+
+pytestmark = pytest.mark.train
+
+CPU = torch.device("cpu")
+
+
+def small() -> nn.Module:
+    return network(torch.float32)
+
+
+@pytest.mark.parametrize(("workers", "groups", "bound"), [(3, 3, 16), (4, 2, 0)])
+def test_the_sum_of_the_servers_versions_equals_the_pushes_accepted(workers: int, groups: int, bound: int) -> None:
+    run = Run(workers, 2, groups, "downpour", options={"max_staleness": bound})
+    data = batches(15, 8 * workers, torch.float32)
+
+    def act(rank: int) -> tuple[int, int, int]:
+        strategy = run.worker(rank)
+        model = small()
+        model, optimizer = strategy.distribute(model, momentum(model), CPU)
+        descend(model, optimizer, data, rank, workers)
+        strategy.leave()
+        figures = [link.figures for link in strategy._links]
+        return tuple(sum(getattr(one, name) for one in figures) for name in ("accepted", "stale", "late"))
+
+    with run.serving():
+        counts = run.on_workers(act)
+        assert run.ended()
+        versions = sum(server.shard.version for server in run.servers_now)
+        dropped = sum(server.shard.ledger.counts.stale for server in run.servers_now)
+    members = workers // groups
+    assert versions == sum(accepted for accepted, _, _ in counts) / members
+    assert dropped == sum(stale for _, stale, _ in counts) / members
+    assert versions + dropped == 15 * groups * 2  # nothing is lost: each group's pushes to each of two servers
+    assert sum(late for _, _, late in counts) == 0
+
+
+def test_overlapped_exchanges_bring_the_last_step_s_parameters_at_the_next() -> None:
+    """Group 1 does nothing, so group 0's own pushes are all there is: each gradient is one step late."""
+    run = Run(2, 2, 2, "downpour")
+    data = batches(10, 8)
+
+    def act(rank: int) -> nn.Module:
+        strategy = run.worker(rank)
+        model = network()
+        model, optimizer = strategy.distribute(model, torch.optim.SGD(model.parameters(), lr=0.1), CPU)
+        if rank == 0:
+            descend(model, optimizer, data)
+        strategy.leave()
+        return model
+
+    with run.serving():
+        trained, _ = run.on_workers(act)
+    expected, late = network(), network()  # `late` computes, on what `expected` was a step ago
+    parameters = list(expected.parameters())
+    for inputs, targets in data:
+        late.zero_grad()
+        nn.functional.mse_loss(late(inputs), targets).backward()
+        late_before = [parameter.detach().clone() for parameter in parameters]
+        with torch.no_grad():
+            for parameter, other, before in zip(parameters, late.parameters(), late_before, strict=True):
+                gradient = other.grad
+                other.copy_(before)
+                parameter.sub_(0.1 * gradient)
+    assert difference(trained.state_dict(), expected.state_dict()) < 1e-12
+
+
+def test_between_pulls_a_worker_steps_by_itself_and_what_it_pushes_is_the_sum() -> None:
+    run = Run(1, 2, 1, "downpour", options={"push_every": 3, "pull_every": 3})
+    data = batches(6, 8)
+
+    def act(rank: int) -> tuple[nn.Module, tuple[int, int]]:
+        strategy = run.worker(rank)
+        model = network()
+        model, optimizer = strategy.distribute(model, torch.optim.SGD(model.parameters(), lr=0.1), CPU)
+        before = strategy.exchanged_bytes
+        descend(model, optimizer, data)
+        after = strategy.exchanged_bytes
+        strategy.leave()
+        return model, (after[0] - before[0], after[1] - before[1])
+
+    with run.serving():
+        ((trained, (sent, received)),) = run.on_workers(act)
+    expected = network()
+    # Plain SGD with the local steps' gradients summed is the local steps' own result.
+    descend(expected, torch.optim.SGD(expected.parameters(), lr=0.1), data)
+    assert difference(trained.state_dict(), expected.state_dict()) < 1e-12
+    size = sum(p.numel() * 8 for p in expected.parameters())
+    assert size * 2 <= sent < size * 2 * 2  # two pushes in six steps; these chunks are tiny beside their headers
+    assert size * 2 <= received < size * 2 * 3
+
+
+def test_group_0_trains_alone_first_where_a_warm_start_is_wanted() -> None:
+    run = Run(2, 1, 2, "downpour", options={"warm_start_steps": 5})
+    steps: list[int] = []
+    entered = threading.Event()
+
+    def act(rank: int) -> int:
+        strategy = run.worker(rank)
+        model = small()
+        model, optimizer = strategy.distribute(model, momentum(model), CPU)
+        seen = run.servers_now[0].shard.version
+        entered.set() if rank else None
+        for number in range(8):
+            if not rank and number < 5:
+                assert not entered.is_set()
+            descend(model, optimizer, batches(1, 4, torch.float32))
+            steps.append(rank)
+        strategy.leave()
+        return seen
+
+    with run.serving():
+        _, seen = run.on_workers(act)
+        assert run.ended()
+    assert seen >= 5
+    assert steps[:4] == [0, 0, 0, 0]
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def distribute(run: Run, rank: int, model: nn.Module | None = None) -> tuple[object, nn.Module, torch.optim.Optimizer]:
+    strategy = run.worker(rank)
+    model = model or small()
+    model, optimizer = strategy.distribute(model, momentum(model), CPU)
+    return strategy, model, optimizer
+
+
+def test_the_slowest_worker_s_gradients_are_dropped_and_counted_and_it_keeps_up() -> None:
+    run = Run(3, 2, options={"backup_workers": 1})
+    data = batches(12, 9, torch.float32)
+    finished = threading.Event()
+
+    def act(rank: int) -> float:
+        strategy, model, optimizer = distribute(run, rank)
+        for batch in data:
+            if rank == 2 and not finished.wait(timeout=0):
+                until(
+                    lambda: (
+                        finished.is_set()
+                        or all(
+                            server.shard.version > link.round
+                            for server, link in zip(run.servers_now, strategy._links, strict=True)
+                        )
+                    )
+                )
+            descend(model, optimizer, [batch], rank, 3)
+        finished.set()
+        strategy.leave()
+        return strategy.statistics()["dropped"]
+
+    with run.serving():
+        dropped = run.on_workers(act)
+        assert run.ended()
+        counts = [server.shard.ledger.counts for server in run.servers_now]
+    assert dropped[2] >= 3  # it always came a round too late
+    assert sum(dropped) >= max(count.late for count in counts) >= 3
+    assert all(count.accepted >= 12 for count in counts)
+
+
+def test_the_others_go_on_without_a_worker_whose_data_has_ended() -> None:
+    run = Run(3, 2)
+
+    def act(rank: int) -> nn.Module:
+        strategy, model, optimizer = distribute(run, rank)
+        descend(model, optimizer, batches(4 + 3 * rank, 9, torch.float32), rank, 3)
+        strategy.leave()
+        return model
+
+    with run.serving():
+        *_, last = run.on_workers(act)
+        assert run.ended()
+        assert all(server.shard.version == 10 for server in run.servers_now)
+    assert torch.isfinite(last[0].weight).all()
+
+
+def test_gradients_that_are_not_finite_end_the_step_before_a_byte_is_sent() -> None:
+    run = Run(1, 1)
+    with run.serving():
+        strategy, model, optimizer = distribute(run, 0)
+        sent, _ = strategy.exchanged_bytes
+        next(model.parameters()).grad = torch.full((24, 12), float("nan"))
+        with pytest.raises(NotFinite, match=r"worker-0 in step 1 are not finite, first in 0\.weight"):
+            optimizer.step()
+        assert strategy.exchanged_bytes[0] == sent
+        strategy.leave()
+
+
+def test_or_they_are_skipped_and_counted() -> None:
+    run = Run(2, 1, options={"on_nan": "skip"})
+
+    def act(rank: int) -> tuple[torch.Tensor, float]:
+        strategy, model, optimizer = distribute(run, rank)
+        weight = model[0].weight
+        before = weight.detach().clone()
+        weight.grad = torch.full((24, 12), float("nan") if rank else 1.0)
+        optimizer.step()
+        change = (weight.detach() - before).mean()
+        weight.grad = torch.full((24, 12), float("inf"))
+        optimizer.step()
+        strategy.leave()
+        return change, strategy.statistics()["skipped"]
+
+    with run.serving():
+        for change, skipped in run.on_workers(act):
+            assert change == pytest.approx(-0.02, rel=1e-4)  # the mean over the one that is finite
+            assert skipped == 1
+
+
+def test_a_gradient_scaler_s_skipped_step_is_no_ones_step() -> None:
+    run = Run(2, 1)
+
+    def act(rank: int) -> list[float]:
+        strategy, model, optimizer = distribute(run, rank)
+        scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+        weight, means = model[0].weight, []
+        for scaled in (4.0, float("inf")):
+            before = weight.detach().clone()
+            scaler.scale(torch.ones(()))  # as before a backward
+            weight.grad = torch.full((24, 12), scaled)
+            scaler.step(optimizer)
+            scaler.update()
+            means.append((weight.detach() - before).mean().item())
+        strategy.leave()
+        return means
+
+    with run.serving():
+        for unscaled, skipped in run.on_workers(act):
+            assert unscaled == pytest.approx(-0.02, rel=1e-4)
+            assert skipped == 0.0
+
+
+def test_a_worker_with_another_key_is_refused() -> None:
+    run = Run(1, 1)
+    with run.serving():
+        stranger = Run(1, 1, peers=run.peers)
+        with pytest.raises(ProtocolError, match="another key"):
+            stranger.worker(0)
+
+
+def test_a_model_that_is_not_the_chiefs_is_refused_by_name() -> None:
+    run = Run(2, 1)
+
+    def act(rank: int) -> str:
+        strategy = run.worker(rank)
+        model = nn.Linear(4, 3 + rank)
+        try:
+            strategy.distribute(model, momentum(model), CPU)
+        except UsageProblem as problem:
+            return str(problem)
+        finally:
+            strategy.leave()
+        return ""
+
+    with run.serving():
+        chief, other = run.on_workers(act)
+    assert chief == ""
+    assert other == (
+        "The model of worker-1 is not the chief's: it has weight (4×4, float32, parameter group 0) "
+        "where the chief's has weight (3×4, float32, parameter group 0)"
+        "."
+    )
+
+
+def test_a_gradient_of_another_size_than_the_chunk_s_ends_the_connection_before_it_is_received(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    run = Run(1, 1)
+    with run.serving():
+        strategy, _, _ = distribute(run, 0)
+        (link,) = strategy._links
+        with pytest.raises(PeerLost, match="ps-0"):
+            link.command({"op": "push", "chunk": 0, "round": 1, "base": 0}, torch.zeros(1_000_000))
+        assert "announced 4000000 bytes of float32, but 256 bytes" in capfd.readouterr().err
+
+
+def test_a_server_that_cannot_hold_its_shard_says_so_before_anything_trains() -> None:
+    run = Run(1, 1)
+    with run.serving():
+        run.servers_now[0]._available = lambda: 4000
+        strategy = run.worker(0)
+        model = small()
+        with pytest.raises(UsageProblem, match=r"ps-0 cannot hold its shard: it needs .* Add parameter servers"):
+            strategy.distribute(model, momentum(model), CPU)
+        strategy.leave()
+
+
+def test_optimizers_that_servers_cannot_run_are_refused_with_the_reason() -> None:
+    class Own(torch.optim.SGD):
+        pass
+
+    run = Run(1, 1)
+    with run.serving():
+        strategy = run.worker(0)
+        model = small()
+        for optimizer, reason in (
+            (torch.optim.LBFGS(model.parameters()), "several times in a step"),
+            (torch.optim.SparseAdam(list(model.parameters())), "sparse"),
+            (Own(model.parameters()), "not one of torch.optim's"),
+        ):
+            with pytest.raises(UsageProblem, match=reason):
+                strategy.distribute(model, optimizer, CPU)
+        strategy.leave()
+
+
+def test_the_script_keeps_its_optimizer_with_hooks_schedulers_and_closures() -> None:
+    run = Run(1, 1)
+    with run.serving():
+        strategy = run.worker(0)
+        model = small()
+        optimizer = momentum(model)
+        early = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+        model, same = strategy.distribute(model, optimizer, CPU)
+        assert same is optimizer
+        assert isinstance(optimizer, torch.optim.SGD)
+        late = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+        calls: list[str] = []
+        optimizer.register_step_pre_hook(lambda *_: calls.append("before"))
+        optimizer.register_step_post_hook(lambda *_: calls.append("after"))
+
+        def closure() -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = model(torch.ones(1, 12)).square().sum()
+            loss.backward()
+            calls.append("closure")
+            return loss
+
+        assert optimizer.step(closure) > 0
+        early.step()
+        late.step()
+        assert calls == ["before", "closure", "after"]
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(0.005)
+        assert optimizer.state_dict()["state"] == {}
+        strategy.leave()

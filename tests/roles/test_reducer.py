@@ -1,0 +1,287 @@
+"""Sums over all ranks by way of reducers, over real sockets; a thread stands for each worker."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+
+from torchyard_roles.errors import PeerLost, ProtocolError
+from torchyard_roles.exchange import reducer as reducer_module
+from torchyard_roles.exchange.reduce_client import ReduceClient, split
+from torchyard_roles.exchange.reducer import Reducer
+from torchyard_roles.exchange.wire import Connection, Peer, listen
+
+pytestmark = pytest.mark.train
+
+KEY = os.urandom(32)
+DEADLINE_S = 30
+
+
+class Reducers:
+    """Some reducers of this process, which can be lost and come back."""
+
+    def __init__(self, count: int) -> None:
+        listeners = [listen("127.0.0.1", 0) for _ in range(count)]
+        self.peers = [Peer(f"reducer-{n}", *each.getsockname()) for n, each in enumerate(listeners)]
+        self.all = [Reducer(each, KEY, peer.name).start() for each, peer in zip(listeners, self.peers, strict=True)]
+
+    def replace(self, number: int) -> None:
+        self.all[number].close()
+        peer = self.peers[number]
+        self.all[number] = Reducer(listen(peer.address, peer.port), KEY, peer.name).start()
+
+    def client(self, rank: int, world: int, order: str = "rank", **options: Any) -> ReduceClient:
+        options = {"chunk_bytes": 16384, **options}
+        return ReduceClient(self.peers, [1.0] * len(self.peers), KEY, rank, world, order, **options)
+
+
+@pytest.fixture
+def reducers() -> Iterator[Callable[[int], Reducers]]:
+    made: list[Reducers] = []
+
+    def make(count: int) -> Reducers:
+        made.append(Reducers(count))
+        return made[-1]
+
+    yield make
+    for each in made:
+        for one in each.all:
+            one.close()
+
+
+def parts_of(world: int, count: int = 20_011, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    return [torch.randn(count, generator=generator, dtype=torch.float64).to(dtype) for _ in range(world)]
+
+
+def in_rank_order(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    total = parts[0].clone()
+    for part in parts[1:]:
+        total += part
+    return total
+
+
+def on_ranks(world: int, act: Callable[[int], Any]) -> list[Any]:
+    with ThreadPoolExecutor(world) as pool:
+        return [each.result(DEADLINE_S) for each in [pool.submit(act, rank) for rank in range(world)]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_sums_in_rank_order_are_the_same_bit_by_bit_however_late_a_rank_is(
+    reducers: Callable[[int], Reducers], dtype: torch.dtype
+) -> None:
+    world, mine, parts = 3, reducers(2), parts_of(3, dtype=dtype)
+    expected = in_rank_order(parts)
+    assert not torch.equal(expected, in_rank_order(parts[::-1]))  # else this test would show nothing
+
+    def work(rank: int) -> list[torch.Tensor]:
+        client = mine.client(rank, world)
+        sums = []
+        for step in range(4):
+            if rank == step % world:
+                time.sleep(0.05)
+            flat = parts[rank].clone()
+            large, small = client.reduce(flat[100:], step, 0), client.reduce(flat[:100], step, 1)
+            large.result(DEADLINE_S)
+            small.result(DEADLINE_S)
+            sums.append(flat)
+        client.close()
+        return sums
+
+    assert all(torch.equal(each, expected) for sums in on_ranks(world, work) for each in sums)
+
+
+def test_in_order_of_arrival_all_ranks_have_the_same_bits_and_the_right_sum(
+    reducers: Callable[[int], Reducers],
+) -> None:
+    world, mine, parts = 3, reducers(2), parts_of(3)
+
+    def work(rank: int) -> torch.Tensor:
+        client = mine.client(rank, world, "arrival")
+        flat = parts[rank].clone()
+        client.reduce(flat, 0, 0).result(DEADLINE_S)
+        client.close()
+        return flat
+
+    first, *others = on_ranks(world, work)
+    assert torch.allclose(first, in_rank_order(parts), atol=1e-5)
+    assert all(torch.equal(first, other) for other in others)
+
+
+def test_sixteen_bits_are_summed_in_thirty_two(reducers: Callable[[int], Reducers]) -> None:
+    mine = reducers(1)
+
+    def work(rank: int) -> torch.Tensor:
+        client = mine.client(rank, 3)
+        # 256 is where bfloat16 counts in twos: 256 + 1 + 1 would stay 256 if each sum were rounded.
+        flat = torch.full((9,), [256.0, 1.0, 1.0][rank], dtype=torch.bfloat16)
+        client.reduce(flat, 0, 0).result(DEADLINE_S)
+        client.close()
+        return flat
+
+    assert all((flat == 258).all() for flat in on_ranks(3, work))
+
+
+@pytest.mark.parametrize("order", ["rank", "arrival"])
+def test_a_reducer_that_dies_in_a_step_is_replaced_and_all_ranks_go_on_with_the_same_numbers(
+    reducers: Callable[[int], Reducers], order: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    world, mine = 3, reducers(2)
+    parts = parts_of(world, 400_000)
+    partly = threading.Event()
+
+    def work(rank: int) -> list[torch.Tensor]:
+        client = mine.client(rank, world, order, window=2, reconnect_s=DEADLINE_S)
+        sums = []
+        for step in range(5):
+            if step == 2 and rank == 2:
+                # The others have given all that their credit allows; this rank is the last, and the reducer dies
+                # while some have sums already that others still lack.
+                threading.Thread(target=lambda: (time.sleep(0.005), mine.replace(0), partly.set())).start()
+            flat = parts[rank].clone()
+            client.reduce(flat, step, 0).result(DEADLINE_S)
+            sums.append(flat)
+        client.close()
+        return sums
+
+    outcomes = on_ranks(world, work)
+    assert partly.wait(DEADLINE_S)
+    for step in range(5):
+        assert all(torch.equal(sums[step], outcomes[0][step]) for sums in outcomes)
+        assert torch.allclose(outcomes[0][step], in_rank_order(parts), atol=1e-5)
+        if order == "rank":
+            assert torch.equal(outcomes[0][step], in_rank_order(parts))
+    said = capfd.readouterr().err
+    assert said.count("reducer-0 on 127.0.0.1 is gone: ") == said.count("reducer-0 is back") == world
+
+
+def test_one_rank_that_comes_again_to_a_living_reducer_is_not_counted_twice(
+    reducers: Callable[[int], Reducers],
+) -> None:
+    world, mine, parts = 2, reducers(1), parts_of(2)
+
+    def work(rank: int) -> torch.Tensor:
+        client = mine.client(rank, world, window=2, reconnect_s=DEADLINE_S)
+        for step in range(3):
+            flat = parts[rank].clone()
+            done = client.reduce(flat, step, 0)
+            if rank == 0 and step == 1:
+                client._links[0].connection.close()
+            done.result(DEADLINE_S)
+            assert torch.equal(flat, in_rank_order(parts))
+        client.close()
+        return flat
+
+    on_ranks(world, work)
+
+
+def test_mixed_and_pure_give_the_same_bits_and_a_ranks_own_share_stays_in_its_process(
+    reducers: Callable[[int], Reducers],
+) -> None:
+    world, mine = 3, reducers(1)
+    helpers, parts = reducers(world), parts_of(3)
+    peers = [*mine.peers, *helpers.peers]
+
+    def work(rank: int) -> tuple[torch.Tensor, int]:
+        local = {1 + rank: helpers.all[rank]}
+        client = ReduceClient(peers, [4, 2, 2, 2], KEY, rank, world, chunk_bytes=4096, divisor=world, local=local)
+        for step in range(3):
+            flat = parts[rank].clone()
+            client.reduce(flat, step, 0).result(DEADLINE_S)
+        sent = client.sent_bytes
+        client.close()
+        return flat, sent
+
+    for flat, sent in on_ranks(world, work):
+        assert torch.equal(flat, in_rank_order(parts) / world)
+        assert sent == pytest.approx(3 * 0.8 * flat.numel() * 4, rel=0.03)
+
+
+def test_the_wait_for_the_last_rank_is_told_apart_from_the_exchange(reducers: Callable[[int], Reducers]) -> None:
+    mine = reducers(1)
+
+    def work(rank: int) -> float:
+        client = mine.client(rank, 2)
+        if rank == 1:
+            time.sleep(0.4)
+        client.reduce(torch.ones(10), 0, 0).result(DEADLINE_S)
+        times = client.times()
+        client.close()
+        assert times.exchange_s < 0.2
+        return times.wait_s
+
+    first, last = on_ranks(2, work)
+    assert first == pytest.approx(0.4, abs=0.2)
+    assert last < 0.1
+
+
+@pytest.mark.parametrize("other", [torch.ones(999), torch.ones(1000, dtype=torch.float64)])
+def test_ranks_with_different_models_are_both_told(reducers: Callable[[int], Reducers], other: torch.Tensor) -> None:
+    mine = reducers(1)
+
+    def work(rank: int) -> str:
+        client = mine.client(rank, 2, chunk_bytes=8192)
+        done = client.reduce(torch.ones(1000) if rank == 0 else other.clone(), 0, 0)
+        error = done.exception(DEADLINE_S)
+        client.close()
+        assert isinstance(error, ProtocolError)
+        return error.message
+
+    for sentence in on_ranks(2, work):
+        assert "the trainers' models differ" in sentence
+
+
+def test_ranks_that_disagree_on_the_terms_are_refused(reducers: Callable[[int], Reducers]) -> None:
+    mine = reducers(1)
+    client = mine.client(0, 2)
+    with pytest.raises(ProtocolError, match="all trainers must run the same topology"):
+        mine.client(1, 3)
+    newer = mine.client(0, 2, generation=1)
+    with pytest.raises(ProtocolError, match="replaced by a newer one"):
+        mine.client(1, 2, generation=0)
+    newer.close()
+    client.close()
+
+
+def test_a_stranger_is_refused_and_a_silent_one_keeps_nobody_waiting(reducers: Callable[[int], Reducers]) -> None:
+    mine = reducers(1)
+    with socket.create_connection(mine.peers[0][1:]):
+        with pytest.raises(ProtocolError, match="another key"):
+            Connection.connect(mine.peers[0], os.urandom(32), {"name": "stranger"}, 5)
+        client = mine.client(0, 1)
+        flat = torch.ones(5)
+        client.reduce(flat, 0, 0).result(2)
+        client.close()
+
+
+def test_a_rank_that_ends_without_goodbye_is_named_to_the_others(
+    reducers: Callable[[int], Reducers], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reducer_module, "COMES_BACK_S", 0.2)
+    mine = reducers(2)
+    leaving, waiting = mine.client(1, 2, reconnect_s=0.1), mine.client(0, 2)
+    done = waiting.reduce(torch.ones(100_000), 0, 0)
+    for link in leaving._links:
+        link._ended = True  # as a killed process, which cannot come back
+        link.connection.close()
+    error = done.exception(5)
+    assert isinstance(error, PeerLost)
+    assert (error.name, error.host) == ("worker-1", "127.0.0.1")
+    assert waiting.reduce(torch.ones(3), 0, 1).exception(1) is error
+    waiting.close()
+    leaving.close()
+
+
+def test_shares_are_contiguous_and_by_weight_and_small_tensors_go_to_one() -> None:
+    assert split(100_000, [2, 1, 1], 4, 0) == [(0, 50_000), (50_000, 75_000), (75_000, 100_000)]
+    assert split(100_000, [1, 0, 1], 4, 0) == [(0, 50_000), (50_000, 50_000), (50_000, 100_000)]
+    assert split(100, [1, 0, 1], 4, 0) == [(0, 100), (0, 0), (0, 0)]
+    assert split(100, [1, 0, 1], 4, 1) == [(0, 0), (0, 0), (0, 100)]

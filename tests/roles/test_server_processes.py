@@ -1,0 +1,138 @@
+"""Servers and workers as real processes, started as a keeper starts them, and what their deaths come to."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.roles.processes import DEADLINE_S, Start, free_port, output_of
+
+pytestmark = pytest.mark.train
+
+PROGRAM = Path(__file__).parent / "programs" / "served.py"
+KEY = "5a" * 32
+
+
+class Cluster:
+    """The environment of each replica of one run."""
+
+    def __init__(self, folder: Path, strategy: str, workers: int, servers: int, groups: int = 1, **options: object):
+        self.workers, self.groups = workers, groups
+        places = [[f"ps-{number}", "127.0.0.1", free_port()] for number in range(servers)]
+        self._common = {
+            "TORCHYARD_STRATEGY": strategy,
+            "TORCHYARD_OPTIONS": json.dumps({"kind": strategy, **options}),
+            "TORCHYARD_WORLD_SIZE": str(workers),
+            "TORCHYARD_GROUPS": str(groups),
+            "TORCHYARD_PEERS": json.dumps({"ps": places}),
+            "TORCHYARD_KEY": KEY,
+            "TORCHYARD_CHECKPOINTS": str(folder),
+            "TORCHYARD_RUN_ID": "run-1",
+            "CUDA_VISIBLE_DEVICES": "",
+        }
+
+    def server(self, number: int, generation: int = 0) -> dict[str, str]:
+        return {
+            **self._common,
+            "TORCHYARD_ROLE": "ps",
+            "TORCHYARD_REPLICA": f"ps-{number}",
+            "TORCHYARD_GENERATION": str(generation),
+        }
+
+    def worker(self, rank: int, generation: int = 0) -> dict[str, str]:
+        size = self.workers // self.groups
+        group, group_rank = divmod(rank, size)
+        return {
+            **self._common,
+            "TORCHYARD_ROLE": "worker",
+            "TORCHYARD_REPLICA": f"worker-{rank}",
+            "TORCHYARD_RANK": str(rank),
+            "TORCHYARD_GROUP": str(group),
+            "TORCHYARD_GROUP_RANK": str(group_rank),
+            "TORCHYARD_GROUP_SIZE": str(size),
+            "TORCHYARD_GENERATION": str(generation),
+        }
+
+
+def read_until(process: subprocess.Popen[str], line: str) -> None:
+    assert process.stdout is not None
+    seen = []
+    for said in process.stdout:
+        seen.append(said)
+        if line in said:
+            return
+    raise AssertionError("".join(seen))
+
+
+def test_servers_end_with_the_trainers_that_all_hold_the_same(start: Start, tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, "sandblaster", workers=2, servers=2)
+    servers = [start(PROGRAM, "1", environment=cluster.server(number)) for number in range(2)]
+    workers = [start(PROGRAM, "20", environment=cluster.worker(rank)) for rank in range(2)]
+    results = [json.loads(output_of(worker).splitlines()[-1]) for worker in workers]
+    assert results[0]["norm"] == results[1]["norm"]
+    for server in servers:
+        output_of(server)  # which has ended with 0, and by itself
+
+
+def test_a_killed_server_is_named_by_every_worker_of_a_synchronous_run(start: Start, tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, "sandblaster", workers=2, servers=2)
+    servers = [start(PROGRAM, "1", environment=cluster.server(number)) for number in range(2)]
+    workers = [start(PROGRAM, "1000", "0.02", environment=cluster.worker(rank)) for rank in range(2)]
+    for worker in workers:
+        read_until(worker, "step 3")
+    servers[1].kill()
+    killed_at = time.monotonic()
+    for worker in workers:
+        output, _ = worker.communicate(timeout=15)
+        assert worker.returncode == 1
+        assert "ps-1 on 127.0.0.1 is gone" in output
+    assert time.monotonic() - killed_at < 10
+    servers[0].send_signal(signal.SIGTERM)
+    assert servers[0].wait(timeout=10) == 0
+
+
+def test_a_killed_server_of_an_asynchronous_run_comes_back_and_the_workers_go_on(start: Start, tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, "downpour", workers=2, servers=1, groups=2, checkpoint_every_s=0.3)
+    server = start(PROGRAM, "1", environment=cluster.server(0))
+    workers = [start(PROGRAM, "60", "0.05", environment=cluster.worker(rank)) for rank in range(2)]
+    deadline = time.monotonic() + DEADLINE_S
+    while not (tmp_path / "parts" / "ps-0" / "newest.pt").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    for worker in workers:
+        read_until(worker, "step 20")
+    server.kill()
+    again = start(PROGRAM, "1", environment=cluster.server(0, generation=1))
+    for worker in workers:
+        output = output_of(worker)
+        assert "has lost ps-0" in output
+        assert "goes on with ps-0" in output
+        assert json.loads(output.splitlines()[-1])["loss"] < 1.0
+    assert "ps-0 goes on from version" in output_of(again)
+
+
+def test_a_killed_worker_group_starts_again_and_takes_up_the_servers_parameters(start: Start, tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, "downpour", workers=2, servers=1, groups=2)
+    server = start(PROGRAM, "1", environment=cluster.server(0))
+    chief = start(PROGRAM, "20", "0.02", environment=cluster.worker(0))
+    other = start(PROGRAM, "80", "0.05", environment=cluster.worker(1))
+    read_until(chief, "step 5")
+    chief.kill()
+    read_until(other, "step 20")  # undisturbed
+    chief = start(PROGRAM, "20", "0.02", environment=cluster.worker(0, generation=1))
+    assert json.loads(output_of(chief).splitlines()[-1])["loss"] < 1.0
+    output_of(other)
+    output_of(server)
+
+
+def test_a_server_that_its_run_does_not_have_says_so(start: Start, tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, "sandblaster", workers=1, servers=1)
+    process = start(PROGRAM, "1", environment=cluster.server(3))
+    output, _ = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 1
+    assert "ps-3 has nothing to serve" in output

@@ -1,0 +1,177 @@
+"""Connections that tensors travel over: what arrives, and who is refused."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+from torchyard_agent.protocol import frames
+from torchyard_roles.errors import PeerLost, ProtocolError
+from torchyard_roles.exchange.wire import MAX_HEADER, Connection, Peer, listen
+
+pytestmark = pytest.mark.train
+
+KEY = os.urandom(32)
+Ends = tuple[Connection, Connection]
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with listen("127.0.0.1", 0) as listener:
+        yield listener
+
+
+def peer_of(listener: socket.socket) -> Peer:
+    return Peer("reducer-0", *listener.getsockname())
+
+
+@pytest.fixture
+def ends(listener: socket.socket) -> Iterator[Ends]:
+    """(the caller's end, the listener's)"""
+    with ThreadPoolExecutor(1) as pool:
+        calling = pool.submit(Connection.connect, peer_of(listener), KEY, {"name": "worker-3"}, 5)
+        accepted, said = Connection.accept(listener.accept()[0], KEY)
+        assert said == {"name": "worker-3"}
+        accepted.answer({"version": 7})
+        caller, answer = calling.result(5)
+    assert answer == {"version": 7}
+    assert (caller.peer, accepted.peer) == ("reducer-0", "worker-3")
+    yield caller, accepted
+    caller.close()
+    accepted.close()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.int64, torch.uint8, torch.bool])
+def test_a_tensor_of_any_dtype_arrives_in_the_memory_that_was_meant_for_it(ends: Ends, dtype: torch.dtype) -> None:
+    caller, accepted = ends
+    sent = (torch.arange(1000) % 2).to(dtype)
+    whole = torch.zeros(1200, dtype=dtype)
+    caller.send({"step": 1}, sent)
+    header = accepted.receive()
+    assert header["step"] == 1
+    accepted.receive_into(whole[100:1100])
+    assert torch.equal(whole[100:1100], sent)
+    assert not whole[:100].any()
+    assert not whole[1100:].any()
+    assert accepted.received_bytes == caller.sent_bytes > sent.numel() * sent.element_size()
+
+
+def test_large_tensors_pass_each_other_in_both_directions(ends: Ends) -> None:
+    sent = torch.randn(4_000_000)
+
+    def exchange(end: Connection) -> torch.Tensor:
+        sending = threading.Thread(target=end.send, args=({}, sent))
+        sending.start()
+        received = torch.empty_like(sent)
+        end.receive()
+        end.receive_into(received)
+        sending.join()
+        return received
+
+    with ThreadPoolExecutor(2) as pool:
+        assert all(torch.equal(received, sent) for received in pool.map(exchange, ends))
+
+
+def test_no_tensor_and_an_empty_one_are_told_apart_and_a_payload_can_be_passed_over(ends: Ends) -> None:
+    caller, accepted = ends
+    caller.send({"number": 1})
+    caller.send({"number": 2}, torch.empty(0))
+    caller.send({"number": 3}, torch.ones(700_000))
+    caller.send({"number": 4})
+    assert accepted.receive() == {"number": 1}
+    assert accepted.receive() == {"number": 2, "bytes": 0, "dtype": "float32"}
+    accepted.receive_into(torch.empty(0))
+    accepted.receive()
+    accepted.discard()
+    assert accepted.receive() == {"number": 4}
+
+
+@pytest.mark.parametrize("expected", [torch.empty(11), torch.empty(5, dtype=torch.float64)])
+def test_another_size_or_dtype_is_refused_before_a_byte_is_received(ends: Ends, expected: torch.Tensor) -> None:
+    caller, accepted = ends
+    expected.fill_(7)
+    caller.send({}, torch.zeros(10))
+    accepted.receive()
+    before = accepted.received_bytes
+    with pytest.raises(
+        ProtocolError, match=r"worker-3 on .* announced 40 bytes of float32, but .* belong there"
+    ):
+        accepted.receive_into(expected)
+    assert accepted.received_bytes == before
+    assert (expected == 7).all()
+
+
+def test_a_caller_with_another_key_is_refused_and_both_are_told(listener: socket.socket) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        calling = pool.submit(Connection.connect, peer_of(listener), os.urandom(32), {"name": "x"}, 60)
+        with pytest.raises(ProtocolError, match=r"the caller does not know the run's secret"):
+            Connection.accept(listener.accept()[0], KEY)
+        with pytest.raises(ProtocolError, match=r"reducer-0 on 127.0.0.1 refused this process: it has another key"):
+            calling.result(5)
+
+
+def test_a_listener_with_another_key_is_refused(listener: socket.socket) -> None:
+    def pretend() -> None:
+        sock, _ = listener.accept()
+        with sock:
+            sock.sendall(frames.hello(frames.new_nonce()))
+            sock.recv(frames.ANSWER_BYTES, socket.MSG_WAITALL)
+            sock.sendall(os.urandom(frames.PROOF_BYTES))
+
+    pretender = threading.Thread(target=pretend)
+    pretender.start()
+    with pytest.raises(ProtocolError, match="the listener does not know the run's secret"):
+        Connection.connect(peer_of(listener), KEY, {}, 5)
+    pretender.join()
+
+
+def test_what_was_changed_on_its_way_is_refused() -> None:
+    mine, others = socket.socketpair()
+    hello, nonce = frames.hello(frames.new_nonce()), frames.new_nonce()
+    receiving = Connection(mine, frames.FrameCodec(KEY, hello, nonce, is_caller=False), "worker-3", "far")
+    sealed = bytearray(frames.FrameCodec(KEY, hello, nonce, is_caller=True).seal(b'{"step": 1}'))
+    sealed[-2] ^= 1
+    others.sendall(sealed)
+    with pytest.raises(ProtocolError, match="MAC"):
+        receiving.receive()
+    receiving.close()
+    others.close()
+
+
+def test_a_refusal_reaches_the_caller_as_the_sentence_it_is(listener: socket.socket) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        calling = pool.submit(Connection.connect, peer_of(listener), KEY, {}, 60)
+        connection, _ = Connection.accept(listener.accept()[0], KEY)
+        connection.refuse("Another model trains here.")
+        with pytest.raises(ProtocolError, match=r"^Another model trains here\.$"):
+            calling.result(5)
+
+
+def test_a_header_over_the_limit_is_not_sent(ends: Ends) -> None:
+    with pytest.raises(ProtocolError, match="over the limit"):
+        ends[0].send({"text": "x" * MAX_HEADER})
+
+
+def test_nobody_listening_is_a_lost_peer_by_name_after_the_deadline() -> None:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        with pytest.raises(PeerLost, match=r"^ps-2 on 127.0.0.1 is gone: connection refused\.$"):
+            Connection.connect(Peer("ps-2", *bound.getsockname()), KEY, {}, 0.3)
+
+
+def test_a_peer_that_ends_is_named_and_closing_wakes_who_waits(ends: Ends) -> None:
+    caller, accepted = ends
+    caller.close()
+    with pytest.raises(PeerLost, match=r"worker-3 on 127.0.0.1 is gone: it closed the connection"):
+        accepted.receive()
+    with ThreadPoolExecutor(1) as pool, socket.socket() as _:
+        waiting = pool.submit(accepted.receive)
+        accepted.close()
+        with pytest.raises(PeerLost):
+            waiting.result(5)
