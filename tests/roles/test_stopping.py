@@ -15,7 +15,8 @@ from tests.roles import join_stores
 from tests.roles.checkpointed import Gang
 from tests.roles.processes import DEADLINE_S, Start, free_port, trainer_environment
 from torchyard_roles.checkpoints import files
-from torchyard_roles.stopping import ECHO_S
+from torchyard_roles.stopping import AGREEMENT_S, ECHO_S
+from torchyard_roles.store import JoinStore
 
 pytestmark = pytest.mark.train
 
@@ -130,3 +131,28 @@ def test_under_plain_torchrun_sigterm_ends_a_rank_as_ever(start: Start, tmp_path
     assert process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGTERM)
     assert process.wait(DEADLINE_S) == -signal.SIGTERM
+
+
+def test_in_a_gang_that_has_failed_nothing_is_waited_for(start: Start, store: join_stores.Served) -> None:
+    process = start(
+        "-c",
+        "import sys, time\n"
+        "from torchyard_roles.stopping import Stopping\n"
+        "from torchyard_roles.store import JoinStore\n"
+        f"store = JoinStore.connect({store.address!r}, bytes.fromhex({join_stores.KEY.hex()!r}), 'worker-0', 0)\n"
+        "Stopping(store, 'trainers', 3, 0, 2).install(7)\n"
+        "print('ready', flush=True)\n"
+        "time.sleep(600)\n",
+        environment=dict(os.environ),
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    keeper = JoinStore.connect(store.address, join_stores.KEY, "worker-1", 0)
+    keeper.set("failed/trainers/3", b"1")
+    keeper.close()
+    began = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert "another of its gang has failed" in output
+    assert time.monotonic() - began < AGREEMENT_S / 2

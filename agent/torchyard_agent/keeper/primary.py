@@ -7,6 +7,7 @@ import logging
 import socket
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Callable
 
@@ -14,7 +15,7 @@ from torchyard_agent.keeper import carrying, checkpoint_folders, journal, moves,
 from torchyard_agent.keeper.carriers import Sending
 from torchyard_agent.keeper.causes import Cause
 from torchyard_agent.keeper.gang import Line, Listener, Message, OnCaller, Stream
-from torchyard_agent.keeper.join_store import JoinStore, StoreServer
+from torchyard_agent.keeper.join_store import JoinStore, Refused, StoreServer
 from torchyard_agent.keeper.moves import Event, Instruction
 from torchyard_agent.keeper.patience import Patience
 from torchyard_agent.keeper.record import Record
@@ -243,8 +244,9 @@ class Primary:
         assert self._run is not None
         if self._run.outcome in (RunState.STOPPED, RunState.SUCCEEDED):
             return
-        for gang in {self._run.replica(name).gang for name in replicas}:
-            self._store.set(f"failed/{gang}/{self._run.gang(gang).generation}", b"1")
+        with suppress(Refused):  # a store that is full: then they find out by themselves, and take longer
+            for gang in {self._run.replica(name).gang for name in replicas}:
+                self._store.set(f"failed/{gang}/{self._run.gang(gang).generation}", b"1")
 
     def sweep(self, asked: moves.Sweep) -> None:
         self._order(asked.host, {"say": "sweep", "grace_s": asked.grace_s})

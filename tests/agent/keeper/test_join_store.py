@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hmac
+from pathlib import Path
 
 import pytest
 
 from tests.agent.keeper.conftest import Play
-from tests.agent.keeper.yard import SECRET, Yard, python, replica, shell
+from tests.agent.keeper.yard import SECRET, Yard, eventually, python, replica, shell
 from torchyard_agent.keeper.join_store import MOST_KEYS, JoinStore, Refused
 
 KEY = hmac.new(bytes.fromhex(SECRET), b"exchange", "sha256").hexdigest()
@@ -76,6 +77,36 @@ def test_the_key_is_in_the_ranks_environment_and_nowhere_on_disk(play: Play) -> 
         assert not [
             path for path in written if KEY.encode() in path.read_bytes() or SECRET.encode() in path.read_bytes()
         ]
+
+    play(story)
+
+
+ASKS_WHY = (
+    ENTER
+    + """
+import signal, time
+def asked(*_):
+    print("failed:", store.get("failed/trainers/0", 10).decode(), flush=True)
+    raise SystemExit(1)
+signal.signal(signal.SIGTERM, asked)
+print("ready", flush=True)
+time.sleep(60)
+"""
+)
+
+
+def test_ranks_of_a_failed_gang_learn_from_the_store_that_it_has_failed(play: Play) -> None:
+    async def story(yard: Yard) -> None:
+        (a,) = await yard.add("gpu-a")
+        await yard.begin(
+            replica("chief-0", "gpu-a", shell("while [ ! -e go ]; do sleep 0.05; done; exit 1")),
+            replica("worker-0", "gpu-a", python(ASKS_WHY)),
+            options=SERVED,
+        )
+        await eventually(lambda: "ready" in a.output("worker-0"))
+        (Path(a.prepared["run_dir"]) / "work" / "go").touch()
+        assert (await yard.end())["state"] == "failed"
+        assert a.output("worker-0") == "ready\nfailed: 1\n"
 
     play(story)
 
