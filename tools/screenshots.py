@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 
@@ -21,6 +22,7 @@ from PySide6.QtGui import QCursor, QPainter, QPixmap
 from PySide6.QtWidgets import QApplication, QWidget
 from tools.launch_phases import phases
 from tools.live_run import begin_live_run, let_it_live, log_opener
+from tools.sample_bookings import Sample
 from tools.sample_yard import FAILED_RUN, let_hosts_answer, write_yard
 from tools.strategy_designs import STEP, design_of
 
@@ -30,6 +32,9 @@ from torchyard_gui.app import make_window
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.windows.main_window import MainWindow
 from torchyard_gui.windows.wiring import Wiring
+
+if TYPE_CHECKING:
+    from torchyard_gui.bookings.page import BookingsPage
 
 PAGES = ("topology", "fleet", "runs")
 STATES = ("empty", "one", "eight")
@@ -56,6 +61,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if "strategies" in pages and state == "eight":
             with _window(state) as window:
                 _strategies(window, camera)
+        if "bookings" in pages:
+            _bookings(camera, state)
+            if state == "eight":
+                _bookings(camera, "many")
         if "live" in pages and state != "empty":
             with _window(state) as window:
                 _live(window, camera, state)
@@ -110,6 +119,35 @@ def _live(window: MainWindow, camera: Camera, state: str) -> None:
     log_opener(page)(True)  # type: ignore[arg-type]
     _settle(FOLLOWED_WITHIN_MS)
     camera.take(window, f"live-{state}-log")
+
+
+def _bookings(camera: Camera, state: str) -> None:
+    """The calendar of a made-up week; of eight hosts in every view, with its drawers."""
+    with tempfile.TemporaryDirectory(prefix="torchyard-pictures-") as folder, _window(_yard(state)) as window:
+        model = _wiring(window).bookings
+        Sample(Path(folder), state).show_in(model)
+        page = cast("BookingsPage", window.show_page("bookings"))
+        _settle()
+        page.go_today()
+        _settle()
+        camera.take(window, f"bookings-{state}")
+        if state != "eight":
+            return
+        page.find.count.setValue(4)
+        page.find.length.setText("6h")
+        page.find_slot()
+        _settle()
+        camera.take(window, "bookings-find")
+        page.show_waitlist()
+        page.surface.select(next(one.id for one in model.seen.bookings if one.owner == "kim" and one.gpus[1:]))
+        for view in ("day", "month", "agenda"):
+            page.bar.views.set_value(view)
+            _settle()
+            camera.take(window, f"bookings-{view}")
+
+
+def _yard(state: str) -> str:
+    return "eight" if state == "many" else state
 
 
 def _strategies(window: MainWindow, camera: Camera) -> None:
@@ -185,7 +223,7 @@ def _settle(for_ms: int = SETTLE_MS) -> None:
 def _options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="screenshots", description="Draws every page of the window into PNGs.")
     parser.add_argument("folder", nargs="?", type=Path, default=Path("screenshots"), metavar="FOLDER")
-    everything = ",".join((*PAGES, "strategies", "live", "launch"))
+    everything = ",".join((*PAGES, "bookings", "strategies", "live", "launch"))
     parser.add_argument("--pages", default=everything, help=f"of {everything} (default: all)")
     parser.add_argument("--states", default=",".join(STATES), help="of empty, one, eight")
     parser.add_argument("--sizes", default=",".join(SIZES))

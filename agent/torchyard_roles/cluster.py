@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import threading
 from typing import TYPE_CHECKING, Any
 
 from torchyard_roles import checks
@@ -15,7 +16,7 @@ from torchyard_roles.reporting import Reporter
 from torchyard_roles.stopping import Stopping
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     import torch
     from torch.utils.data import DataLoader, Dataset
@@ -32,31 +33,56 @@ REPORT_WAIT_S = 0.2
 _joined: Cluster | None = None
 
 
-def join() -> Cluster:
+def join(strategy: Callable[[Environment], Strategy] | None = None) -> Cluster:
     """Take this process's place in the run, and wait until the other trainers are there.
 
     Without Torchyard's or torchrun's environment it is a run of one process, and nothing is waited for.
-    Called again it returns the same cluster. Parameter servers and reducers do not return from here.
-    Raises RolesError with a sentence where the environment cannot work.
+    Called again it returns the same cluster. Parameter servers and reducers do not return from here: they serve, and
+    their process ends with 0, or with 1 after a sentence. `strategy` makes one of the script's own, in place of the
+    topology's, where several processes train. Raises RolesError with a sentence where the environment cannot work.
     """
     global _joined
     if _joined is None or _joined.has_left:
         environment = read(os.environ)
         checks.check_torch()
         if environment.role in ("ps", "reducer"):
-            from torchyard_roles.serving import process
-
-            process.serve(environment)
+            _serve(environment)
             raise SystemExit(0)
         # torch and all that needs it are imported here, so that importing torchyard_roles costs nothing.
         from torchyard_roles import devices, strategies
 
         device = devices.choose(environment)
-        strategy = strategies.choose(environment)
-        strategy.start(device)
-        _joined = Cluster(environment, strategy, device)
-        atexit.register(_joined._leave_at_exit)
+        chosen = strategies.choose(environment, strategy)
+        chosen.start(device)
+        _joined = Cluster(environment, chosen, device)
+        _at_exit(_joined._leave_at_exit)
     return _joined
+
+
+def _serve(environment: Environment) -> None:
+    """Until the trainers have gone. Raises SystemExit with a sentence: a traceback would tell the user nothing."""
+    try:
+        if environment.role == "ps":
+            from torchyard_roles.serving import process as serving
+
+            serving.serve(environment)
+        else:
+            from torchyard_roles.exchange import process as reducing
+
+            reducing.serve(environment)
+    except RolesError as error:
+        raise SystemExit(f"torchyard_roles: {error}") from None
+
+
+def _at_exit(leave: Callable[[], None]) -> None:
+    """Have it called when the script has come to its end, while threads can still be started.
+
+    In callbacks of `atexit` they cannot: executors take no more work since Python 3.9, and no thread starts since
+    3.12. But servers are asked all at once for their last save, by threads. So it is called a moment sooner, where
+    executors end their own threads.
+    """
+    register = getattr(threading, "_register_atexit", atexit.register)
+    register(leave)
 
 
 class Cluster:
@@ -272,8 +298,8 @@ class Cluster:
 
     # Between two steps
 
-    def boundary(self, *, more: bool = True) -> None:
-        """What happens between two steps: save and stop, where all have agreed to. For the loaders and hooks here.
+    def _boundary(self, *, more: bool = True) -> None:
+        """What happens between two steps: save and stop, where all have agreed to.
 
         `more` is False where the next step isn't begun yet. Raises SystemExit(0) where all leave.
         """
@@ -315,7 +341,7 @@ class Cluster:
     def _asked_by_loader(self, loader: ShareLoader, more: bool) -> None:
         if self._saving is not None and loader in self._saving.loaders:
             self._saving.active = self._saving.loaders.index(loader)
-        self.boundary(more=more)
+        self._boundary(more=more)
 
     def _about_to_compute(self, *_: Any) -> None:
         import torch
@@ -330,7 +356,7 @@ class Cluster:
         if not self._in_step:
             if self._resumed is not None and not self._resumed.waits_for_loader:
                 self._go_on()
-            self.boundary()
+            self._boundary()
 
     def _stepped(self, *_: Any) -> None:
         self._progress.step()
@@ -420,4 +446,11 @@ class Cluster:
             if not self._left and os.getpid() == self._process:
                 self._send_last()
             return
-        self.leave()
+        try:
+            self.leave()
+        except RolesError as error:
+            # Python would print a traceback, and end with 0 as if all were well.
+            print(f"torchyard_roles: {error}", file=sys.stderr)
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(1)

@@ -77,6 +77,7 @@ class ProtocolError(RolesError):
 
 
 class NotFinite(RolesError):
-    """Raised by the optimizer's step(), before anything is sent to another process."""
+    """Raised by the optimizer's step(), before the gradients are used or sent; where they are on a GPU that is not
+    waited for, by the step after it, or at the end."""
 
     code = "not_finite"

@@ -26,6 +26,11 @@ class Home:
         return self.path / "fleet.yaml"
 
     @property
+    def settings_file(self) -> Path:
+        """What this person has chosen: see `torchyard_core.user_settings`."""
+        return self.path / "settings.yaml"
+
+    @property
     def known_hosts(self) -> Path:
         return self.path / "known_hosts"
 

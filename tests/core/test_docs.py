@@ -13,6 +13,7 @@ import pytest
 import typer
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
+from tools import strategy_pictures
 
 from tests.lab.boot import REPOSITORY
 from torchyard_agent.daemon.methods import Methods
@@ -22,16 +23,19 @@ from torchyard_agent.protocol import report
 from torchyard_agent.protocol.placeholders import NAMES
 from torchyard_core.cli.main import app
 from torchyard_core.fleet.inventory import FleetModel, Host, read_fleet
+from torchyard_core.topology.checks_strategy import USED_BY
 from torchyard_core.topology.file import topology_from_text
-from torchyard_core.topology.model import Pool, Program, Strategy, Topology
+from torchyard_core.topology.model import Pool, Program, Strategy, StrategyKind, Topology
 from torchyard_core.topology.problems import CODES
+from torchyard_core.topology.reduction import reckon
+from torchyard_core.user_settings import UserSettings
 from torchyard_roles import Cluster
 
 DOCS = REPOSITORY / "docs"
 PAGES = sorted(
     [
         *(REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md") if (REPOSITORY / name).exists()),
-        *DOCS.glob("*.md"),
+        *DOCS.rglob("*.md"),
         *(REPOSITORY / "examples").rglob("README.md"),
     ]
 )
@@ -108,6 +112,7 @@ BLOCKS = [
     ("topology-file.md", "## program", Program),
     ("fleet-file.md", "## At the top", FleetModel),
     ("fleet-file.md", "## hosts", Host),
+    ("settings.md", "## Keys", UserSettings),
 ]
 
 
@@ -194,6 +199,49 @@ def test_each_call_of_the_cluster_is_described() -> None:
 def test_python_examples_compile(page: Path) -> None:
     for block in blocks(page.read_text(encoding="utf-8"), "python"):
         compile(block, str(page), "exec")
+
+
+# The strategies
+
+
+KINDS = [kind for kind in StrategyKind if kind is not StrategyKind.NONE]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_strategy_has_a_page_with_its_picture_and_its_settings(kind: StrategyKind) -> None:
+    name = kind.value.replace("_", "-")
+    page = text_of(f"strategies/{name}.md")
+    assert f"](../pictures/strategies/{name}.svg)" in page
+    assert f"  kind: {kind.value}\n" in page
+    assert f"({name}.md)" in text_of("strategies/README.md")
+    for heading in ("## When to use it", "## What it costs", "## Settings", "## When something fails"):
+        assert section(page, heading), heading
+
+
+def test_each_setting_of_a_strategy_is_on_a_page_of_those_that_use_it() -> None:
+    pages = {kind: text_of(f"strategies/{kind.value.replace('_', '-')}.md") for kind in KINDS}
+    for setting in set(Strategy.model_fields) - {"kind"}:
+        users = USED_BY.get(setting, KINDS)
+        on = {kind for kind, page in pages.items() if f"`{setting}`" in page or f"  {setting}: " in page}
+        assert on & set(users), setting
+
+
+@pytest.mark.parametrize("name", strategy_pictures.PICTURES)
+def test_the_pictures_of_strategies_are_those_that_are_drawn_now(name: str) -> None:
+    drawn = strategy_pictures.PICTURES[name]().svg()
+    assert (DOCS / "pictures" / "strategies" / f"{name}.svg").read_text(encoding="utf-8") == drawn
+
+
+def test_the_times_of_plans_are_those_of_the_arithmetic() -> None:
+    table = section(text_of("strategies/README.md"), "## Which plan reducers follow")
+    rows = re.findall(r"^\| N=(\d+), k=(\d+) \|(.*)\|$", table, re.MULTILINE)
+    assert len(rows) >= 5
+    for workers, reducers, cells in rows:
+        shown = dict(zip(("ring", "reducers", "mixed"), map(str.strip, cells.split("|")), strict=True))
+        found = reckon(int(workers), int(reducers))
+        assert [name for name, cell in shown.items() if cell.startswith("**")] == [found.best.value]
+        times = {way.value: f"{time:.2f}" for way, time in found.times.items()}
+        assert {name: cell.strip("*") for name, cell in shown.items() if cell} == times
 
 
 # Links

@@ -6,9 +6,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.roles.nursery import Forked, Nursery
 from tests.roles.processes import Keeper, Start, Train, bare_environment, free_port, output_of, trainer_environment
 
 
@@ -32,6 +34,29 @@ def start() -> Iterator[Start]:
     for process in processes:
         with process:  # closes its pipe
             process.kill()
+
+
+@pytest.fixture(scope="module")
+def torch_imported() -> Iterator[Nursery]:
+    """A process that has imported torch, to be forked."""
+    nursery = Nursery(bare_environment())
+    yield nursery
+    nursery.close()
+
+
+@pytest.fixture
+def start_forked(torch_imported: Nursery) -> Iterator[Start]:
+    """As `start`, but without the seconds in which each process imports torch."""
+    processes: list[Forked] = []
+
+    def start(*arguments: str | Path, environment: dict[str, str] | None = None) -> Any:
+        whole = {**bare_environment(), **(environment or {})}
+        processes.append(torch_imported.start(*map(str, arguments), environment=whole))
+        return processes[-1]
+
+    yield start
+    for process in processes:
+        process.close()
 
 
 @pytest.fixture

@@ -19,6 +19,9 @@ from tests.roles.processes import (
     output_of,
     trainer_environment,
 )
+from tests.roles.reduction_runs import Runs, digests, runs
+
+__all__ = ["runs"]
 
 pytestmark = pytest.mark.train
 
@@ -28,12 +31,33 @@ SAMPLES = 24
 
 @pytest.mark.parametrize(("workers", "dtype", "tolerance"), [(3, "float64", 1e-12), (2, "float32", 1e-5)])
 def test_300_synchronous_steps_equal_one_process_on_the_whole_batch(
-    train: Train, workers: int, dtype: str, tolerance: float
+    runs: Runs, workers: int, dtype: str, tolerance: float
 ) -> None:
-    chief, *_ = train(PROGRAMS / "large_batch.py", workers, dtype)
+    chief, *others = runs.topology(workers, 0).outputs("large_batch.py", dtype)
     result = json.loads(chief)
     assert result["world_size"] == workers
     assert result["difference"] <= tolerance
+    assert not any(others)  # DDP has no word on parameters that are all used
+
+
+def test_any_model_trains_alike_on_all_ranks_and_nothing_is_said_of_its_unused_parameters(runs: Runs) -> None:
+    """Shared, frozen, never used, sometimes used by one rank, two dtypes, a buffer."""
+    outputs = runs.topology(2, 0).outputs("reduced.py")
+    for output in outputs:
+        assert all(line.startswith("{") for line in output.splitlines())
+        assert len(set(digests(output))) == 6
+        assert digests(output) == digests(outputs[0])
+
+
+def test_a_step_with_nan_is_left_out_by_all_or_ends_all(runs: Runs) -> None:
+    outputs = runs.topology(2, 0, on_nan="skip").outputs("reduced.py", "nan=2")
+    assert digests(outputs[0]) == digests(outputs[1])
+    assert all(json.loads(output.splitlines()[-1])["statistics"]["skipped"] == 1 for output in outputs)
+    for worker in runs.topology(2, 0, on_nan="fail").train("reduced.py", "nan=2"):
+        output, _ = worker.communicate(timeout=DEADLINE_S)
+        assert worker.returncode == 1
+        assert "The gradients of step 3 are NaN or infinite in 7 of 7 parameters, the first being first." in output
+        assert len(digests(output)) == 2
 
 
 def check_shares(outputs: list[str], workers: int) -> None:

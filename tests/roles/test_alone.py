@@ -140,10 +140,17 @@ def test_gpus_that_torch_cannot_see_are_an_error(joined: ty.Cluster, monkeypatch
 
 def test_a_strategy_of_a_later_version_is_named(joined: ty.Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     joined.leave()
-    monkeypatch.setenv("TORCHYARD_STRATEGY", "downpour")
+    monkeypatch.setenv("TORCHYARD_STRATEGY", "elastic_averaging")
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ty.NotInThisVersion, match="'downpour' is not in this version"):
+    with pytest.raises(ty.NotInThisVersion, match="'elastic_averaging' is not in this version"):
+        ty.join()
+
+
+def test_a_trainer_that_has_no_server_to_go_to_is_told(joined: ty.Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    joined.leave()
+    monkeypatch.setenv("TORCHYARD_STRATEGY", "downpour")
+    with pytest.raises(ty.EnvironmentProblem, match="downpour needs parameter servers, but none take part"):
         ty.join()
 
 
@@ -188,8 +195,8 @@ def test_an_evaluator_runs_alone_beside_the_trainers(
     cluster.leave()
 
 
-@pytest.mark.parametrize("role", ["ps", "reducer"])
-def test_servers_leave_with_a_sentence_and_no_traceback(start: Start, role: str) -> None:
+@pytest.mark.parametrize(("role", "verb"), [("ps", "serve"), ("reducer", "sum")])
+def test_servers_leave_with_a_sentence_and_no_traceback(start: Start, role: str, verb: str) -> None:
     process = start(
         "-c",
         "import torchyard_roles as ty; ty.join()",
@@ -197,5 +204,5 @@ def test_servers_leave_with_a_sentence_and_no_traceback(start: Start, role: str)
     )
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert f"{role}-0 has nothing to serve" in output
+    assert f"{role}-0 has nothing to {verb}" in output
     assert "Traceback" not in output

@@ -123,6 +123,19 @@ def test_a_final_one_of_an_earlier_run_ends_nothing(tmp_path: Path) -> None:
     assert next(steps) == 10
     threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM)).start()
     assert list(steps) == []
+    os.kill(os.getpid(), signal.SIGTERM)  # the process's group is signalled too, while it ends with 0
+
+
+def test_a_script_that_breaks_off_is_ended_by_sigterm_again(tmp_path: Path) -> None:
+    import torch
+
+    from torchyard_roles.checkpoints.evaluations import evaluations
+
+    write_checkpoint(tmp_path, 10, 1.0)
+    steps = evaluations(tmp_path, torch.nn.Linear(1, 1), "run-1")
+    assert next(steps) == 10
+    assert signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
+    steps.close()
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 

@@ -163,6 +163,26 @@ def test_a_reducer_that_dies_in_a_step_is_replaced_and_all_ranks_go_on_with_the_
     assert said.count("reducer-0 on 127.0.0.1 is gone: ") == said.count("reducer-0 is back") == world
 
 
+def test_what_is_kept_for_a_reducer_that_dies_is_one_copy_of_a_step_however_many_there_are(
+    reducers: Callable[[int], Reducers],
+) -> None:
+    world, mine = 2, reducers(2)
+    chunks, window = 4 * 400_000 / 16384, 3
+
+    def work(rank: int) -> int:
+        client = mine.client(rank, world, window=window)
+        flat = torch.ones(400_000)
+        for step in range(6):
+            client.reduce(flat, step, 0).result(DEADLINE_S)
+        held = [chunk for link in client._links for chunk in link._history.values() if chunk.kept is not None]
+        assert {chunk.at[0] for chunk in held} == {5}
+        client.close()
+        return len(held) + len(client.memory._spare)
+
+    for copies in on_ranks(world, work):
+        assert chunks <= copies <= chunks + len(mine.all) * (window + 1)
+
+
 def test_one_rank_that_comes_again_to_a_living_reducer_is_not_counted_twice(
     reducers: Callable[[int], Reducers],
 ) -> None:

@@ -99,9 +99,7 @@ def test_another_size_or_dtype_is_refused_before_a_byte_is_received(ends: Ends, 
     caller.send({}, torch.zeros(10))
     accepted.receive()
     before = accepted.received_bytes
-    with pytest.raises(
-        ProtocolError, match=r"worker-3 on .* announced 40 bytes of float32, but .* belong there"
-    ):
+    with pytest.raises(ProtocolError, match=r"worker-3 on .* announced 40 bytes of float32, but .* belong there"):
         accepted.receive_into(expected)
     assert accepted.received_bytes == before
     assert (expected == 7).all()

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, Callable
 
 from torchyard_agent.daemon import audit, logs, outputs
+from torchyard_agent.daemon.bookings import Bookings
 from torchyard_agent.daemon.journal_file import JournalReader
 from torchyard_agent.daemon.receiving import Receiving
 from torchyard_agent.daemon.runs import Runs
@@ -36,6 +37,7 @@ class Methods:
         self._followers: set[asyncio.Task[None]] = set()
         self._ways = Ways()
         self._receiving = Receiving(agent_dir, str(hello["node"]))
+        self.bookings = Bookings(agent_dir, str(hello["node"]), runs, telemetry)
 
     def table(self) -> dict[str, Method]:
         methods: dict[str, Method] = {
@@ -50,8 +52,9 @@ class Methods:
             "telemetry.subscribe": self.telemetry_subscribe,
             "telemetry.unsubscribe": self.telemetry_unsubscribe,
             **self._receiving.table(),
+            **self.bookings.table(),
             "run.prepare": self.run_prepare,
-            "run.start": partial(self._forward, "start"),
+            "run.start": self.run_start,
             "run.join": partial(self._forward, "join"),
             "run.stop": partial(self._forward, "stop"),
             "run.abort": partial(self._forward, "abort"),
@@ -92,7 +95,8 @@ class Methods:
 
     async def host_facts(self, connection: Connection, params: Params) -> Any:
         found = partial(facts.host_facts, params.get("python"), self._agent_dir)
-        return await asyncio.get_running_loop().run_in_executor(None, found)
+        told = await asyncio.get_running_loop().run_in_executor(None, found)
+        return {**told, "bookings": self.bookings.told()}
 
     async def host_route(self, connection: Connection, params: Params) -> Any:
         """The address and interface that this host uses towards another."""
@@ -117,6 +121,12 @@ class Methods:
 
     async def run_prepare(self, connection: Connection, params: Params) -> Any:
         return await self._runs.prepare(params)
+
+    async def run_start(self, connection: Connection, params: Params) -> Any:
+        run_id = params["run_id"]
+        answer = await self._runs.forward("start", params)
+        await self.bookings.tell_keeper(run_id)
+        return answer
 
     async def _forward(self, method: str, connection: Connection, params: Params) -> Any:
         return await self._runs.forward(method, params)

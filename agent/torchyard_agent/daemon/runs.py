@@ -43,6 +43,7 @@ class Runs:
         self._ended: dict[str, dict[str, list[int]]] = {}
         self._burials: set[asyncio.Task[None]] = set()
         self._listeners: dict[str, list[asyncio.Event]] = {}
+        self._records: dict[str, dict[str, Any]] = {}
 
     def folder(self, run_id: str) -> str:
         """The run's folder here. Raises RpcError where there is none."""
@@ -156,6 +157,29 @@ class Runs:
 
         keeper.on_close.append(forget)
         return keeper
+
+    def planned_gpus(self, run_id: str) -> set[str]:
+        """UUIDs of the GPUs of the whole run, other hosts' too, as its record has them."""
+        replicas = self._record_of(run_id).get("replicas")
+        planned = replicas if isinstance(replicas, list) else []
+        return {str(gpu) for replica in planned for gpu in replica.get("gpus", [])}
+
+    def person_of(self, run_id: str) -> str:
+        """Who booked for the run or launched it, as its record says; empty where it does not."""
+        return str(self._record_of(run_id).get("person") or "")
+
+    def _record_of(self, run_id: str) -> dict[str, Any]:
+        """What the desktop left here of a run; read once, since it never changes."""
+        if run_id not in self._records:
+            if len(self._records) > 100:
+                self._records.clear()
+            found = _record(places.run_dir(self._agent_dir, self._node, _checked(run_id))).get("record")
+            known = found if isinstance(found, dict) else {}
+            kept = {"replicas": known.get("replicas"), "person": known.get("person")}
+            if not known:
+                return kept  # it is being prepared just now
+            self._records[run_id] = kept
+        return self._records[run_id]
 
     def is_rising(self, run_id: str) -> bool:
         """Whether the run's keeper is being started."""

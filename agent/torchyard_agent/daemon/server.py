@@ -44,7 +44,8 @@ async def _serve(
     runs = Runs(agent_dir, hello["node"])
     telemetry = Telemetry(runs, Sampler(agent_dir))
     tidying = Tidying(agent_dir, hello["node"], hello["sha256"])
-    methods = tidying.watch(Methods(agent_dir, hello, runs, telemetry, retired.set).table())
+    api = Methods(agent_dir, hello, runs, telemetry, retired.set)
+    methods = tidying.watch(api.table())
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, retired.set)
     loop.add_signal_handler(signal.SIGHUP, lambda: None)
@@ -53,12 +54,14 @@ async def _serve(
     server = await rpc.serve(listener, methods, connections)
     for client, pending in conversations:
         await rpc.adopt(client, pending, methods, connections)
+    api.bookings.begin()
     log.info("daemon of %s, archive %s, pid %d", hello["node"], hello["sha256"][:12], os.getpid())
     loop.call_later(COMPILE_AFTER_S, partial(_compile, loop, places.archive_dir(agent_dir, hello["sha256"])))
     with contextlib.suppress(OSError):  # a home that cannot be written to: then the next contact starts it
         if unit.install(agent_dir, hello["sha256"]):
             log.info("systemd starts the daemon after a reboot")
     await retired.wait()
+    api.bookings.close()
     server.close()
     for connection in list(connections):
         connection.close()

@@ -60,6 +60,7 @@ class Telemetry:
         self._watchers: dict[Connection, float] = {}
         self._task: asyncio.Task[None] | None = None
         self._resting: asyncio.TimerHandle | None = None
+        self._last: tuple[float, dict[str, Any]] | None = None
 
     def watch(self, connection: Connection, interval_s: float) -> None:
         """Sends `connection` a sample each `interval_s` seconds."""
@@ -87,7 +88,15 @@ class Telemetry:
             pids.update({f"{run_id}/{replica}": found for replica, found in metrics["pids"].items()})
             reports.update({f"{run_id}/{replica}": found for replica, found in metrics["metrics"].items()})
         self._rest_when_nobody_asks()
-        return {**self._sampler.sample(pids), "reports": reports}
+        sample = {**self._sampler.sample(pids), "reports": reports}
+        self._last = asyncio.get_running_loop().time(), sample
+        return sample
+
+    async def recent(self, within_s: float) -> dict[str, Any]:
+        """The sample that was just taken for somebody else, or one of now."""
+        if self._last is not None and asyncio.get_running_loop().time() - self._last[0] <= within_s:
+            return self._last[1]
+        return await self.sample()
 
     def _rest_when_nobody_asks(self) -> None:
         """An open NVML keeps an administrator from replacing the driver: it is closed soon after the last sample."""

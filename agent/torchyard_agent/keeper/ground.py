@@ -48,6 +48,7 @@ class Ground:
         gang: network.HeldPorts,
         others: network.HeldPorts,
         checkpoint: str = "",
+        gpus: tuple[str, ...] = (),
     ):
         self.address = address
         self.interface = interface
@@ -56,7 +57,8 @@ class Ground:
         self.checkpoint = checkpoint
         """What the run begins with here; empty where it begins afresh."""
         self._locks = locks
-        self._gpus = locks.uuids
+        self.gpus = gpus
+        """UUIDs, whether they are locked by now or only at a scheduled start."""
         self._holder = locks.holder
         self._others = others
 
@@ -73,8 +75,9 @@ class Ground:
         self._locks.release()
 
     async def retake_gpus(self) -> None:
-        """Takes them again, all or none. Raises GpuHeld where somebody was quicker."""
-        self._locks = await in_a_thread(gpu_lock.take, self._gpus, self._holder)
+        """Takes them, all or none. Raises GpuHeld where somebody was quicker."""
+        self._locks.release()
+        self._locks = await in_a_thread(gpu_lock.take, self.gpus, self._holder)
         self._locks.serve(get_running_loop())
 
     def release(self) -> None:
@@ -107,7 +110,8 @@ async def lay_out(agent_dir: str, folder: str, prepare: Any) -> Ground:
 
 def _lay_out(agent_dir: str, folder: str, prepare: Prepare) -> Ground:
     holder = {"run_id": prepare["run_id"], "name": prepare["name"], "host": prepare["host"]}
-    locks = gpu_lock.take(prepare["gpus"], holder)  # first of all: whoever comes too late leaves no trace
+    # First of all: whoever comes too late leaves no trace. A scheduled run takes them at its start.
+    locks = gpu_lock.take(() if prepare.get("later") else prepare["gpus"], holder)
     held: list[network.HeldPorts] = []
     try:
         address, interface = _data_network(prepare)
@@ -122,7 +126,7 @@ def _lay_out(agent_dir: str, folder: str, prepare: Prepare) -> Ground:
                 raise
             hint = "Make room there, or set `agent_dir` of the host in the fleet file."
             raise RpcError(f"the disk of {agent_dir} is full", "disk_full", hint) from error
-        return Ground(address, interface, locks, gang, others, checkpoint)
+        return Ground(address, interface, locks, gang, others, checkpoint, tuple(prepare["gpus"]))
     except BaseException:
         locks.release()
         for ports in held:

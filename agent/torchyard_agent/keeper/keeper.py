@@ -12,6 +12,7 @@ from typing import Any, Union
 
 from torchyard_agent import rpc
 from torchyard_agent.keeper import cgroup, processes
+from torchyard_agent.keeper.booked import OwnBooking
 from torchyard_agent.keeper.ground import Ground, lay_out
 from torchyard_agent.keeper.journal import Journal
 from torchyard_agent.keeper.member import Member
@@ -21,7 +22,8 @@ from torchyard_agent.keeper.ranks import RunPlace
 from torchyard_agent.keeper.record import Record
 from torchyard_agent.keeper.reports import ReportSocket
 from torchyard_agent.keeper.share import Share
-from torchyard_agent.protocol import places
+from torchyard_agent.keeper.taking import Taking
+from torchyard_agent.protocol import calendar, places
 from torchyard_agent.protocol.asked import asked, cleaned
 from torchyard_agent.protocol.frames import exchange_key
 from torchyard_agent.protocol.jsonrpc import RpcError
@@ -55,6 +57,7 @@ class Keeper:
         self._share: Share | None = None
         self._reports: ReportSocket | None = None
         self._part: Part | None = None
+        self._calendar: calendar.Calendar | None = None
         self._asked_to_prepare = asyncio.Event()
         self._preparing_is_over = asyncio.Event()
         self._decided = asyncio.Event()
@@ -85,7 +88,10 @@ class Keeper:
             server.close()
 
     def _methods(self) -> dict[str, rpc.Method]:
-        methods = (self.prepare, self.start, self.join, self.stop, self.abort, self.status, self.metrics)
+        methods = (
+            *(self.prepare, self.start, self.join, self.stop, self.abort),
+            *(self.calendar, self.status, self.metrics),
+        )
         return {method.__name__: self._counted(method) for method in methods}
 
     def _counted(self, method: rpc.Method) -> rpc.Method:
@@ -125,7 +131,7 @@ class Keeper:
             self._ground = await lay_out(self._agent_dir, self._folder, params)
             if self._decided.is_set():
                 raise RpcError("the run was aborted while it was prepared", "aborted")
-            self._take_over((params.get("record") or {}).get("launched_from"))
+            self._take_over(self._ground, (params.get("record") or {}).get("launched_from"))
         except BaseException:
             self._discarding = True
             self._decided.set()
@@ -143,12 +149,13 @@ class Keeper:
             checkpoint=ground.checkpoint,
         )
 
-    def _take_over(self, launched_from: object) -> None:
+    def _take_over(self, ground: Ground, launched_from: object) -> None:
         """From here on the run has a journal."""
         address = places.report_socket(self._agent_dir, os.getuid(), self._run_id)
         place = RunPlace(self._run_id, self._host, self._folder, address)
         own_group = cgroup.create(self._run_id, self._node)
         self._share = Share(place, lambda message: None, own_group, exchange_key(self._secret))
+        self._share.taking = Taking(ground, self._share.say)
         self._reports = ReportSocket(address, self._share.on_datagram)
         self._journal = Journal(os.path.join(self._folder, "journal.jsonl"), self._poke)
         self._record = Record(self._run_id, self._journal)
@@ -166,7 +173,12 @@ class Keeper:
                 f"{len(params['replicas'])} replicas, primary {self._host}",
                 "params",
             )
-        self._part = Primary(
+        try:
+            start_at = None if params.get("start_at") is None else calendar.seconds_of(params["start_at"])
+            own = OwnBooking.read(params.get("booking"))
+        except (ValueError, KeyError, TypeError) as error:
+            raise RpcError(f"start_at or booking is not understood: {error}", "params") from None
+        primary = Primary(
             {
                 "members": params["members"],
                 "cluster": params["cluster"],
@@ -176,14 +188,27 @@ class Keeper:
                 "secrets": params["secrets"],
                 "notify": params.get("notify"),
                 "carry": bool(params.get("carry")),
+                "start_at": start_at,
+                "booking": params.get("booking"),
             },
             share,
             record,
             ground.gang_socket,
             self._secret,
             self._patience,
+            own,
         )
+        if self._calendar is not None:
+            primary.learn(self._calendar)
+        self._part = primary
         self._decided.set()
+        return {}
+
+    async def calendar(self, connection: Connection, params: Params) -> Any:
+        """What is known of the bookings that touch this run; the newest counts."""
+        self._calendar = calendar.parse(params["snapshot"])
+        if isinstance(self._part, Primary):
+            self._part.learn(self._calendar)
         return {}
 
     async def join(self, connection: Connection, params: Params) -> Any:

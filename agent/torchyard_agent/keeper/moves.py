@@ -12,6 +12,8 @@ from torchyard_agent.protocol.states import ReplicaState, RunState
 
 JOIN = "join"
 """Timer: the members' time to find the primary is over."""
+GPUS = "gpus"
+"""Timer: a scheduled run's GPUs should have become free by now."""
 CHOOSE = "choose"
 """Timer: the time to collect failures is over, one cause is chosen."""
 GRACE = "grace"
@@ -84,6 +86,25 @@ class Cleared(NamedTuple):
     generation: int
 
 
+class Due(NamedTuple):
+    """A scheduled run's time has come. `only_if_idle`: nobody knows whether the GPUs are its own now."""
+
+    only_if_idle: bool
+
+
+class GpusTaken(NamedTuple):
+    """A host holds the run's GPUs, for a run that was scheduled."""
+
+    host: str
+
+
+class GpusHeld(NamedTuple):
+    """They are not free yet, and waited for."""
+
+    host: str
+    what: str
+
+
 class HostGone(NamedTuple):
     """A host has been swept: nothing of the run is left there."""
 
@@ -111,6 +132,9 @@ Event = Union[
     HostLost,
     HostBack,
     Cleared,
+    Due,
+    GpusTaken,
+    GpusHeld,
     HostGone,
     StopAsked,
     TimerFired,
@@ -160,6 +184,13 @@ class AskForSomebody(NamedTuple):
 
 class Go(NamedTuple):
     """Every host spawns its ranks."""
+
+
+class TakeGpus(NamedTuple):
+    """A host locks the run's GPUs there, and says when it has them, or what is in the way."""
+
+    host: str
+    only_if_idle: bool
 
 
 class StartGang(NamedTuple):
@@ -212,5 +243,16 @@ class Finish(NamedTuple):
 
 
 Instruction = Union[
-    TellRunState, TellReplicaState, TellGangRestart, AskForSomebody, Go, StartGang, EndRanks, Clear, Sweep, Wait, Finish
+    TellRunState,
+    TellReplicaState,
+    TellGangRestart,
+    AskForSomebody,
+    TakeGpus,
+    Go,
+    StartGang,
+    EndRanks,
+    Clear,
+    Sweep,
+    Wait,
+    Finish,
 ]

@@ -18,6 +18,12 @@ class Patience(NamedTuple):
     heartbeat_s: float = 2.0
     lease_s: float = 10.0
     """A member not heard for this long is lost; one that has not heard the primary stops its own ranks."""
+    gpus_within_s: float = 600.0
+    """For a scheduled run's GPUs to become free, once its time has come."""
+    booking_warn_s: float = 600.0
+    """Before a booking's end, where somebody else's follows."""
+    booking_notice_s: float = 60.0
+    """At least, from that warning to the end."""
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> Patience:

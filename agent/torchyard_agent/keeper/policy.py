@@ -2,6 +2,7 @@
 
 Only the primary's keeper decides, so that there is one cause, one end and one order of things.
 
+    (waiting for its time ──due, every host has its GPUs──>)
     starting ──all spawned──> running ──those of `ends_with` ended with 0──────────┐
        │                       │   ^ restarting (see `restarts`)                   │
        └──stop, last failure───┴──> stopping (grace, SIGTERM, grace, SIGKILL) ────>┤
@@ -35,15 +36,22 @@ def begin(
     join_within_s: float,
     lease_s: float = 10.0,
     meeting_point: str = "",
+    scheduled: str = "",
+    gpus_within_s: float = 600.0,
 ) -> tuple[Run, list[Instruction]]:
-    """A run whose keepers are prepared, and what to do first; the primary is the first of `hosts`."""
+    """A run whose keepers are prepared, and what to do first; the primary is the first of `hosts`.
+
+    `scheduled`: when it starts, in words; then nothing but the meeting happens before `Due`.
+    """
     known = tuple(
         Replica(one["name"], one["host"], one["role"], one["index"], one["gang"], one["trainer"], one["pool"])
         for one in replicas
     )
     gangs = tuple(Gang(name) for name in dict.fromkeys(one.gang for one in known))
-    step = Step(Run(policy, known, tuple(Host(name) for name in hosts), gangs, meeting_point, lease_s), 0.0)
-    step.tell_run(RunState.STARTING, "")
+    there = tuple(Host(name, ready=not scheduled) for name in hosts)
+    run = Run(policy, known, there, gangs, meeting_point, lease_s, scheduled=scheduled, gpus_within_s=gpus_within_s)
+    step = Step(run, 0.0)
+    step.tell_run(RunState.WAITING if scheduled else RunState.STARTING, scheduled)
     for replica in known:
         step.tell_replica(replica)
     step.out.append(moves.Wait(moves.JOIN, join_within_s))
@@ -63,12 +71,64 @@ def transition(run: Run, event: Event, now: float) -> tuple[Run, list[Instructio
 
 def _on_joined(step: Step, event: moves.Joined) -> None:
     step.set_host(event.host, joined=True)
-    if step.run.going or step.run.outcome or not all(host.joined for host in step.run.hosts):
+    _go_when_ready(step)
+
+
+def _go_when_ready(step: Step) -> None:
+    if step.run.going or step.run.outcome or not all(host.joined and host.ready for host in step.run.hosts):
         return
+    if step.run.state is RunState.WAITING:
+        step.tell_run(RunState.STARTING, "")
     step.set(going=True)
     for replica in step.run.replicas:
         step.set_replica(replica.name, state=ReplicaState.STARTING)
     step.out.append(moves.Go())
+
+
+def _on_due(step: Step, event: moves.Due) -> None:
+    """Its time has come: every host takes its GPUs. One that is lost may come back until they must all be there."""
+    if step.run.going or step.run.outcome or not step.run.scheduled:
+        return
+    step.set(scheduled="", only_if_idle=event.only_if_idle)
+    step.out.append(moves.Wait(moves.GPUS, step.run.gpus_within_s))
+    for host in step.run.hosts:
+        if host.lost:
+            step.tell_run(RunState.WAITING, f"{host.name} was lost before the run's start; it is waited for")
+        else:
+            step.out.append(moves.TakeGpus(host.name, event.only_if_idle))
+
+
+def _on_gpus_taken(step: Step, event: moves.GpusTaken) -> None:
+    step.set_host(event.host, ready=True, held_by="")
+    _go_when_ready(step)
+
+
+def _on_gpus_held(step: Step, event: moves.GpusHeld) -> None:
+    step.set_host(event.host, ready=False, held_by=event.what)
+    if step.run.outcome is None and not step.run.going:
+        step.tell_run(RunState.WAITING, f"its time has come, but on {event.host} {event.what}")
+
+
+def _on_gpus_late(step: Step) -> None:
+    late = [host for host in step.run.hosts if not host.ready]
+    if late and step.run.outcome is None and not step.run.going:
+        lost = "the host was lost before the run's start, and did not come back"
+        why = lost if late[0].lost else late[0].held_by or "it did not say in time that it has the run's GPUs"
+        step.fail(Failure(f"{late[0].name}: {why}", curable=False))
+
+
+def _wait_without(step: Step, host: str, why: str) -> None:
+    """A host was lost before a scheduled run's start: it may come back until then."""
+    step.set_host(host, ready=False)
+    lost = f"{host} was lost: {why}"
+    step.tell_run(RunState.WAITING, f"{step.run.scheduled}; {lost}" if step.run.scheduled else lost)
+    step.out.append(moves.AskForSomebody(step.run.reason))
+
+
+def _wait_with(step: Step, host: str) -> None:
+    step.tell_run(RunState.WAITING, step.run.scheduled or f"{host} is back")
+    if not step.run.scheduled:
+        step.out.append(moves.TakeGpus(host, step.run.only_if_idle))
 
 
 def _on_spawned(step: Step, event: moves.Spawned) -> None:
@@ -116,6 +176,9 @@ def _on_host_lost(step: Step, event: moves.HostLost) -> None:
     if host.gone or host.lost:
         return
     step.set_host(host.name, lost=True, connected=False)
+    if step.run.state is RunState.WAITING:
+        _wait_without(step, host.name, event.why)
+        return
     restarts.on_host_lost(step, host.name)
     why = f"{host.name} was lost: {event.why}"
     for replica in step.run.replicas:
@@ -129,6 +192,8 @@ def _on_host_lost(step: Step, event: moves.HostLost) -> None:
 def _on_host_back(step: Step, event: moves.HostBack) -> None:
     over = step.run.outcome is not None  # then it has nothing left to end, and is not waited for
     step.set_host(event.host, lost=False, connected=True, gone=over)
+    if step.run.state is RunState.WAITING:
+        _wait_with(step, event.host)
 
 
 def _on_cleared(step: Step, event: moves.Cleared) -> None:
@@ -159,6 +224,8 @@ def _on_timer(step: Step, event: moves.TimerFired) -> None:
                 step.set_host(name, lost=True, connected=False)
             step.choose()
             step.end(step.run.replicas, KILL_AFTER_S)
+    elif event.timer == moves.GPUS:
+        _on_gpus_late(step)
     elif event.timer == moves.CHOOSE:
         if step.run.outcome is RunState.FAILED and not step.run.chosen:
             step.choose()
@@ -186,6 +253,9 @@ _ON: dict[type, Callable[[Step, Any], None]] = {
     moves.HostLost: _on_host_lost,
     moves.HostBack: _on_host_back,
     moves.Cleared: _on_cleared,
+    moves.Due: _on_due,
+    moves.GpusTaken: _on_gpus_taken,
+    moves.GpusHeld: _on_gpus_held,
     moves.HostGone: _on_host_gone,
     moves.StopAsked: _on_stop_asked,
     moves.TimerFired: _on_timer,

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Callable
 
 from torchyard_agent.keeper import carrying, checkpoint_folders, journal, moves, notify, policy
+from torchyard_agent.keeper.booked import Leave, OwnBooking
 from torchyard_agent.keeper.carriers import Sending
 from torchyard_agent.keeper.causes import Cause
 from torchyard_agent.keeper.gang import Line, Listener, Message, OnCaller, Stream
@@ -20,6 +21,8 @@ from torchyard_agent.keeper.moves import Event, Instruction
 from torchyard_agent.keeper.patience import Patience
 from torchyard_agent.keeper.record import Record
 from torchyard_agent.keeper.share import Share
+from torchyard_agent.keeper.waiting import Timetable
+from torchyard_agent.protocol.calendar import Calendar, rfc3339
 from torchyard_agent.protocol.contract import Contract, has_store
 from torchyard_agent.protocol.frames import exchange_key
 from torchyard_agent.protocol.shapes import Member, ReplicaPlan, ReplicaShare, Start
@@ -39,7 +42,14 @@ class Primary:
     """Runs a whole run. What members say becomes events; what the policy instructs goes to the hosts."""
 
     def __init__(
-        self, start: Start, share: Share, record: Record, held: socket.socket, secret: bytes, patience: Patience
+        self,
+        start: Start,
+        share: Share,
+        record: Record,
+        held: socket.socket,
+        secret: bytes,
+        patience: Patience,
+        own: OwnBooking | None = None,
     ):
         self._start = start
         self._share = share
@@ -65,6 +75,8 @@ class Primary:
         self._run: policy.Run | None = None
         self._asked_early: list[moves.StopAsked] = []
         self._carrying = self._start_carrying()
+        gpus = [gpu for replica in start["replicas"] for gpu in replica["gpus"]]
+        self._timetable = Timetable(own, start["start_at"], gpus, patience, start["policy"]["stop_grace_s"])
         self._held_back: list[Callable[[], None]] = []
         """Starts that wait until the chief's host has the newest checkpoint."""
         self._bringing: asyncio.Task[None] | None = None
@@ -85,6 +97,8 @@ class Primary:
             join_within_s=self._patience.join_within_s,
             lease_s=self._patience.lease_s,
             meeting_point=self._meeting_point,
+            scheduled="" if start["start_at"] is None else _starts_at(start["start_at"]),
+            gpus_within_s=self._patience.gpus_within_s,
         )
         self._act(instructions)
         if self._listens:
@@ -94,6 +108,8 @@ class Primary:
             self._feed(asked)
         watch = self._loop.create_task(self._watch_leases())
         carry = self._loop.create_task(self._carrying.watch()) if self._carrying is not None else None
+        keep_time = self._loop.create_task(self._keep_time())
+        keep_time.add_done_callback(_raise_what_went_wrong)
         try:
             await asyncio.wait({self._finished, watch}, return_when=asyncio.FIRST_COMPLETED)
             if watch.done():
@@ -101,7 +117,7 @@ class Primary:
             await self._part()
             await self._notify_of_the_end()
         finally:
-            for task in (watch, carry, self._bringing):
+            for task in (watch, carry, keep_time, self._bringing):
                 if task is not None:
                     task.cancel()
             for timer in self._timers:
@@ -125,6 +141,36 @@ class Primary:
             process = notify.start(command, self._share.place, self._record.state.value, self._record.reason)
             if process is not None:
                 await notify.finish(process)
+
+    def learn(self, known: Calendar) -> None:
+        """What the daemon was told of the bookings."""
+        self._timetable.learn(known)
+
+    async def _keep_time(self) -> None:
+        """Begins a scheduled run at its time, and has one leave whose booking ends."""
+        if self._timetable.start_at is not None:
+            verdict = await self._timetable.due(self._tell_new_start)
+            if verdict.refused:
+                self.stop(f"not started: {verdict.refused}", force=False)
+                return
+            self._feed(moves.Due(verdict.only_if_idle))
+        await self._timetable.watch_the_end(self._warn_of_the_end, self._stop_at_the_end)
+
+    def _tell_new_start(self, at: float) -> None:
+        assert self._run is not None
+        if self._run.scheduled and self._run.outcome is None:
+            self._run = self._run._replace(scheduled=_starts_at(at))
+            self.tell_run_state(moves.TellRunState(self._record.state, _starts_at(at)))
+
+    def _warn_of_the_end(self, must: Leave) -> None:
+        own = self._timetable.own
+        reason = f"{must.why}; the run saves and ends before {rfc3339(must.at)}"
+        self._record.booking_ends(own.id if own is not None else "", rfc3339(must.at), reason)
+        if self._start["notify"] and self._record.ended is None:
+            self._share.run_errand(self._start["notify"], self._record.state.value, reason)
+
+    def _stop_at_the_end(self, must: Leave) -> None:
+        self.stop(f"stopped at its booking's end: {must.why}", force=False)
 
     def stop(self, reason: str, *, force: bool, told: Message | None = None) -> None:
         """`told`: who asked for it, where somebody did."""
@@ -178,6 +224,9 @@ class Primary:
         self._record.gang_restart(told.gang, told.generation, told.cause)
         said = {"gang": told.gang, "generation": told.generation, "cause": told.cause}
         self._tell_members({"say": "gang_restart", **said})
+
+    def take_gpus(self, asked: moves.TakeGpus) -> None:
+        self._order(asked.host, {"say": "take_gpus", "only_if_idle": asked.only_if_idle})
 
     def go(self, instruction: moves.Go) -> None:
         self._once_the_chief_can_resume(self._go)
@@ -335,6 +384,12 @@ class Primary:
     def hear_joined(self, host: str, message: Message) -> None:
         self._feed(moves.Joined(host))
 
+    def hear_has_gpus(self, host: str, message: Message) -> None:
+        self._feed(moves.GpusTaken(host))
+
+    def hear_gpus_held(self, host: str, message: Message) -> None:
+        self._feed(moves.GpusHeld(host, str(message["what"])))
+
     def hear_spawned(self, host: str, message: Message) -> None:
         self._feed(moves.Spawned(message["replica"]))
 
@@ -420,6 +475,16 @@ class Primary:
         return any(host.name not in self._lines and not host.lost for host in others)
 
 
+def _starts_at(seconds: float) -> str:
+    return f"starts at {rfc3339(seconds)}"
+
+
+def _raise_what_went_wrong(task: asyncio.Task[None]) -> None:
+    """In a turn of the loop: there it is the keeper's end, and not forgotten in a task."""
+    if not task.cancelled():
+        task.result()
+
+
 def _joined(member: Member) -> str:
     """Where ranks and members reach a keeper, `address:port`."""
     address = member["address"]
@@ -431,6 +496,7 @@ _DO: dict[type, Callable[[Primary, Any], None]] = {
     moves.TellReplicaState: Primary.tell_replica_state,
     moves.TellGangRestart: Primary.tell_gang_restart,
     moves.AskForSomebody: Primary.ask_for_somebody,
+    moves.TakeGpus: Primary.take_gpus,
     moves.Go: Primary.go,
     moves.StartGang: Primary.start_gang,
     moves.Clear: Primary.clear,
@@ -441,6 +507,8 @@ _DO: dict[type, Callable[[Primary, Any], None]] = {
 }
 _HEAR: dict[str, Callable[[Primary, str, Message], None]] = {
     "joined": Primary.hear_joined,
+    "has_gpus": Primary.hear_has_gpus,
+    "gpus_held": Primary.hear_gpus_held,
     "spawned": Primary.hear_spawned,
     "failed": Primary.hear_failed,
     "ended": Primary.hear_ended,

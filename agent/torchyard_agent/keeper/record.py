@@ -69,6 +69,10 @@ class Record:
             fields = {"host": host, "checkpoint": checkpoint}
             self._journal.write("checkpoint_carried", **fields, **({"problem": problem} if problem else {}))
 
+    def booking_ends(self, booking: str, at: str, reason: str) -> None:
+        """The run has to leave its GPUs, when and why."""
+        self._journal.write("booking_ends", booking=booking, at=at, reason=reason)
+
     def gang_restart(self, gang: str, generation: int, cause: str) -> None:
         self._journal.write("gang_restart", gang=gang, generation=generation, cause=cause)
 

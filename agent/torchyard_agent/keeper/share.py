@@ -1,9 +1,9 @@
 """This host's part of a run: starts, watches and ends its ranks as the primary says, and tells what happens.
 
-What the primary says: `share` (the replicas here), `go`, `start` (a gang's next generation), `end` (replicas,
-grace_s), `clear` (what ended ranks left behind), `sweep` (grace_s). What is told: `joined`, `spawned`, `failed`,
-`ended`, `cleared`, `gone`, `stuck`, `report`. The same words whether the primary is this keeper or one at the other end
-of the gang link.
+What the primary says: `share` (the replicas here), `take_gpus` (a scheduled run's time has come), `go`, `start` (a
+gang's next generation), `end` (replicas, grace_s), `clear` (what ended ranks left behind), `sweep` (grace_s). What is
+told: `joined`, `has_gpus`, `gpus_held`, `spawned`, `failed`, `ended`, `cleared`, `gone`, `stuck`, `report`. The same
+words whether the primary is this keeper or one at the other end of the gang link.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from torchyard_agent.keeper.gpu_remains import still_on_gpus
 from torchyard_agent.keeper.ground import in_a_thread
 from torchyard_agent.keeper.ranks import CannotStart, Rank, RunPlace
 from torchyard_agent.keeper.reports import Latest
+from torchyard_agent.keeper.taking import Taking
 from torchyard_agent.protocol.shapes import RankShare, ReplicaShare
 
 Message = dict[str, Any]
@@ -48,6 +49,8 @@ class Share:
     ):
         self.tell = tell
         self.reports = Latest(set())
+        self.taking: Taking | None = None
+        """Takes the GPUs of a run that was scheduled."""
         self.place = place
         self._cgroup = cgroup
         self._exchange_key = exchange_key
@@ -72,6 +75,10 @@ class Share:
         self._kill_at = 0.0
         self._changed = asyncio.Event()
 
+    def say(self, message: Message) -> None:
+        """To whoever is the primary now."""
+        self.tell(message)
+
     def obey(self, message: Message) -> None:
         """Does what the primary says."""
         say = message["say"]
@@ -79,6 +86,8 @@ class Share:
             self._take(message)
         elif say == "go":
             self._go()
+        elif say == "take_gpus":
+            self._take_gpus(bool(message["only_if_idle"]))
         elif say == "start":
             self._start_generation(message["replicas"])
         elif say == "clear":
@@ -106,6 +115,12 @@ class Share:
         self._setup, self._secrets = message["setup"], message["secrets"]
         self.reports = Latest(set(self._replicas))
         self.tell({"say": "joined"})
+
+    def _take_gpus(self, only_if_idle: bool) -> None:
+        if self.taking is None:
+            self.tell({"say": "has_gpus"})
+        else:
+            self.taking.begin(only_if_idle)
 
     def _go(self) -> None:
         self._oom_kills = causes.oom_kills()
@@ -263,6 +278,8 @@ class Share:
 
     def sweep(self, grace_s: float) -> None:
         """Ends whatever is left below this process, and tells `gone` when nothing is."""
+        if self.taking is not None:
+            self.taking.end()
         kill_at = asyncio.get_running_loop().time() + grace_s
         if self._sweeping is None:
             self._kill_at = kill_at

@@ -59,6 +59,10 @@ class Host(NamedTuple):
     """Where it is lost: when its gangs stop waiting for it."""
     gone: bool = False
     """Swept: nothing of the run is left there."""
+    ready: bool = True
+    """Holds its GPUs; a scheduled run's hosts do only from its time on."""
+    held_by: str = ""
+    """What keeps it from that."""
 
 
 class Failure(NamedTuple):
@@ -105,6 +109,10 @@ class Run(NamedTuple):
     lease_s: float = 10.0
     state: RunState = RunState.STARTING
     reason: str = ""
+    scheduled: str = ""
+    """Of a run that waits for its time: "starts at 2026-11-22T09:00:00Z"; empty once it is there."""
+    only_if_idle: bool = False
+    gpus_within_s: float = 600.0
     going: bool = False
     outcome: RunState | None = None
     """The terminal state that is coming, once that is decided."""

@@ -25,6 +25,7 @@ def new_view(run_id: str) -> Event:
         "timings": {},
         "restarts": [],
         "asked": [],
+        "booking_ends": None,
         "as_of": "",
         "ended": False,
         "seen": None,
@@ -53,6 +54,8 @@ def apply(view: Event, event: Event) -> None:
     elif kind == "asked":
         kept = ("time", "by", "from", "what", "uid", "force")
         view["asked"].append({name: event[name] for name in kept if name in event})
+    elif kind == "booking_ends":
+        view["booking_ends"] = {name: event[name] for name in ("time", "booking", "at", "reason")}
     elif kind == "report":
         metrics = view["metrics"].setdefault(event["replica"], {})
         metrics.update({name: event[name] for name in METRICS if event.get(name) is not None})

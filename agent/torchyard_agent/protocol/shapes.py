@@ -115,6 +115,8 @@ class Prepare(TypedDict):
     """Where `data_address` is None: the address of the primary, to see which own address leads there."""
     resume_from: str | None
     """A run that has ended, whose newest checkpoint on this host the new one begins with."""
+    later: bool
+    """The run is scheduled: its GPUs are locked at its start, and not now."""
     record: dict[str, Any]
     """Kept in `run.json` for other desktops: the topology's text, the planned replicas, who launched it."""
 
@@ -155,6 +157,10 @@ class Start(TypedDict):
     notify: str | None
     carry: bool
     """Whether the keepers carry checkpoints: the hosts share no folder for them."""
+    start_at: Any
+    """When it begins by itself: RFC 3339 with an offset, or seconds since 1970; None for now."""
+    booking: Any
+    """{`id`, `owner`, `end`, `stop_at_end`} of the booking that it runs in, or None."""
 
 
 class Join(TypedDict):

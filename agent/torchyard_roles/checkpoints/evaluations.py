@@ -75,7 +75,11 @@ def _load(one: files.Checkpoint, model: torch.nn.Module) -> bool:
 
 
 class _Asked:
-    """Hears SIGTERM as long as it is entered, where it may: only the main thread can. A second one ends at once."""
+    """Hears SIGTERM from when it is entered, where it may: only the main thread can. A second one ends at once.
+
+    It goes on hearing when all is scored: a run that has come to its end stops its evaluator just when that ends by
+    itself, and it is to end with 0 all the same. Only where the script breaks off is SIGTERM what it was.
+    """
 
     def __init__(self) -> None:
         self._event = threading.Event()
@@ -88,8 +92,8 @@ class _Asked:
             self._earlier = signal.signal(signal.SIGTERM, self._hear)
         return self
 
-    def __exit__(self, *_: object) -> None:
-        if self._earlier is not None and threading.current_thread() is threading.main_thread():
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and self._earlier is not None and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self._earlier)
 
     def since(self) -> float:

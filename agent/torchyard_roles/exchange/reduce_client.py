@@ -6,7 +6,8 @@ be on their way without a sum is bounded for each (the credit window), since an 
 (incast). A reducer of this very process is given its share without any network.
 
 A reducer that dies may be replaced at the same address: what was sent in this step is kept, and sent again. Kept
-means one more copy of a step's gradients in memory, until the first sum of the next step says that all have theirs.
+means one more copy in memory of what goes to reducers of other processes, chunk by chunk, until the first sum of the
+next step says that all have theirs; then the next step's chunks take its place.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -67,7 +68,6 @@ class _Operation:
         self.flat = flat
         self.step = step
         self.bucket = bucket
-        self.kept = torch.empty_like(flat)
         self.future: Future[torch.Tensor] = Future()
         self.left = 0
         self.lock = threading.Lock()
@@ -81,21 +81,38 @@ class _Chunk:
     at: At
     start: int
     end: int
-    copied: bool = False
-    done: bool = field(default=False)
+    kept: torch.Tensor | None = None
+    """The contribution as it was before the sum took its place, once it is sent to another process."""
+    done: bool = False
 
     @property
     def target(self) -> torch.Tensor:
         return self.operation.flat[self.start : self.end]
 
-    @property
-    def kept(self) -> torch.Tensor:
-        """The contribution as it was before the sum took its place."""
-        kept = self.operation.kept[self.start : self.end]
-        if not self.copied:
-            kept.copy_(self.target)
-            self.copied = True
-        return kept
+    def keep(self, memory: _Memory) -> torch.Tensor:
+        if self.kept is None:
+            self.kept = memory.take(self.target)
+            self.kept.copy_(self.target)
+        return self.kept
+
+
+class _Memory:
+    """For copies of chunks. Used again and again: new pages would cost more time than what is copied to them."""
+
+    def __init__(self, chunk_bytes: int) -> None:
+        self._chunk_bytes = chunk_bytes
+        self._spare: deque[torch.Tensor] = deque()
+
+    def take(self, like: torch.Tensor) -> torch.Tensor:
+        try:
+            memory = self._spare.pop()
+        except IndexError:
+            memory = torch.empty(self._chunk_bytes, dtype=torch.uint8)
+        return memory[: like.numel() * like.element_size()].view(like.dtype)
+
+    def give_back(self, kept: torch.Tensor) -> None:
+        whole = torch.empty(0, dtype=torch.uint8).set_(kept.untyped_storage())
+        self._spare.append(whole)
 
 
 class ReduceClient:
@@ -142,7 +159,7 @@ class ReduceClient:
         """Why nothing more can be exchanged."""
         self.failed = threading.Event()
         self._running: set[_Operation] = set()
-        self._kept: deque[_Operation] = deque()
+        self.memory = _Memory(chunk_bytes)
         self._settled = -1
         self._began_at = 0.0
         self._times = {"step": -1.0, "busy": 0.0, "wait": 0.0}
@@ -181,7 +198,6 @@ class ReduceClient:
             if not self._running:
                 self._began_at = time.monotonic()
             self._running.add(operation)
-            self._kept.append(operation)
         shares = self._chunks(operation)
         operation.left = sum(map(len, shares))
         for link, share in zip(self._links, shares):
@@ -253,8 +269,6 @@ class ReduceClient:
         """The first sum of a step: all ranks have finished the steps before it, so nobody wants those again."""
         with self._lock:
             self._settled = max(self._settled, step)
-            while self._kept and self._kept[0].step < step:
-                self._kept.popleft()
         for link in self._links:
             if link is not None:
                 link.forget(step)
@@ -307,8 +321,13 @@ class _RemoteLink:
 
     def forget(self, step: int) -> None:
         with self._changed:
-            for at in [at for at in self._history if at[0] < step]:
-                del self._history[at]
+            past = [chunk for at, chunk in self._history.items() if at[0] < step]
+            for chunk in past:
+                del self._history[chunk.at]
+                if chunk.kept is not None:
+                    self._client.memory.give_back(chunk.kept)
+            if past:  # after a replacement some may still be on their way to it, for which nobody waits any longer
+                self._waiting = deque(chunk for chunk in self._waiting if chunk.at[0] >= step)
 
     def close(self) -> None:
         with self._changed:
@@ -339,7 +358,7 @@ class _RemoteLink:
                 if self._client.terms.order == "arrival":
                     header["final"] = 1
             try:
-                connection.send(header, chunk.kept)
+                connection.send(header, chunk.keep(self._client.memory))
             except RolesError as error:
                 # The receiving thread replaces the connection, and all that was handed in is sent again.
                 with self._changed:
@@ -385,7 +404,7 @@ class _RemoteLink:
                 chunk = self._history.get(at)
             if chunk is not None and not chunk.done and "bytes" in header:
                 connection.receive_into(chunk.target)
-                if self._client.terms.order == "arrival":
+                if self._client.terms.order == "arrival" and chunk.kept is not None:
                     chunk.kept.copy_(chunk.target)  # no other order would give these bits again
                 chunk.done = True
                 self._credited()
@@ -471,7 +490,8 @@ class _LocalLink:
                 self._client.finished(chunk, waited_s)
 
             try:
-                self._reducer.contribute(self._client.terms, self._client.rank, chunk.at, chunk.kept, deliver)
+                # The sum takes this memory only when nobody needs what is there now.
+                self._reducer.contribute(self._client.terms, self._client.rank, chunk.at, chunk.target, deliver)
             except RolesError as error:
                 self._client.fail(error)
                 return

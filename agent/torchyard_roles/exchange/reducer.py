@@ -89,6 +89,11 @@ class _Round:
         self.links: dict[int, _Link] = {}
         self.step = -1  # of the newest chunk that all have contributed to: everything older is done everywhere
 
+    @property
+    def all_left(self) -> bool:
+        """Whether every rank came and said goodbye. With the reducer's lock held."""
+        return len(self.links) == self.terms.world and all(link.said_bye for link in self.links.values())
+
 
 class _Link:
     """A rank's connection, with the queue of what is to be sent over it."""
@@ -124,6 +129,8 @@ class Reducer:
         self._listener = listener
         self._key = key
         self._lock = threading.Lock()
+        self._left = threading.Condition(self._lock)
+        """Notified when a rank has said goodbye, and at the end."""
         self._round: _Round | None = None
         self._connections: set[Connection] = set()
         self._threads: list[threading.Thread] = []
@@ -149,7 +156,9 @@ class Reducer:
 
     def close(self) -> None:
         """End all connections. The ranks that still want something see a lost peer."""
-        self._closed = True
+        with self._left:
+            self._closed = True
+            self._left.notify_all()
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept()
         self._listener.close()
@@ -162,7 +171,7 @@ class Reducer:
                 thread.join(timeout=5)
 
     def finish(self, within_s: float) -> None:
-        """close(), once every rank has said goodbye, so that each has its last sums; at most `within_s` later."""
+        """close(), once no rank is connected, so that each has its last sums; at most `within_s` later."""
         deadline = time.monotonic() + within_s
         while time.monotonic() < deadline:
             with self._lock:
@@ -170,6 +179,17 @@ class Reducer:
                     break
             time.sleep(0.01)
         self.close()
+
+    def serve_until_all_left(self) -> None:
+        """Serve until every rank of the newest generation has said goodbye, or finish_soon() has closed it."""
+        self.start()
+        with self._left:
+            self._left.wait_for(lambda: self._closed or (self._round is not None and self._round.all_left))
+        self.close()
+
+    def finish_soon(self, within_s: float) -> None:
+        """End once no rank is connected any more, at most `within_s` later. For a signal handler."""
+        threading.Thread(target=self.finish, args=(within_s,), name=f"{self.name} stop", daemon=True).start()
 
     def contribute(
         self,
@@ -306,7 +326,9 @@ class Reducer:
         while True:
             header = connection.receive()
             if "bye" in header:
-                link.said_bye = True
+                with self._left:
+                    link.said_bye = True
+                    self._left.notify_all()
                 return
             at: At = tuple(header["at"])
             dtype, size = DTYPES.get(header["dtype"]), header["bytes"]

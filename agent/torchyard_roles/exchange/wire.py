@@ -23,13 +23,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from torchyard_agent.protocol import frames
-from torchyard_roles.errors import PeerLost, ProtocolError
+from torchyard_roles.errors import EnvironmentProblem, PeerLost, ProtocolError
 from torchyard_roles.places import Place as Peer
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Connection", "Peer", "dtype_name", "listen"]
+__all__ = ["Connection", "Peer", "dtype_name", "listen", "listen_at"]
 
 MAX_HEADER = 64 * 1024
 """Bytes of a header. What is longer, such as a model's fingerprint, is sent as a tensor of uint8."""
@@ -53,6 +53,18 @@ def listen(address: str, port: int, backlog: int = 128) -> socket.socket:
         listener.close()
         raise
     return listener
+
+
+def listen_at(peer: Peer) -> socket.socket:
+    """listen() where this replica is reached by the others. Raises EnvironmentProblem."""
+    try:
+        return listen(peer.address, peer.port)
+    except OSError as first:
+        try:  # an address that this host is reached by but does not have, as behind a translation
+            return listen("::" if ":" in peer.address else "0.0.0.0", peer.port)
+        except OSError:
+            why = f"{peer.name} cannot listen on {peer.address}:{peer.port}: {first.strerror}."
+            raise EnvironmentProblem(why) from None
 
 
 class Connection:

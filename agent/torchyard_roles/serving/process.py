@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
 from pathlib import Path
 from types import FrameType
 
@@ -15,23 +14,29 @@ from torchyard_roles.exchange import wire
 from torchyard_roles.serving.rounds import Rules
 from torchyard_roles.serving.server import ParameterServer
 
+PART_S = 1.0
+"""What is left of the grace after SIGTERM once nobody is waited for any longer: to save, and to end."""
+
 
 def serve(environment: Environment) -> None:
-    """Returns when all trainers of all groups have said goodbye, or after SIGTERM. Raises EnvironmentProblem."""
+    """Returns when all trainers of all groups have said goodbye, or after SIGTERM: then as soon as no trainer is
+    connected, since trainers that are stopped as well still finish their step and save. Raises EnvironmentProblem.
+    """
     server = made(environment)
+    place = next(place for place in environment.peers.ps if place.name == environment.replica)
     if environment.generation > 0 and environment.strategy == "downpour":
         server.resume()
 
     def stop(signum: int, frame: FrameType | None) -> None:
-        server.stop_soon()
+        server.finish_soon(environment.options.stop_grace_s - PART_S)
 
-    before = signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGTERM, stop)
     # Connections' threads add up chunks side by side: torch's own threads on top of them would only take turns.
     torch.set_num_threads(1)
     try:
-        server.serve(listening(environment))
+        server.serve(wire.listen_at(place))
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # there is nothing left but to end, with 0
     server.save_for_itself()
 
 
@@ -39,7 +44,7 @@ def made(environment: Environment) -> ParameterServer:
     """The server that an environment describes."""
     options = environment.options
     servers = [place.name for place in environment.peers.ps]
-    if environment.replica not in servers:
+    if environment.replica not in servers or environment.strategy not in ("sandblaster", "downpour"):
         raise EnvironmentProblem(
             f"{environment.replica or 'This process'} has nothing to serve: TORCHYARD_PEERS names the parameter "
             f"servers {', '.join(servers) or 'of none'}, in the strategy {environment.strategy}.",
@@ -62,17 +67,3 @@ def made(environment: Environment) -> ParameterServer:
         folder=Path(environment.checkpoints) if environment.checkpoints else None,
         save_every_s=options.checkpoint_every_s if asynchronous else 0.0,
     )
-
-
-def listening(environment: Environment) -> socket.socket:
-    """On this server's own address and port, which the keeper holds for it."""
-    place = next(place for place in environment.peers.ps if place.name == environment.replica)
-    try:
-        return wire.listen(place.address, place.port)
-    except OSError as first:
-        try:  # an address that this host is reached by but does not have, as behind a translation
-            return wire.listen("::" if ":" in place.address else "0.0.0.0", place.port)
-        except OSError:
-            raise EnvironmentProblem(
-                f"{environment.replica} cannot listen on {place.address}:{place.port}: {first.strerror}."
-            ) from None

@@ -105,10 +105,15 @@ class ParameterServer:
             self._ends = True
             self._changed.notify_all()
 
-    def stop_soon(self) -> None:
-        """The same for a signal handler, which may not wait for a lock that its own thread holds."""
-        self._ends = True
-        threading.Thread(target=self.stop, daemon=True).start()
+    def finish_soon(self, within_s: float) -> None:
+        """End serve() once no worker is connected any more, at most `within_s` later. For a signal handler, which may
+        not wait for a lock that its own thread holds."""
+        threading.Thread(target=self._finish, args=(within_s,), name=f"{self.name} stop", daemon=True).start()
+
+    def _finish(self, within_s: float) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._ends or not self._connections, timeout=within_s)
+        self.stop()
 
     def save_for_itself(self) -> None:
         """What an asynchronous server has done since it was last saved, should it die or the run be taken up again."""
@@ -124,7 +129,8 @@ class ParameterServer:
         except (ProtocolError, PeerLost) as error:
             print(f"torchyard_roles: {error.message}", file=sys.stderr, flush=True)
             return
-        self._connections.add(connection)
+        with self._changed:
+            self._connections.add(connection)
         try:
             session = self._admit(connection, introduction)
         except (KeyError, TypeError, ValueError) as error:
@@ -137,7 +143,9 @@ class ParameterServer:
                 connection.refuse(str(refusal))
         if session is not None:
             session.run()
-        self._connections.discard(connection)
+        with self._changed:
+            self._connections.discard(connection)
+            self._changed.notify_all()
 
     def _admit(self, connection: Connection, said: dict[str, Any]) -> Session:
         group, rank, size, generation = (int(said[key]) for key in ("group", "rank", "size", "generation"))

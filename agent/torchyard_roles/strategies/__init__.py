@@ -1,12 +1,14 @@
 """How trainers share a model: one file each, and the choice among them.
 
-A strategy is added by a file with a class of `strategy.Strategy` and a line in `choose`.
+A strategy is added by a file with a class of `strategy.Strategy` and a line in `choose`; a script may bring its own.
 """
 
 from __future__ import annotations
 
+from typing import Callable
+
 from torchyard_roles.environment import Environment
-from torchyard_roles.errors import NotInThisVersion
+from torchyard_roles.errors import NotInThisVersion, UsageProblem
 from torchyard_roles.strategies.all_reduce import AllReduce
 from torchyard_roles.strategies.alone import Alone
 from torchyard_roles.strategies.hogwild import Hogwild
@@ -15,10 +17,21 @@ from torchyard_roles.strategies.served import Served
 from torchyard_roles.strategies.strategy import Strategy
 
 
-def choose(environment: Environment) -> Strategy:
-    """What this process takes part in. Raises NotInThisVersion for a kind that there is no file for."""
+def choose(environment: Environment, own: Callable[[Environment], Strategy] | None = None) -> Strategy:
+    """What this process takes part in. `own` makes the script's own strategy, in the place of all_reduce.
+
+    Raises NotInThisVersion for a kind that there is no file for, and UsageProblem where servers or groups of another
+    kind would wait in vain for trainers that go a way of their own.
+    """
     if environment.strategy == "none" or not environment.trains:
         return Alone()
+    if own is not None:
+        if environment.strategy != "all_reduce":
+            raise UsageProblem(
+                f"join(strategy=…) takes the place of all_reduce, but the topology says {environment.strategy}.",
+                "Set strategy.kind to all_reduce in the topology, or leave out the argument.",
+            )
+        return own(environment) if environment.world_size > 1 else Alone()
     if environment.strategy in ("sandblaster", "downpour"):
         return Served(environment)  # with one worker too: the servers have the optimizer
     if environment.world_size == 1:

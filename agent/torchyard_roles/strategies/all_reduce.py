@@ -5,8 +5,7 @@ Equal to one process that trains on the whole batch, as long as the workers' bat
 
 from __future__ import annotations
 
-import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -15,9 +14,12 @@ from torch.nn.parallel import DistributedDataParallel
 from torchyard_roles.environment import Environment
 from torchyard_roles.errors import EnvironmentProblem
 from torchyard_roles.sharding import Share
-from torchyard_roles.strategies import gloo
+from torchyard_roles.strategies import gloo, unused
 from torchyard_roles.strategies.finite import FiniteGradients
 from torchyard_roles.strategies.strategy import Strategy
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class AllReduce(Strategy):
@@ -61,11 +63,14 @@ class AllReduce(Strategy):
         return self._shared(model, device), optimizer
 
     def _shared(self, model: torch.nn.Module, device: torch.device, **options: Any) -> SharedModel:
-        # Without find_unused_parameters DDP waits for the gradients of parameters that a step did not use; its
-        # warning is for those who could do without, and no script can say so here.
-        warnings.filterwarnings("ignore", message="find_unused_parameters=True was specified")
+        """Any model will do, so DDP looks for parameters that a step leaves unused: without, the second step fails.
+
+        The price is a walk through the graph in C++ and, in each step, a sum of one flag for each parameter.
+        """
         ids = [device.index] if device.type == "cuda" else None
-        return SharedModel(model, device_ids=ids, find_unused_parameters=True, **options)
+        shared = SharedModel(model, device_ids=ids, find_unused_parameters=True, **options)
+        unused.spend_warning(shared.process_group)
+        return shared
 
     def statistics(self) -> dict[str, float]:
         return {"skipped": float(self._finite.skipped)} if self._finite and self._finite.skipped else {}
@@ -73,6 +78,21 @@ class AllReduce(Strategy):
     def _watch(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
         """From now on no step is made with gradients that are not finite."""
         self._finite = FiniteGradients(model, optimizer, self._on_nan)
+
+    def finish(self) -> None:
+        self._check()
+
+    def save(self, folder: Path, step: int) -> None:
+        self._check()
+
+    def restore(self, folder: Path, step: int) -> None:
+        if self._finite is not None:
+            self._finite.step = step
+
+    def _check(self) -> None:
+        """Raises NotFinite where the last step's gradients on a GPU were not finite: nobody has looked yet."""
+        if self._finite is not None:
+            self._finite.check()
 
     def leave(self) -> None:
         if self._owns_group and dist.is_initialized():

@@ -10,19 +10,14 @@ from typing import Any
 
 import torch
 
-from torchyard_roles.errors import RolesError
-
-
-class NotFinite(RolesError):
-    """Raised by the optimizer's step(), or on a GPU under `fail` by the one after it."""
-
-    code = "not_finite"
+from torchyard_roles.errors import NotFinite
 
 
 class FiniteGradients:
-    """Watches one optimizer. `skipped` counts the steps that were left out; `step` those begun.
+    """Watches one optimizer. `skipped` counts the steps that were left out; `step` is the number of the last begun.
 
-    `fail` raises NotFinite. A GPU is not waited for: its flag is read when the next step begins, and by check().
+    `fail` raises NotFinite. A GPU is not waited for: its flag is read when the next step begins, and by check(),
+    which is called before a checkpoint is saved and at the end.
     `skip` takes the gradients away, so that the optimizer changes neither parameters nor its own state; on a GPU
     that waits for the backward pass in every step. A GradScaler needs neither: it does not call the optimizer's
     step() with such gradients.
@@ -37,19 +32,19 @@ class FiniteGradients:
         optimizer.register_step_pre_hook(self._before_step)
 
     def check(self) -> None:
-        """Read the flag that a GPU still owes, waiting for it. Raises NotFinite."""
+        """Read the flag that a GPU still owes, waiting for it. Raises NotFinite, from then on in every call."""
         if self._late is not None:
             step, flag, ready = self._late
-            self._late = None
             ready.synchronize()
             if not flag.item():
                 raise self._error(step, [])
+            self._late = None
 
     def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        if getattr(optimizer, "found_inf", None) is not None:
-            return  # a GradScaler leaves the skipping to this (fused) optimizer
         self.check()
         self.step += 1
+        if getattr(optimizer, "found_inf", None) is not None:
+            return  # a GradScaler leaves the skipping to this (fused) optimizer
         parameters = [each for group in optimizer.param_groups for each in group["params"] if each.grad is not None]
         flag = _all_finite([parameter.grad for parameter in parameters])
         if flag.is_cuda and self._on_nan == "fail":
@@ -79,16 +74,28 @@ class FiniteGradients:
         )
 
 
-def _all_finite(gradients: list[torch.Tensor | None]) -> torch.Tensor:
-    """One bool, on the gradients' device. The largest magnitude cannot overflow, as a sum could."""
-    largest = []
+def _all_finite(gradients: list[torch.Tensor]) -> torch.Tensor:
+    """One bool, on the first gradient's device.
+
+    What a GradScaler uses takes all gradients of a kind in one call, and a fifth of the time of a norm or less; it
+    multiplies them by 1, which changes no bit. It knows no complex numbers and not every device.
+    """
+    kinds: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
     for gradient in gradients:
-        if gradient is None:
-            continue
-        values = gradient.coalesce().values() if gradient.is_sparse else gradient
+        values = gradient._values() if gradient.is_sparse else gradient
         if values.numel():
-            largest.append(torch.linalg.vector_norm(values.detach(), float("inf")).float())
-    if not largest:
+            kinds.setdefault((values.device, values.dtype), []).append(values)
+    if not kinds:
         return torch.ones((), dtype=torch.bool)
-    device = largest[0].device
-    return torch.isfinite(torch.stack([each.to(device) for each in largest])).all()
+    flags = []
+    with torch.no_grad():
+        for (device, dtype), each in kinds.items():
+            if dtype.is_floating_point and device.type in ("cpu", "cuda"):
+                broken = torch.zeros(1, device=device)
+                torch._amp_foreach_non_finite_check_and_unscale_(each, broken, torch.ones(1, device=device))
+                flags.append(broken[0] == 0)
+            else:
+                flags.append(torch.stack([values.isfinite().all() for values in each]).all())
+        if len(flags) == 1:
+            return flags[0]
+        return torch.stack([flag.to(flags[0].device) for flag in flags]).all()

@@ -14,7 +14,6 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -93,7 +92,7 @@ class Hogwild(Strategy):
             self._group = Group(
                 self._number,
                 peers,
-                _listen(peers[self._number]),
+                wire.listen_at(peers[self._number]),
                 environment.key,
                 layout,
                 self._parameters,
@@ -240,12 +239,3 @@ def _first_ranks(environment: Environment) -> list[tuple[int, wire.Peer]]:
             "Hogwild's groups meet with what `torchyard run` gives them: start it so, with program.launcher torch.",
         )
     return sorted(first.items())
-
-
-def _listen(peer: wire.Peer) -> Any:
-    try:
-        return wire.listen(peer.address, peer.port)
-    except OSError as error:
-        raise EnvironmentProblem(
-            f"{peer.name} cannot listen at {peer.address}:{peer.port}: {error.strerror}."
-        ) from error

@@ -17,7 +17,7 @@ from torchyard_roles.environment import Environment
 from torchyard_roles.errors import EnvironmentProblem
 from torchyard_roles.exchange.reduce_client import ReduceClient
 from torchyard_roles.exchange.reducer import Reducer
-from torchyard_roles.exchange.wire import Peer, listen
+from torchyard_roles.exchange.wire import Peer, listen_at
 from torchyard_roles.strategies import reduction_plan
 from torchyard_roles.strategies.all_reduce import AllReduce
 from torchyard_roles.strategies.host_exchange import HostExchange, LocalGroups
@@ -50,7 +50,10 @@ class ReductionServer(AllReduce):
         if groups.first == self._rank:
             self._meet(plan)
         self._exchange = HostExchange(self._client, groups, device)
-        shared = self._shared(model, device, bucket_cap_mb=self._environment.options.bucket_mb)
+        # Gradients that are views of the buckets are not copied to and from them, nor is there memory for both.
+        shared = self._shared(
+            model, device, bucket_cap_mb=self._environment.options.bucket_mb, gradient_as_bucket_view=True
+        )
         # A lambda, since DDP takes annotations of hooks only as classes, which here are strings.
         shared.register_comm_hook(None, lambda _, bucket: self._average(bucket))
         optimizer.register_step_pre_hook(self._before_step)
@@ -87,8 +90,8 @@ class ReductionServer(AllReduce):
         peers = [*reducers, *(Peer(each.name, each.address, each.port) for each in trainers)]
         local: dict[int, Reducer] = {}
         if plan.kind == "mixed":
-            own = trainers[mine]
-            self._reducer = Reducer(listen(own.address, own.port), environment.key, own.name).start()
+            own = peers[len(reducers) + mine]
+            self._reducer = Reducer(listen_at(own), environment.key, own.name).start()
             local[len(reducers) + mine] = self._reducer
         self._client = ReduceClient(
             peers,

@@ -9,14 +9,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torchyard_core.booking.model import Booking, Slot, from_rfc3339, rfc3339
 from torchyard_core.booking.refusals import StoreAway
-from torchyard_core.booking.store import BookingStore, open_store
 from torchyard_core.booking.zones import local_zone, zone_of
 from torchyard_core.errors import TorchyardError
 from torchyard_core.topology.atomic_file import write_atomically
+
+if TYPE_CHECKING:
+    from torchyard_core.booking.store import BookingStore
 
 KEPT_BEFORE = timedelta(days=14)
 KEPT_AFTER = timedelta(days=60)
@@ -45,17 +47,22 @@ class Calendar:
         person: str,
         cache: Path,
         *,
-        open_it: Callable[[str, str], BookingStore] = open_store,
+        open_it: Callable[[str, str], BookingStore] | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ):
         self._url = url
         self._person = person
         self._cache = cache
-        self._open = open_it
+        self._open = open_it or _open_store
         self._monotonic = monotonic
         self._store: BookingStore | None = None
         self._away: tuple[float, StoreAway] | None = None
         self._lock = threading.Lock()
+
+    @property
+    def person(self) -> str:
+        """Who asks, as the settings have it; the database's role is the store's to tell."""
+        return self._person
 
     def store(self) -> BookingStore:
         """For booking. Raises StoreAway where the database is away: then nothing is booked."""
@@ -145,3 +152,9 @@ def age(view: View, now: datetime) -> str:
 
 def _clock(moment: datetime) -> str:
     return f"{moment.astimezone(zone_of(local_zone())):%Y-%m-%d %H:%M}"
+
+
+def _open_store(url: str, person: str) -> BookingStore:
+    from torchyard_core.booking.store import open_store  # SQLAlchemy takes 0.3 s, which most commands do not need
+
+    return open_store(url, person)

@@ -20,11 +20,17 @@ if TYPE_CHECKING:
     from torchyard_core.booking.conflict import Conflict
 
 
+WRONG_USAGE = frozenset({"bad_time", "bad_rule", "unknown_gpu", "unknown_zone", "no_gpus", "no_such_booking"})
+"""Codes of what was asked for in words that mean nothing here: exit code 2."""
+
+
 class Refused(TorchyardError):
     """Raised when a booking is not to be: nothing was changed. `code` names the rule."""
 
     def __init__(self, message: str, *, code: str, hint: str = ""):
         super().__init__(message, code=code, hint=hint)
+        if code in WRONG_USAGE:
+            self.exit_code = UsageError.exit_code
 
 
 class Clash(Refused):

@@ -9,6 +9,7 @@ from datetime import datetime, time, timedelta
 from fnmatch import fnmatchcase
 from typing import Any
 
+from torchyard_agent.protocol.calendar import LEVELS
 from torchyard_core.booking.intervals import Interval, merge, subtract
 from torchyard_core.booking.model import Booking, Draft, Slot, State, is_cpu_id
 from torchyard_core.booking.naming import name_slots
@@ -20,6 +21,7 @@ from torchyard_core.topology.problems import did_you_mean
 GRACE = timedelta(minutes=2)
 """A booking may begin this long ago: it takes a moment to fill in a dialog whose start is *now*."""
 EVERYBODY = "*"
+LONGEST_GRACE_S = 7 * 86400
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 
 
@@ -62,6 +64,21 @@ class Window:
 
 
 @dataclass(frozen=True)
+class Enforcement:
+    """What agents do about processes on GPUs that somebody else has booked. The first whose `host` fits holds.
+
+    `off`, `observe` (noted in the host's audit), `warn` (its owner is told), `stop` (told, and ended `grace_s` later).
+    With `dry_run` it is only noted what would have been done.
+    """
+
+    host: str = EVERYBODY
+    """A pattern of host names."""
+    level: str = "observe"
+    grace_s: float = 300
+    dry_run: bool = True
+
+
+@dataclass(frozen=True)
 class Rules:
     """What admins set for all. None is no limit; hours are counted in UTC."""
 
@@ -79,6 +96,8 @@ class Rules:
     zone: str = "UTC"
     idle_release_min: float | None = 30
     """A booking whose GPUs stay idle this long frees itself."""
+    enforcement: tuple[Enforcement, ...] = ()
+    """By hosts; agents do nothing where none fits."""
 
     def quota_of(self, person: str) -> float | None:
         return self.quotas.get(person, self.quota_gpu_hours)
@@ -92,7 +111,9 @@ class Rules:
         _known(data, Rules, "rule")
         windows = tuple(_window(entry) for entry in data.get("windows", ()))
         groups = {str(name): tuple(map(str, persons)) for name, persons in dict(data.get("groups", {})).items()}
-        rules = Rules(**{**data, "windows": windows, "groups": groups, "quotas": dict(data.get("quotas", {}))})
+        enforcement = tuple(_enforcement(entry) for entry in data.get("enforcement", ()))
+        quotas = dict(data.get("quotas", {}))
+        rules = Rules(**{**data, "windows": windows, "groups": groups, "quotas": quotas, "enforcement": enforcement})
         _checked(rules)
         return rules
 
@@ -104,7 +125,20 @@ def _window(data: Mapping[str, Any]) -> Window:
     return Window(**{**data, **days, **gpus})
 
 
-def _known(data: Mapping[str, Any], kind: type[Rules] | type[Window], what: str) -> None:
+def _enforcement(data: Mapping[str, Any]) -> Enforcement:
+    _known(data, Enforcement, "key of an enforcement")
+    one = Enforcement(**data)
+    if one.level not in LEVELS:
+        raise UsageError(f"enforcement has the levels {', '.join(LEVELS)}, not {one.level!r}", code="bad_rules")
+    is_number = isinstance(one.grace_s, int | float) and not isinstance(one.grace_s, bool)
+    if not is_number or not 0 <= one.grace_s <= LONGEST_GRACE_S:
+        raise UsageError("the grace of an enforcement is a number of seconds, up to a week", code="bad_rules")
+    if not isinstance(one.dry_run, bool) or not isinstance(one.host, str) or not one.host:
+        raise UsageError("an enforcement names a host, and dry_run is true or false", code="bad_rules")
+    return one
+
+
+def _known(data: Mapping[str, Any], kind: type[Rules] | type[Window] | type[Enforcement], what: str) -> None:
     names = [one.name for one in fields(kind)]
     for key in data:
         if key not in names:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import asdict
 from datetime import datetime
 from itertools import groupby
 from typing import Any
@@ -44,6 +45,7 @@ def agent_snapshot(
             }
             for one in live
         ],
+        "enforcement": [asdict(one) for one in rules.enforcement],
         "logins": [
             {"host": host, "user": user, "persons": [one.person for one in group]}
             for (host, user), group in groupby(by_login, key=lambda one: (one.host_pattern, one.user))

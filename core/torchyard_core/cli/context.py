@@ -17,8 +17,10 @@ from torchyard_core.fleet.facts import load_facts, planner_hosts
 from torchyard_core.fleet.inventory import Host, Inventory, read_fleet
 from torchyard_core.home import Home
 from torchyard_core.topology.hosts import HostFacts
+from torchyard_core.user_settings import UserSettings, read_user_settings
 
 if TYPE_CHECKING:
+    from torchyard_core.booking.offline import Calendar
     from torchyard_core.fleet.fleet import Fleet
 
 
@@ -34,6 +36,23 @@ class Settings:
     def facts_file(self) -> Path:
         """What was discovered about the hosts, beside the fleet file and never in it."""
         return self.fleet_file.with_name("facts.json")
+
+    def own(self) -> UserSettings:
+        """What `settings.yaml` says. Raises FileProblem, UsageError."""
+        return read_user_settings(self.home.settings_file)
+
+    def calendar(self) -> Calendar:
+        """The way to the bookings; nothing is opened yet."""
+        from torchyard_core.booking.opening import calendar_of  # SQLAlchemy takes a quarter of a second too
+
+        return calendar_of(self.home, self.own())
+
+    def zone(self, named: str | None = None) -> str:
+        """The zone of the times that are written: of `--zone`, else of the settings, else this computer's."""
+        from torchyard_core.booking.opening import zone_for
+        from torchyard_core.booking.zones import zone_of
+
+        return zone_of(named).key if named else zone_for(self.own())
 
     def inventory(self) -> Inventory:
         """The fleet file, without errors. Raises FileProblem, or TorchyardError with all that is wrong in it."""

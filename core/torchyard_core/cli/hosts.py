@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from torchyard_core.cli.context import Yes, settings
+from torchyard_core.cli.exchange import exchange
 from torchyard_core.cli.host_checks import HEADINGS, row
 from torchyard_core.cli.host_progress import host_progress
 from torchyard_core.cli.output import Json, print_json, remark, say, since, table
@@ -172,6 +173,7 @@ def check(context: typer.Context, names: Annotated[list[str] | None, NAMES] = No
 
         checks: dict[str, HostCheck] = {}
         fleet.each([host.name for host in hosts], look, arrived)
+        exchange(chosen, fleet)
     in_order = [checks[host.name] for host in hosts]
     if as_json:
         print_json([found.to_json() for found in in_order])

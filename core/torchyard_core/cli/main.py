@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from torchyard_core.cli import deploy, gui, hosts, plan, run, runs, status, validate
+from torchyard_core.cli import book, bookings, deploy, gui, hosts, plan, run, runs, status, validate
 from torchyard_core.cli.context import Settings
 from torchyard_core.cli.output import print_error
 from torchyard_core.errors import TorchyardError, UsageError
@@ -30,6 +30,8 @@ app.command("plan")(plan.plan)
 app.command("run")(run.run)
 app.add_typer(runs.app, name="runs")
 app.command("status")(status.status)
+app.command("book")(book.book)
+app.add_typer(bookings.app, name="bookings")
 app.command("gui")(gui.gui)
 
 # click's own exceptions; newer typers bring a copy of click with them, so they are found from what typer exports.

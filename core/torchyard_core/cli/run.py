@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +16,7 @@ from torchyard_core.cli.run_views import JsonView, PlainView, RunView
 from torchyard_core.errors import RunFailed, TorchyardError, UsageError
 
 if TYPE_CHECKING:
+    from torchyard_core.booking.launching import LaunchBooking, Wanted
     from torchyard_core.fleet.fleet import Fleet
     from torchyard_core.launch.question import Question
     from torchyard_core.launch.start import Launch, Started
@@ -34,6 +36,15 @@ def run(
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="Change a value for this run: pools.workers.replicas=2.")
     ] = None,
+    book: Annotated[
+        str | None, typer.Option(metavar="LENGTH", help="Book its GPUs for so long, like 4h, until it ends.")
+    ] = None,
+    at: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Start by itself then: +2h, tomorrow 9, 2026-11-23 09:00.")
+    ] = None,
+    booking: Annotated[
+        str | None, typer.Option(metavar="ID", help="On this booking of yours; where it is to come, start with it.")
+    ] = None,
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Answer every question with yes.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -41,6 +52,8 @@ def run(
 
     Checks the hosts, sends the working folder, starts every replica, and shows what they report. Ctrl-C while it is
     being launched takes everything back; while it runs, it asks whether to stop the run or leave it running.
+
+    GPUs that somebody else has booked are left alone; GPUs of several hosts are taken only with a booking.
 
     Exit code 0: the run succeeded. 1: it failed or was stopped, or could not start. 3: a host could not be reached.
 
@@ -55,6 +68,7 @@ def run(
     with counting_interrupts() as interrupts:
         source = read_topology(file).with_settings(set_ or [])
         inventory = chosen.inventory()
+        wanted = wanted_booking(chosen, source.topology.name if source.topology else "", name, book, at, booking)
         with chosen.fleet(inventory.hosts) as fleet:
             problems = source.check(fleet.known())
             if source.topology is None or has_errors(problems):
@@ -70,11 +84,43 @@ def run(
                 view.show,
                 ask=lambda question: answer(question, chosen, view, as_json=as_json),
                 caches=chosen.home.caches,
+                reserving=reserving_for(chosen, wanted, str(file)),
             )
             remarks = [problem.printed(str(file)) for problem in problems]
             launch_and_follow(
                 launch, chosen, fleet, view, interrupts, str(file), remarks, detach=detach, as_json=as_json
             )
+
+
+def wanted_booking(
+    chosen: Settings, topology: str, name: str | None, book: str | None, at: str | None, booking: str | None
+) -> Wanted:
+    """What the options say of the calendar. Raises Refused, UsageError."""
+    from torchyard_core.booking.launch_rules import proposed_length
+    from torchyard_core.booking.launching import Wanted
+    from torchyard_core.booking.zones import length, moment
+    from torchyard_core.launch.history import History
+
+    if booking is not None and at is not None:
+        raise UsageError("--booking and --at both say when it starts.", code="usage", hint="Give one of them.")
+    now = datetime.now(UTC)
+    start_at = moment(at, chosen.zone(), now) if at is not None else None
+    if start_at is not None and start_at < now - timedelta(minutes=2):
+        raise UsageError(f"--at {at}: that time is past.", code="past", hint="Leave --at out to start now.")
+    if start_at is not None and start_at <= now:
+        start_at = None
+    proposed = proposed_length(History(chosen.home.history).records(), name or topology)
+    return Wanted(length(book) if book is not None else None, start_at, booking, proposed)
+
+
+def reserving_for(chosen: Settings, wanted: Wanted, file: str) -> LaunchBooking:
+    """The calendar's part in a launch."""
+    from torchyard_core.booking.launching import LaunchBooking
+
+    def trouble(error: TorchyardError) -> None:
+        remark(f"torchyard: the calendar was not told: {error.sentence()}")
+
+    return LaunchBooking(chosen.calendar(), chosen.zone(), wanted, file=file, on_trouble=trouble)
 
 
 def view_for(*, as_json: bool) -> RunView:
@@ -98,6 +144,7 @@ def launch_and_follow(
 
     Raises what the launch raises; typer.Exit(1) where the run has not succeeded.
     """
+    from torchyard_core.cli.exchange import exchange
     from torchyard_core.launch.history import History, ending
     from torchyard_core.launch.sync import Cancelled
 
@@ -113,6 +160,7 @@ def launch_and_follow(
             ) from None
         history = History(chosen.home.history)
         remember(history, launch, started, file)
+        exchange(chosen, fleet)  # so that the agents know of the run's booking with all desktops closed
         if detach:
             if not as_json:
                 say(started.run_id)
@@ -121,6 +169,7 @@ def launch_and_follow(
         ended = follow(started, fleet, view, interrupts, as_json=as_json)
     if ended is not None:
         history.update(started.run_id, **ending(ended))
+        exchange(chosen, fleet)  # its booking ends with it
         if ended["state"] != "succeeded":
             raise typer.Exit(1)
 

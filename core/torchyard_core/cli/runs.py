@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from torchyard_core.cli.context import settings
+from torchyard_core.cli.exchange import exchange
 from torchyard_core.cli.find_run import find, history_of, link_to_primary, links_of, reach
 from torchyard_core.cli.output import Json, print_json, progress_bars, remark, say, since, table
 from torchyard_core.cli.run_logs import FollowedLogs, LinePrinter, print_logs
@@ -53,6 +54,7 @@ def list_all(context: typer.Context, as_json: Json = False) -> None:
     with chosen.fleet(chosen.inventory().hosts) as fleet:
         links, errors = reach(fleet, fleet.hosts)
         runs = list_runs(links, history_of(chosen))
+        exchange(chosen, fleet)
     for error in errors.values():
         remark(f"torchyard: {error.sentence()}")
     if as_json:
@@ -173,7 +175,8 @@ def stop(
             raise
         remark(f"Stopping {run.run_id} …")
         ended = _wait_for_the_end(run, link, fleet)
-    history_of(chosen).update(run.run_id, **ending(ended))
+        history_of(chosen).update(run.run_id, **ending(ended))
+        exchange(chosen, fleet)  # its booking ends with it
     if as_json:
         print_json({"run_id": run.run_id, "state": ended["state"], "reason": ended["reason"]})
     else:
@@ -185,6 +188,9 @@ def restart(
     context: typer.Context,
     run_id: Annotated[str, ID],
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Return once the run has started.")] = False,
+    book: Annotated[
+        str | None, typer.Option(metavar="LENGTH", help="Book its GPUs for so long, like 4h, until it ends.")
+    ] = None,
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Answer every question with yes.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -198,7 +204,7 @@ def restart(
     Example: torchyard runs restart last
     """
     from torchyard_core.cli.interrupts import counting_interrupts
-    from torchyard_core.cli.run import answer, launch_and_follow, view_for
+    from torchyard_core.cli.run import answer, launch_and_follow, reserving_for, view_for, wanted_booking
     from torchyard_core.launch.restarting import ended_run
     from torchyard_core.launch.secrets import secret_values
     from torchyard_core.launch.start import Launch
@@ -211,6 +217,8 @@ def restart(
             link_to_primary(fleet, run)  # says what is in the way
         again = ended_run(run, links)
         record = history_of(chosen).load(run.run_id)
+        file = record.topology_file if record is not None else ""
+        wanted = wanted_booking(chosen, again.topology.name, again.name, book, None, None)
         view = view_for(as_json=as_json)
         launch = Launch(
             again.source,
@@ -222,8 +230,8 @@ def restart(
             ask=lambda question: answer(question, chosen, view, as_json=as_json),
             caches=chosen.home.caches,
             again=again,
+            reserving=reserving_for(chosen, wanted, file),
         )
-        file = record.topology_file if record is not None else ""
         launch_and_follow(launch, chosen, fleet, view, interrupts, file, [], detach=detach, as_json=as_json)
 
 

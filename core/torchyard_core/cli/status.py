@@ -1,28 +1,38 @@
-"""`torchyard status`: hosts, GPUs, and who uses what now."""
+"""`torchyard status`: hosts, GPUs, who uses what now, who has booked what, and what is free."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import typer
 
+from torchyard_core.booking.catalogue import slots_of
+from torchyard_core.booking.model import cpu_slot
+from torchyard_core.booking.now import slots_now
+from torchyard_core.cli.calendar import tell_age
 from torchyard_core.cli.context import settings
 from torchyard_core.cli.output import Json, error_as_json, print_json, say, table
 from torchyard_core.errors import AgentMissing, AgentRefused, HostError, TorchyardError
 from torchyard_core.fleet.usage import SAMPLE_TIMEOUT_S, beside_gpus, users_of
 
 HEADINGS = ("HOST", "GPU", "MODEL", "MEMORY", "USED", "UTIL", "BY")
+LOOK_AHEAD = timedelta(days=14)
+"""How far is looked for whose turn is next."""
 
 
 def status(context: typer.Context, as_json: Json = False) -> None:
-    """Show every host and GPU of the fleet, and what runs there now, whoever started it.
+    """Show every host and GPU of the fleet, what runs there now, who has booked it, and what is free.
 
-    Exit code 3: a host could not be reached.
+    A GPU that somebody uses without a booking is not free. Exit code 3: a host could not be reached.
 
     Example: torchyard status
     """
+    from torchyard_core.cli.exchange import exchange
+
     chosen = settings(context)
+    calendar = chosen.calendar()
     hosts = [host.name for host in chosen.inventory().hosts]
     with chosen.fleet(chosen.inventory().hosts) as fleet:
 
@@ -34,16 +44,44 @@ def status(context: typer.Context, as_json: Json = False) -> None:
                 return refusal
 
         samples = fleet.each(hosts, sample)
+        exchange(chosen, fleet, calendar)
+        now = datetime.now(UTC)
+        view = calendar.view(now, now + LOOK_AHEAD)
+        there = {slot.id: slot for slot in (*view.slots, *slots_of(fleet.known(), is_private=True))}
+    of_fleet = [slot for slot in there.values() if slot.host in samples]
+    found_now = slots_now(of_fleet, view.bookings, _users(samples), now)
     if as_json:
-        print_json([_as_json(name, found) for name, found in samples.items()])
+        told = {name: [one.to_json() for one in found_now if one.slot.host == name] for name in samples}
+        print_json([{**_as_json(name, found), "slots": told[name]} for name, found in samples.items()])
     else:
-        table(HEADINGS, [row for name, found in samples.items() for row in rows(name, found)])
+        booked = {(one.slot.host, "cpu" if one.slot.is_cpu else str(one.slot.index)): one for one in found_now}
+        zone = chosen.zone()
+        lines = [
+            [*row, one.words(now, zone) if (one := booked.get((row[0], row[1]))) is not None else "-"]
+            for name, found in samples.items()
+            for row in rows(name, found)
+        ]
+        table((*HEADINGS, "BOOKED BY"), lines)
+        gpus = [one for one in found_now if not one.slot.is_cpu]
+        if gpus:
+            say(f"Free now: {sum(one.is_free is True for one in gpus)} of {len(gpus)} GPUs.")
         for found in samples.values():
             if isinstance(found, TorchyardError):
                 say(found.sentence())
+    tell_age(view)
     silent = [found for found in samples.values() if isinstance(found, TorchyardError)]
     if code := max((error.exit_code for error in silent if not isinstance(error, AgentMissing)), default=0):
         raise typer.Exit(code)
+
+
+def _users(samples: Mapping[str, dict[str, Any] | TorchyardError]) -> dict[str, list[str]]:
+    """Who uses each slot, of the hosts that answer."""
+    found: dict[str, list[str]] = {}
+    for name, sample in samples.items():
+        if not isinstance(sample, TorchyardError):
+            found[cpu_slot(name).id] = beside_gpus(sample)
+            found |= {str(gpu["uuid"]): users_of(gpu) for gpu in sample["gpus"]}
+    return found
 
 
 def _as_json(name: str, found: dict[str, Any] | TorchyardError) -> dict[str, Any]:

@@ -38,7 +38,8 @@ def save_facts(path: Path, found: Iterable[tuple[Host, Facts]], now: datetime | 
     checked_at = (now or datetime.now(UTC)).isoformat(timespec="seconds").replace("+00:00", "Z")
     known = load_facts(path)
     for host, facts in found:
-        known[host.name] = {**facts, "address": _address(host), "checked_at": checked_at}
+        lasting = {name: fact for name, fact in facts.items() if name != "bookings"}  # those are of the moment
+        known[host.name] = {**lasting, "address": _address(host), "checked_at": checked_at}
     write_atomically(path, json.dumps(known, indent=1, ensure_ascii=False) + "\n", PRIVATE_MODE)
 
 

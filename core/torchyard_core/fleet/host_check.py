@@ -32,6 +32,8 @@ class HostCheck:
     memory_gb: float | None = None
     gpus: list[dict[str, Any]] = field(default_factory=list)
     """index, uuid, name, memory_mb."""
+    bookings: dict[str, Any] | None = None
+    """What its agent knows of the calendar, and does about it (`bookings.status`); None of an older agent."""
     problems: list[dict[str, str]] = field(default_factory=list)
     """code, message, hint."""
     error: TorchyardError | None = None
@@ -51,6 +53,7 @@ class HostCheck:
             "cpus": self.cpus,
             "memory_gb": self.memory_gb,
             "gpus": self.gpus,
+            "bookings": self.bookings,
             "problems": self.problems,
         }
 
@@ -91,6 +94,7 @@ def check_of(name: str, hello: dict[str, Any], facts: dict[str, Any]) -> HostChe
         cpus=facts.get("cpus"),
         memory_gb=facts.get("memory_gb"),
         gpus=[{key: gpu[key] for key in ("index", "uuid", "name", "memory_mb")} for gpu in facts.get("gpus", [])],
+        bookings=facts.get("bookings"),
         problems=problems,
     )
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from torchyard_agent.protocol.screens import DRAW_THE_SCREEN
 from torchyard_core.topology.hosts import HostFacts
 
 SAMPLE_TIMEOUT_S = 30.0
@@ -22,12 +23,6 @@ def users_of(gpu: dict[str, Any]) -> list[str]:
     return list(dict.fromkeys(user_of(process) for process in gpu["processes"]))
 
 
-_DRAW_THE_SCREEN = frozenset(
-    {"X", "Xorg", "Xwayland", "gnome-shell", "mutter", "kwin_x11", "kwin_wayland", "plasmashell", "sway", "weston"}
-)
-"""Programs that are on a GPU because a monitor is; who trains there shares it with them."""
-
-
 def with_use(facts: HostFacts, sample: Mapping[str, Any] | None) -> HostFacts:
     """A host with who uses its GPUs by a sample of its telemetry; by None, nobody knows."""
     if sample is None:
@@ -37,7 +32,7 @@ def with_use(facts: HostFacts, sample: Mapping[str, Any] | None) -> HostFacts:
 
 
 def _workers(gpu: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [process for process in gpu["processes"] if process["program"] not in _DRAW_THE_SCREEN]
+    return [process for process in gpu["processes"] if process["program"] not in DRAW_THE_SCREEN]
 
 
 def _logins(gpu: Mapping[str, Any]) -> str:

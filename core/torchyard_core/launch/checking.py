@@ -13,6 +13,7 @@ from torchyard_core.errors import HostError, RunFailed
 from torchyard_core.launch.agents import AgentLink, Hosts
 from torchyard_core.launch.plan import Plan, plan
 from torchyard_core.launch.preflight import Check, check_host
+from torchyard_core.launch.reserving import Reserving
 from torchyard_core.launch.telling import Telling
 from torchyard_core.launch.versions import check_versions
 from torchyard_core.topology.file import TopologyFile
@@ -49,20 +50,22 @@ class Checking:
         hosts: Hosts,
         telling: Telling,
         links: dict[str, AgentLink],
+        reserving: Reserving | None = None,
     ):
-        """`links` takes in every host that was reached."""
+        """`links` takes in every host that was reached; `reserving` knows which GPUs others have booked."""
         self._source = source
         self._topology = topology
         self._hosts = hosts
         self._telling = telling
         self._links = links
+        self._reserving = reserving
         self._facts: dict[str, dict[str, Any]] = {}
 
     def run(self) -> Ground:
         """Raises RunFailed with the first red line or problem, a HostError, or Cancelled."""
         for _ in range(PLANS):
             known = self._hosts.known()
-            planned = plan(self._topology, known, found=self._source.check(known), line=self._source.line)
+            planned = self._planned(known)
             self._refuse_problems(planned.problems)
             unseen = [name for name in planned.hosts if name not in self._links]
             if not unseen:
@@ -81,6 +84,21 @@ class Checking:
         lines = [line for name in planned.hosts for line in check_host(self._topology, name, self._facts[name])]
         self._telling.checks([*lines, *check_versions(ground.facts)])
         return ground
+
+    def _planned(self, known: Sequence[HostFacts]) -> Plan:
+        """The plan, on GPUs that the calendar leaves to this run. Raises the calendar's refusal."""
+        if self._reserving is not None:
+            for choice in self._reserving.choices(known):
+                planned = self._plan(choice)
+                if planned.can_start:
+                    return planned
+        planned = self._plan(known)
+        if self._reserving is not None and planned.can_start:
+            self._reserving.refuse(planned)
+        return planned
+
+    def _plan(self, hosts: Sequence[HostFacts]) -> Plan:
+        return plan(self._topology, hosts, found=self._source.check(hosts), line=self._source.line)
 
     def _refuse_problems(self, problems: Sequence[Problem]) -> None:
         errors = [problem for problem in problems if problem.severity == "error"]

@@ -38,6 +38,23 @@ class Clock:
         )
 
 
+def check_start_clock(primary: str, clock: Clock) -> Check:
+    """Red where the clock that a scheduled run starts by is more than 5 s off this computer's."""
+    by = clock.offset
+    if abs(by) - clock.error <= CLOCKS_WITHIN_S:
+        return Check(
+            "clock", primary, True, f"the run starts by the clock of {primary}, {abs(by):.3f} s off this one's"
+        )
+    return Check(
+        "clock",
+        primary,
+        False,
+        f"the run would start by the clock of {primary}, which is {abs(by):.1f} s "
+        f"{'ahead of' if by > 0 else 'behind'} this computer's.",
+        "Let a time service (chrony, systemd-timesyncd) run on both, or start the run now.",
+    )
+
+
 def check_clocks(clocks: Mapping[str, Clock]) -> list[Check]:
     """A line for all hosts, or a warning that names those whose clocks are off: by the middle one, not by ours."""
     if len(clocks) < 2:

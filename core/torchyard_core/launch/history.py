@@ -33,6 +33,8 @@ class RunRecord:
     """Each replica's name, host and UUIDs of GPUs: what the window draws where no host can be asked any more."""
     restarted_from: str = ""
     """The run that this one goes on from, by its ID."""
+    booking: str = ""
+    """The booking that held its GPUs, by its ID."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from torchyard_core.launch.checking import Ground
-from torchyard_core.launch.conditions import Clock, check_clocks, check_conditions
+from torchyard_core.launch.conditions import Clock, check_clocks, check_conditions, check_start_clock
 from torchyard_core.launch.preflight import Check
 from torchyard_core.launch.telling import Telling
 from torchyard_core.topology.model import Launcher
@@ -21,14 +21,14 @@ ANSWERS_WITHIN_S = 30.0
 class Looking:
     """The question, asked when it is made."""
 
-    def __init__(self, ground: Ground):
+    def __init__(self, ground: Ground, *, with_gpus: bool = True):
         self._ground = ground
         self._sent: dict[str, float] = {}
         self._heard: dict[str, float] = {}
         self._asked: dict[str, Future[Any]] = {}
         self._deadline = time.monotonic() + ANSWERS_WITHIN_S
         for host in ground.plan.hosts:
-            gpus = [gpu.uuid for replica in ground.plan.on_host(host) for gpu in replica.gpus]
+            gpus = [gpu.uuid for replica in ground.plan.on_host(host) for gpu in replica.gpus] if with_gpus else []
             self._sent[host] = time.time()
             asked = self._asked[host] = ground.links[host].submit("host.preflight", {"gpus": gpus})
             asked.add_done_callback(partial(self._hear, host))
@@ -36,8 +36,11 @@ class Looking:
     def _hear(self, host: str, asked: Future[Any]) -> None:
         self._heard[host] = time.time()
 
-    def lines(self, launcher: Launcher, telling: Telling) -> list[Check]:
-        """The checklist's lines, once all have answered. Raises Cancelled, a HostError."""
+    def lines(self, launcher: Launcher, telling: Telling, *, scheduled: bool = False) -> list[Check]:
+        """The checklist's lines, once all have answered. Raises Cancelled, a HostError.
+
+        `scheduled`: the run starts by the primary's clock, so that one must be right.
+        """
         ranks = sum(replica.ranks for replica in self._ground.plan.replicas)
         clocks: dict[str, Clock] = {}
         lines: list[Check] = []
@@ -53,6 +56,9 @@ class Looking:
             measured = asked.result()
             clocks[host] = Clock.read(self._sent[host], measured, self._heard.get(host, time.time()))
             lines += check_conditions(host, measured, launcher, ranks)
+        primary = self._ground.primary
+        if scheduled and primary in clocks:
+            lines.append(check_start_clock(primary, clocks[primary]))
         return [*check_clocks(clocks), *lines]
 
 

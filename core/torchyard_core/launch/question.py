@@ -22,6 +22,8 @@ class Question:
     message: str
     question: str
     hint: str
+    accept: str = ""
+    """What the window's button for yes says."""
 
 
 Ask = Callable[[Question], bool | None]

@@ -22,8 +22,9 @@ from torchyard_core.launch.looking import Looking
 from torchyard_core.launch.plan import Plan
 from torchyard_core.launch.preflight import Check
 from torchyard_core.launch.question import Ask, about_size, nobody, settle
+from torchyard_core.launch.reserving import Reserved, Reserving
 from torchyard_core.launch.restarting import EndedRun, check_resumed, provide_code
-from torchyard_core.launch.run_id import new_run_id, utc_now
+from torchyard_core.launch.run_id import as_utc, new_run_id, utc_now
 from torchyard_core.launch.sending import send_everywhere
 from torchyard_core.launch.snapshot import Listing, Snapshot, take_snapshot
 from torchyard_core.launch.starting import prepare, start, take_back
@@ -45,6 +46,8 @@ class Started:
     """By host, the primary's included."""
     timings: dict[str, float]
     """Seconds from the launch's begin: checked_s, sent_s, submitted_s."""
+    reserved: Reserved = field(default_factory=Reserved)
+    """What the calendar says of it."""
 
 
 @dataclass
@@ -70,6 +73,8 @@ class Launch:
     """This computer's folder for hashes of files and measured bandwidths; without one all is found out anew."""
     again: EndedRun | None = None
     """The run that is launched again: with the code that it ran, from its newest checkpoint."""
+    reserving: Reserving | None = None
+    """The team's calendar; without one, nobody's bookings are asked for."""
     _links: dict[str, AgentLink] = field(default_factory=dict)
     """Every host that may hold something of this launch."""
 
@@ -86,8 +91,9 @@ class Launch:
         telling = self._telling
         try:
             telling.say("run_state", state="checking")
-            ground = Checking(self.source, self.topology, self.hosts, telling, self._links).run()
-            snapshot = self._check_further(ground)
+            ground = Checking(self.source, self.topology, self.hosts, telling, self._links, self.reserving).run()
+            reserved = self._reserve(ground.plan)
+            snapshot = self._check_further(ground, reserved)
             timings = {"checked_s": telling.since()}
             telling.say("run_state", state="sending")
             if snapshot is not None:
@@ -98,19 +104,36 @@ class Launch:
                 root = self.again.snapshot
                 provide_code(self.again, ground.links, self.hosts, telling)
             resume_from = self._resume_from()
-            record = self._record(ground.plan)
-            prepared = prepare(self.run_id, self.name, ground, root, record, telling, resume_from)
+            record = self._record(ground.plan, reserved)
+            prepared = prepare(
+                *(self.run_id, self.name, ground, root, record, telling, resume_from),
+                later=reserved.start_at is not None,
+            )
             if self.again is not None:
                 telling.checks([check_resumed(self.again, ground.plan, prepared)])
             telling.checks(check_ways(ground, prepared, telling))
-            start(self.run_id, self._lineage, self.topology, ground, prepared, self.secret_values, telling)
+            start(self.run_id, self._lineage, self.topology, ground, prepared, self.secret_values, telling, reserved)
             timings["submitted_s"] = telling.since()
         except BaseException:
             self._over.set()
             take_back(self.run_id, self._links)
+            if self.reserving is not None:
+                self.reserving.take_back()
             raise
         telling.say("run_submitted", run_id=self.run_id)
-        return Started(self.run_id, ground.plan, ground.links[ground.primary], dict(ground.links), timings)
+        if self.reserving is not None:
+            self.reserving.begun()
+        return Started(self.run_id, ground.plan, ground.links[ground.primary], dict(ground.links), timings, reserved)
+
+    def _reserve(self, planned: Plan) -> Reserved:
+        """What the calendar says of the plan, told as lines of the checklist."""
+        if self.reserving is None:
+            return Reserved()
+        self._telling.stop_if_cancelled()
+        reserved = self.reserving.settle(planned, self.run_id, self.name, self.ask)
+        self._telling.checks(reserved.checks)
+        self._telling.stop_if_cancelled()
+        return reserved
 
     @property
     def _lineage(self) -> str:
@@ -136,15 +159,18 @@ class Launch:
             topology=self._text(),
             planned=planned_replicas(started.plan),
             restarted_from=self.again.run_id if self.again is not None else "",
+            booking=started.reserved.booking_id or "",
         )
 
-    def _check_further(self, ground: Ground) -> Snapshot | None:
+    def _check_further(self, ground: Ground, reserved: Reserved) -> Snapshot | None:
         """What the hosts and the links between them tell of themselves, while this computer reads its own folder."""
-        looking = Looking(ground)
+        # Who is on GPUs that it takes later says nothing of then.
+        looking = Looking(ground, with_gpus=reserved.start_at is None)
         file = self.caches / "bandwidth.json" if self.caches is not None else None
         measuring = in_background(measure, ground, file, self._over)
         snapshot = self._snapshot(ground)
-        self._telling.checks(looking.lines(self.topology.program.launcher, self._telling))
+        scheduled = reserved.start_at is not None
+        self._telling.checks(looking.lines(self.topology.program.launcher, self._telling, scheduled=scheduled))
         figures = self._telling.all({"": measuring})[""]
         self._telling.checks(check_bandwidth(figures, time.time()))
         return snapshot
@@ -165,7 +191,7 @@ class Launch:
         self._telling.stop_if_cancelled()
         return snapshot
 
-    def _record(self, planned: Plan) -> dict[str, Any]:
+    def _record(self, planned: Plan, reserved: Reserved) -> dict[str, Any]:
         return {
             "primary": planned.primary,
             "hosts": list(planned.hosts),
@@ -177,6 +203,9 @@ class Launch:
             "replicas": planned_replicas(planned),
             "lineage": self._lineage,
             **({"restarted_from": self.again.run_id} if self.again is not None else {}),
+            **({"booking": reserved.booking_id} if reserved.booking_id else {}),
+            **({"person": reserved.owner} if reserved.owner else {}),
+            **({"start_at": as_utc(reserved.start_at.timestamp())} if reserved.start_at is not None else {}),
         }
 
     def _text(self) -> str:

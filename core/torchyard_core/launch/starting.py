@@ -16,6 +16,7 @@ from torchyard_core.launch.checking import Ground
 from torchyard_core.launch.environment import Site, blueprint
 from torchyard_core.launch.ports import ports_needed
 from torchyard_core.launch.preview import host_python
+from torchyard_core.launch.reserving import Reserved
 from torchyard_core.launch.telling import Telling
 from torchyard_core.topology.model import Topology
 from torchyard_core.whoami import who_asks
@@ -35,10 +36,13 @@ def prepare(
     record: dict[str, Any],
     telling: Telling,
     resume_from: str | None = None,
+    *,
+    later: bool = False,
 ) -> dict[str, Prepared]:
     """A keeper on every host that holds what the run needs there. `root` names the snapshot; None for no code.
 
-    `resume_from`: the run whose checkpoints on each host the new one begins with.
+    `resume_from`: the run whose checkpoints on each host the new one begins with. `later`: it takes its GPUs only at
+    its start, since others use them until then.
 
     Raises AgentRefused (a GPU that somebody holds, no port left), a HostError or Cancelled.
     """
@@ -62,6 +66,7 @@ def prepare(
             interface=site.interface,
             towards=None if towards == LOOPBACK else towards,
             resume_from=resume_from,
+            later=later,
             record=record,
         )
         asked[host] = in_background(link.call, "run.prepare", {**share, "archive": link.archive}, PREPARE_TIMEOUT_S)
@@ -91,6 +96,7 @@ def start(
     prepared: Mapping[str, Prepared],
     secret_values: dict[str, str],
     telling: Telling,
+    reserved: Reserved,
 ) -> None:
     """Hands the whole run to the primary's keeper, and tells the others where that is."""
     planned, program = ground.plan, topology.program
@@ -125,6 +131,8 @@ def start(
         secrets=secret_values,
         notify=program.notify,
         carry=program.checkpoint_dir is None,
+        start_at=reserved.start_at.isoformat() if reserved.start_at else None,
+        booking=_booking(reserved),
     )
     primary, *others = planned.hosts
     asked: Answers = {}
@@ -136,6 +144,18 @@ def start(
     )
     telling.all(asked, "starting")
     telling.stop_if_cancelled()  # it has begun by now, and is ended again
+
+
+def _booking(reserved: Reserved) -> dict[str, Any] | None:
+    """The booking that a run stands on, as its keeper is told."""
+    if reserved.booking_id is None or reserved.until is None:
+        return None
+    return {
+        "id": reserved.booking_id,
+        "owner": reserved.owner,
+        "end": reserved.until.isoformat(),
+        "stop_at_end": reserved.stop_at_end,
+    }
 
 
 def take_back(run_id: str, links: Mapping[str, AgentLink]) -> None:

@@ -20,6 +20,7 @@ from torchyard_gui.bridge.fleet_model import FleetModel
 from torchyard_gui.bridge.jobs import explain
 
 if TYPE_CHECKING:
+    from torchyard_core.booking.launching import LaunchBooking
     from torchyard_core.launch.start import Launch, Started
 
 
@@ -132,7 +133,20 @@ class LaunchJob(QObject):
             lambda step, done, total: tell("progress", step, done, total),
             ask=self._ask,
             caches=self._model.home.caches,
+            reserving=self._reserving(self._name or topology.name),
         )
+
+    def _reserving(self, name: str) -> LaunchBooking:
+        """The calendar's part in the launch. Raises what is wrong with the settings."""
+        from torchyard_core.booking.launch_rules import proposed_length
+        from torchyard_core.booking.launching import LaunchBooking, Wanted
+        from torchyard_core.booking.opening import calendar_of, zone_for
+        from torchyard_core.user_settings import read_user_settings
+
+        home = self._model.home
+        chosen = read_user_settings(home.settings_file)
+        wanted = Wanted(proposed=proposed_length(History(home.history).records(), name))
+        return LaunchBooking(calendar_of(home, chosen), zone_for(chosen), wanted, file=self.source.source)
 
     def _with_remark(self, check: Check) -> Check:
         """A host's line says too where its agent is not this desktop's (what the command line says beside it)."""

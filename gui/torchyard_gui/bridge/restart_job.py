@@ -50,6 +50,8 @@ class RestartJob(LaunchJob):
             lambda event: None,
             lambda check: tell("check", self._with_remark(check)),
             lambda step, done, total: tell("progress", step, done, total),
+            ask=self._ask,
             caches=self._model.home.caches,
             again=again,
+            reserving=self._reserving(again.name),
         )

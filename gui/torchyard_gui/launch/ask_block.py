@@ -52,6 +52,7 @@ class AskBlock(QFrame):
         """Shows it, and has the keyboard."""
         self.sentence.setText(as_sentence(question.message))
         self.question.setText(question.question)
+        self.yes.setText(self.tr("Book and launch") if question.accept == "book" else self.tr("Send them"))
         self.advice.setText(in_the_window(question.hint))
         self.setAccessibleName(f"{self.sentence.text()} {self.question.text()}")
         self.show()

@@ -143,6 +143,7 @@ def title_of(name: str) -> str:
         "leftovers": translate("Launch", "Nothing left of earlier runs"),
         "bandwidth": translate("Launch", "Bandwidth between hosts"),
         "network": translate("Launch", "Hosts reach each other"),
+        "booking": translate("Launch", "GPUs free, and not booked by others"),
         "settings": translate("Launch", "Settings"),
         "sending": translate("Launch", "Code sent"),
         "preparing": translate("Launch", "GPUs locked, ports held"),

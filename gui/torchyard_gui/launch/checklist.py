@@ -7,7 +7,19 @@ from dataclasses import dataclass, field
 
 from torchyard_core.launch.preflight import Check
 
-ORDER = ("topology", "host", "looking", "python", "torch", "disk", "settings", "sending", "preparing", "starting")
+ORDER = (
+    "topology",
+    "host",
+    "looking",
+    "python",
+    "torch",
+    "disk",
+    "booking",
+    "settings",
+    "sending",
+    "preparing",
+    "starting",
+)
 """Rows from the top; a check of another name has a row of its own before `sending`."""
 STEPS = {"reaching": "host"} | {step: step for step in ("looking", "sending", "preparing", "starting")}
 """What `on_progress` names, and the row that it is about."""

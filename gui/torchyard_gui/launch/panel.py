@@ -214,7 +214,7 @@ class LaunchPanel(QDialog):
 
     def _answered(self, yes: bool) -> None:
         if self.job is not None and self.is_launching:
-            self.about.setText(self.tr("Sending the code …") if yes else self.tr("Taking it back …"))
+            self.about.setText(self.tr("Going on …") if yes else self.tr("Taking it back …"))
             self.job.answer(yes)
 
     def _started(self, run_id: str) -> None:
@@ -224,7 +224,7 @@ class LaunchPanel(QDialog):
         self.launch_over.emit(True)
 
     def _failed(self, error: TorchyardError) -> None:
-        if error.code == "large_files":
+        if error.code in ("large_files", "needs_booking"):
             self._declined(error)
             return
         if not self.checklist.has_failed:

@@ -11,6 +11,7 @@ from PySide6.QtWidgets import QApplication, QFileDialog, QHBoxLayout, QSplitter,
 
 from torchyard_core.errors import TorchyardError
 from torchyard_core.launch.preflight import Check
+from torchyard_core.launch.question import Question as Asked
 from torchyard_core.launch.runs import KnownRun
 from torchyard_gui.bridge.jobs import Job
 from torchyard_gui.bridge.restart_job import RestartJob
@@ -24,6 +25,8 @@ from torchyard_gui.runs.run_view import RunView
 from torchyard_gui.runs.stop_dialog import StopDialog
 from torchyard_gui.runs.words import duration, size
 from torchyard_gui.widgets import EmptyState, SearchField
+from torchyard_gui.widgets.advice import as_sentence
+from torchyard_gui.widgets.question import Question
 
 BAR_EVERY_MS = 1000
 REFRESH_EVERY_MS = 30_000
@@ -170,7 +173,17 @@ class RunsPage(QWidget):
             notice.clear()
             self.show_run(run_id)
 
+        def asked(question: Asked) -> None:
+            yes = self.tr("Book and launch") if question.accept == "book" else self.tr("Send them")
+            no = self.tr("Do not launch")
+            dialog = Question(question.question, as_sentence(question.message), yes, no, self)
+            dialog.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+            dialog.accepted.connect(lambda: job.answer(True))
+            dialog.rejected.connect(lambda: job.answer(False))
+            dialog.open()
+
         job.checked.connect(checked)
+        job.asked.connect(asked)
         job.started.connect(started)
         job.failed.connect(lambda error: notice.show_notice("fail", error.sentence()))
         job.cancelled.connect(lambda: notice.show_notice("info", self.tr("Taken back: nothing is left on the hosts")))

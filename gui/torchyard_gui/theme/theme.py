@@ -19,7 +19,14 @@ MODES: tuple[Mode, ...] = ("system", "light", "dark")
 FAMILIES = ("Inter", "Noto Sans CJK KR")
 """What we ask for first, and what draws Korean where the first has no such letters."""
 
-FONTS = {"title": (14, 600), "body": (13, 400), "strong": (13, 600), "small": (12, 400), "tiny": (11, 400)}
+FONTS = {
+    "title": (14, 600),
+    "body": (13, 400),
+    "strong": (13, 600),
+    "small": (12, 400),
+    "small_strong": (12, 600),
+    "tiny": (11, 400),
+}
 """Pixel size and weight of each role of text."""
 
 

@@ -48,6 +48,12 @@ class Tokens:
     track: str
     edge: str
     edge_used: str
+    # Other people's bookings: five hues, chosen by name. One's own are the accent.
+    person1: str
+    person2: str
+    person3: str
+    person4: str
+    person5: str
     # Dots of the canvas' grid; the shadow below what floats.
     dot: str
     shadow: str
@@ -86,6 +92,11 @@ LIGHT = Tokens(
     track="#E3E7EA",
     edge="#5B6675",
     edge_used="#5B6675",
+    person1="#2E6647",
+    person2="#6F2F00",
+    person3="#632885",
+    person4="#A05C81",
+    person5="#00627F",
     dot="#DDE0E6",
     shadow="#191D23",
 )
@@ -123,6 +134,11 @@ DARK = Tokens(
     track="#2B3138",
     edge="#8D97A4",
     edge_used="#A7B1BE",
+    person1="#569F72",
+    person2="#FCCE94",
+    person3="#937BE7",
+    person4="#CF77A0",
+    person5="#4FC3E3",
     dot="#1B1F24",
     shadow="#000000",
 )
@@ -164,6 +180,17 @@ class Metrics:
     meter: int = 3
     edge: int = 3
     edge_corner: int = 10
+    # Bookings
+    lane: int = 22
+    host_row: int = 28
+    host_folded: int = 36
+    lane_header: int = 168
+    days_header: int = 46
+    drawer: int = 272
+    person_bar: int = 4
+    own_bar: int = 6
+    use_strip: int = 5
+    block_radius: int = 3
 
 
 METRICS = Metrics()

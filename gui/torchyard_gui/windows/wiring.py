@@ -20,6 +20,8 @@ from torchyard_gui.windows.main_window import MainWindow
 
 if TYPE_CHECKING:
     from torchyard_core.topology.file import TopologyFile
+    from torchyard_gui.bookings.page import BookingsPage
+    from torchyard_gui.bridge.bookings_model import BookingsModel
     from torchyard_gui.bridge.runs_model import RunsModel
     from torchyard_gui.fleet.page import FleetPage
     from torchyard_gui.launch.panel import LaunchPanel
@@ -50,6 +52,7 @@ class Wiring(QObject):
         window.add_page("topology", self.tr("Topology"), "topology", self._make_topology)
         window.add_page("fleet", self.tr("Fleet"), "fleet", self._make_fleet)
         window.add_page("runs", self.tr("Runs"), "runs", self._make_runs)
+        window.add_page("bookings", self.tr("Bookings"), "calendar", self._make_bookings)
         window.painted.connect(self._after_first_paint)
         window.closed.connect(self._close)
         window.file_dropped.connect(self.open_file)
@@ -68,6 +71,13 @@ class Wiring(QObject):
         from torchyard_gui.bridge.runs_model import RunsModel
 
         return RunsModel(self.home, self.fleet, self)
+
+    @cached_property
+    def bookings(self) -> BookingsModel:
+        """Made when first wanted. Opens no database before the page is shown."""
+        from torchyard_gui.bridge.bookings_model import BookingsModel
+
+        return BookingsModel(self.home, self.fleet, self)
 
     @cached_property
     def launch_panel(self) -> LaunchPanel:
@@ -104,6 +114,11 @@ class Wiring(QObject):
         page.edit_copy.connect(self._edit_copy)
         page.launch_wanted.connect(self._show_topology)
         return page
+
+    def _make_bookings(self) -> BookingsPage:
+        from torchyard_gui.bookings.page import BookingsPage
+
+        return BookingsPage(self.bookings)
 
     # -- from page to page
 
@@ -162,6 +177,10 @@ class Wiring(QObject):
         self.document.path_changed.disconnect(self._name_window)
         if "launch_panel" in self.__dict__:
             self.launch_panel.close_launch()
+        if self.window.has_page("bookings"):
+            cast("BookingsPage", self.window.page("bookings")).close_page()
+        if "bookings" in self.__dict__:
+            self.bookings.close()
         if "runs" in self.__dict__:
             self.runs.close()
         self.fleet.close()

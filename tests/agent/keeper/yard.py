@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.agent.enforcement.calendars import snapshot
 from torchyard_agent import rpc
 from torchyard_agent.keeper import cgroup
 from torchyard_agent.protocol import places
@@ -145,6 +146,11 @@ class Host:
         self.prepared = await self.call("prepare", **{**wanted, **changes})
         return self.prepared
 
+    async def learn(self, *bookings: dict[str, Any], taken: float | None = None) -> None:
+        """The calendar as a daemon hands it to its keepers; `taken` now."""
+        told = snapshot(*bookings, taken=time.time() if taken is None else taken)
+        await self.call("calendar", snapshot=told)
+
     @property
     def member(self) -> dict[str, Any]:
         return {"host": self.name, "address": self.prepared["address"], "gang_port": self.prepared["gang_port"]}
@@ -215,6 +221,8 @@ class Yard:
         notify: str | None = None,
         carry: bool = False,
         options: dict[str, Any] | None = None,
+        start_at: float | str | None = None,
+        booking: dict[str, Any] | None = None,
         **policy: Any,
     ) -> None:
         """`join` to the members, `start` to the primary, the first host.
@@ -242,6 +250,8 @@ class Yard:
             secrets={"TOKEN": "hush"},
             notify=notify,
             carry=carry,
+            start_at=start_at,
+            booking=booking,
         )
 
     async def end(self, within_s: float = 20.0) -> dict[str, Any]:

@@ -162,7 +162,7 @@ def test_another_framework_s_servers_are_its_own_affair() -> None:
     ("strategy", "line"),
     [
         ("{kind: downpour, worker_groups: 3}", "3 worker groups cannot be made of 2 workers"),
-        ("{kind: downpour, server_groups: 3}", "3 server groups cannot be made of 2 parameter servers"),
+        ("{kind: downpour, server_groups: 2}", "parameter servers form one group in this version: leave `server_groups` out"),
         ("{kind: sandblaster, backup_workers: 2}", "2 backup workers leave none of the 2 trainers to count"),
     ],
 )

@@ -1,7 +1,7 @@
 """Trains a model with all that makes exchange hard, and prints as JSON a digest of its parameters after every step.
 
-Two dtypes, an unused and a frozen parameter, a buffer, accumulation with no_sync, clipping, a schedule. With
-`nan=STEP` rank 1's gradients of that step are NaN.
+Two dtypes, parameters that are shared, frozen, never used, and used by rank 1 alone in odd steps, a buffer,
+accumulation with no_sync, clipping, a schedule. With `nan=STEP` rank 1's gradients of that step are NaN.
 """
 
 import contextlib
@@ -21,14 +21,19 @@ class Net(nn.Module):
         super().__init__()
         self.first = nn.Linear(12, 600)
         self.second = nn.Linear(600, 60).double()
+        self.tied = nn.Linear(600, 60).double()
+        self.tied.weight = self.second.weight
         self.third = nn.Linear(60, 3).double()
+        self.sometimes = nn.Linear(60, 3).double()
         self.unused = nn.Linear(3, 3)
         self.frozen = nn.Linear(3, 3).requires_grad_(False)
         self.register_buffer("seen", torch.zeros(1))
 
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+    def forward(self, inputs: torch.Tensor, more: bool) -> torch.Tensor:
         self.seen += 1
-        return self.third(torch.tanh(self.second(torch.tanh(self.first(inputs)).double())))
+        hidden = torch.tanh(self.first(inputs)).double()
+        hidden = torch.tanh(self.second(hidden) + self.tied(hidden))
+        return self.third(hidden) + self.sometimes(hidden) if more else self.third(hidden)
 
 
 def digest(model: nn.Module) -> str:
@@ -51,7 +56,7 @@ if __name__ == "__main__":
         for part in range(2):
             inputs = torch.randn(8, 12, generator=torch.Generator().manual_seed(100 * step + 10 * part + cluster.rank))
             with model.no_sync() if part == 0 else contextlib.nullcontext():
-                loss = (model(inputs) - torch.sin(inputs[:, :3])).square().mean()
+                loss = (model(inputs, step % 2 == 1 and cluster.rank == 1) - torch.sin(inputs[:, :3])).square().mean()
                 if step == nan_step and cluster.rank == 1:
                     loss = loss * float("nan")
                 loss.backward()

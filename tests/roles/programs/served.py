@@ -1,6 +1,6 @@
 """A script of every role: trains for as many steps as it is told and prints, as JSON, what it ended with.
 
-    served.py STEPS [PAUSE_S]
+served.py STEPS [PAUSE_S]
 """
 
 import json

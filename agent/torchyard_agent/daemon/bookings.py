@@ -1,0 +1,266 @@
+"""Bookings on a host: the calendar that desktops hand over, who uses the GPUs, and what is done about it.
+
+The calendar lies in the host's folder (0600), so that a daemon that was restarted at night goes on by it. The daemon
+looks at the GPUs only while that is of use: every 10 s where enforcement is on and the calendar fresh, else once a
+minute while one of its GPUs is booked, and not at all otherwise; a sample that a desktop's telemetry has just taken
+is used instead of another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from torchyard_agent.daemon.policing import Policing
+from torchyard_agent.daemon.runs import Runs
+from torchyard_agent.daemon.streams import Telemetry
+from torchyard_agent.enforcement import idleness
+from torchyard_agent.enforcement.idleness import Idle, Used
+from torchyard_agent.protocol import calendar, places
+from torchyard_agent.protocol.calendar import OFF, Calendar
+from torchyard_agent.protocol.jsonrpc import RpcError
+from torchyard_agent.protocol.screens import DRAW_THE_SCREEN
+from torchyard_agent.rpc import Connection, Method
+from torchyard_agent.telemetry.processes import UNKNOWN
+from torchyard_agent.telemetry.procfs import read_all
+
+SAVE_EVERY_S = 120.0
+TOO_OLD_S = 14 * 86400.0
+"""A calendar on the disk that is older is forgotten."""
+_LOCK = "@" + places.gpu_socket("")[1:]
+
+Params = dict[str, Any]
+
+log = logging.getLogger(__name__)
+
+
+class Pace(NamedTuple):
+    """How often is looked, in seconds; tests shorten it through the environment (`TORCHYARD_BOOKINGS_ENFORCE_S`)."""
+
+    enforce_s: float = 10.0
+    evidence_s: float = 60.0
+
+    @classmethod
+    def read(cls, environ: Mapping[str, str]) -> Pace:
+        given = {name: f"TORCHYARD_BOOKINGS_{name.upper()}" for name in cls._fields}
+        return cls(**{name: float(environ[variable]) for name, variable in given.items() if variable in environ})
+
+    @property
+    def gap_s(self) -> float:
+        """Looks further apart than this leave a gap in what is known."""
+        return 3.0 * max(self.enforce_s, self.evidence_s)
+
+
+class Bookings:
+    """The methods `bookings.…`, and the task that looks."""
+
+    def __init__(self, agent_dir: str, node: str, runs: Runs, telemetry: Telemetry, pace: Pace | None = None):
+        self._file = os.path.join(places.host_dir(agent_dir, node), "bookings.json")
+        self._evidence_file = os.path.join(places.host_dir(agent_dir, node), "evidence.json")
+        self._runs = runs
+        self._telemetry = telemetry
+        self._pace = pace or Pace.read(os.environ)
+        self._policing = Policing(agent_dir, node, runs)
+        self._host = node
+        self._calendar: Calendar | None = None
+        self._snapshot: dict[str, Any] = {}
+        """As it came: keepers are handed their part of it."""
+        self._here: set[str] | None = None
+        """The GPUs of this host, once they have been looked at."""
+        self._idle: dict[str, Idle] = {}
+        self._uses: list[Used] = []
+        self._saved_at = 0.0
+        self._news = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def table(self) -> dict[str, Method]:
+        return {"bookings.snapshot": self.take, "bookings.status": self.status, "bookings.evidence": self.evidence}
+
+    def begin(self) -> None:
+        """Goes on by what an earlier daemon knew. Once the loop runs."""
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RpcError):
+            with open(self._file, encoding="utf-8") as file:
+                kept = json.load(file)
+            known = calendar.parse(kept["snapshot"])
+            if time.time() - known.taken < TOO_OLD_S:
+                self._hold(known, kept["snapshot"], str(kept["host"]))
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError), open(self._evidence_file) as file:
+            self._idle, self._uses = idleness.from_json(json.load(file))
+
+    def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            self._save_evidence()
+
+    # -- what desktops ask
+
+    async def take(self, connection: Connection, params: Params) -> Any:
+        """A desktop's snapshot: the newest stays, whoever brought it."""
+        snapshot, host = params["snapshot"], params.get("host")
+        told = calendar.parse(snapshot)
+        if not isinstance(host, str) or not 0 < len(host) <= calendar.MAX_TEXT:
+            raise RpcError("`host` must be this host's name in the fleet", "params")
+        now = time.time()
+        if told.taken > now + calendar.AHEAD_S:
+            ahead = told.taken - now
+            hint = "Let a time service run on the desktop, the database's host and this one."
+            raise RpcError(f"the snapshot was taken {ahead:.0f} s in the future of this host's clock", "clock", hint)
+        known = self._calendar
+        kept = known is None or told.taken >= known.taken
+        if kept:
+            self._hold(told, snapshot, host)
+            self._write(self._file, {"host": host, "snapshot": snapshot})
+            await self._tell_keepers()
+        assert self._calendar is not None
+        return {"kept": kept, "taken": calendar.rfc3339(self._calendar.taken)}
+
+    async def status(self, connection: Connection, params: Params) -> Any:
+        """What is known and done here."""
+        return self.told()
+
+    async def evidence(self, connection: Connection, params: Params) -> Any:
+        """What was seen of idle bookings and of use, at `since` or later."""
+        since = params.get("since")
+        try:
+            after = 0.0 if since is None else calendar.seconds_of(since)
+        except ValueError as error:
+            raise RpcError(str(error), "params") from None
+        return {"host": self._host, **idleness.to_json(self._idle, self._uses, after)}
+
+    def told(self) -> dict[str, Any]:
+        """For `bookings.status` and `host.facts`."""
+        known, now = self._calendar, time.time()
+        enforcement = known.enforcement_on(self._host) if known is not None else calendar.Enforcement()
+        return {
+            "taken": calendar.rfc3339(known.taken) if known is not None else None,
+            "fresh": known is not None and known.is_fresh(now),
+            "from": known.person if known is not None else None,
+            "host": self._host,
+            "enforcement": enforcement._asdict(),
+            "capabilities": self._policing.capabilities(),
+            **self._policing.told(),
+        }
+
+    # -- keepers
+
+    async def tell_keeper(self, run_id: str) -> None:
+        """Hands a keeper the part of the calendar that touches its run. One that is older knows no such thing."""
+        known = self._calendar
+        if known is None:
+            return
+        gpus = self._runs.planned_gpus(run_id)
+        part = {**self._snapshot, "bookings": [one for one in self._snapshot["bookings"] if gpus & set(one["gpus"])]}
+        keeper = await self._runs.keeper(run_id)
+        if keeper is not None:
+            with contextlib.suppress(RpcError):
+                await keeper.call("calendar", {"snapshot": {**part, "logins": [], "enforcement": []}}, timeout=5.0)
+
+    async def _tell_keepers(self) -> None:
+        alive = [run_id for run_id in self._runs.ids() if await self._runs.keeper(run_id) is not None]
+        for run_id in alive:
+            await self.tell_keeper(run_id)
+
+    # -- looking
+
+    def _hold(self, known: Calendar, snapshot: dict[str, Any], host: str) -> None:
+        self._calendar, self._snapshot, self._host = known, snapshot, host
+        self._news.set()
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._watch())
+
+    async def _watch(self) -> None:
+        while True:
+            self._news.clear()
+            try:
+                wait_s = await self._look()
+            except Exception:  # the outer edge of this task: what one look met must not end all looking
+                log.exception("looking at the GPUs for bookings failed")
+                wait_s = self._pace.evidence_s
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._news.wait(), wait_s)
+
+    async def _look(self) -> float | None:
+        """Looks where that is of use. Returns when to look again, in seconds; None: once there is news."""
+        known, now = self._calendar, time.time()
+        assert known is not None
+        enforcement = known.enforcement_on(self._host)
+        enforces = enforcement.level != OFF and known.is_fresh(now)
+        if not enforces:
+            self._policing.forget()
+        wait_s = next_look(known, self._here, enforces, now, self._pace)
+        booked_now = any(one.is_running(now) and self._is_here(one.gpus) for one in known.bookings)
+        if not enforces and not booked_now:
+            return wait_s
+        sample = await self._telemetry.recent(min(self._pace) / 2)
+        now = time.time()
+        self._here = {gpu["uuid"] for gpu in sample["gpus"] if gpu["uuid"]}
+        if not self._here:
+            return max(300.0, self._pace.evidence_s)  # no GPU, or no driver now
+        held = held_gpus()
+        self._note(known, sample, held, now)
+        if enforces:
+            await self._policing.police(known, enforcement, self._host, sample, now)
+        return wait_s
+
+    def _is_here(self, gpus: tuple[str, ...]) -> bool:
+        return self._here is None or not self._here.isdisjoint(gpus)
+
+    def _note(self, known: Calendar, sample: dict[str, Any], held: set[str], now: float) -> None:
+        busy = {gpu["uuid"] for gpu in sample["gpus"] if idleness.is_busy(gpu, held)}
+        assert self._here is not None
+        self._idle = idleness.look(self._idle, known.bookings, busy, self._here, now, self._pace.gap_s)
+        seen = []
+        for gpu in sample["gpus"]:
+            for process in gpu["processes"]:
+                if process["program"] in DRAW_THE_SCREEN:
+                    continue
+                run_id = (process["replica"] or "").partition("/")[0]
+                user = "" if process["user"] == UNKNOWN else process["user"]
+                seen.append((gpu["uuid"] or "", user, self._runs.person_of(run_id) if run_id else "", run_id))
+        self._uses = idleness.note_uses(self._uses, seen, now, self._pace.gap_s)
+        if now - self._saved_at >= SAVE_EVERY_S or now < self._saved_at:
+            self._save_evidence()
+            self._saved_at = now
+
+    def _save_evidence(self) -> None:
+        if self._idle or self._uses:
+            self._write(self._evidence_file, idleness.to_json(self._idle, self._uses))
+
+    def _write(self, path: str, data: dict[str, Any]) -> None:
+        """Whole, or not at all. A disk that is full costs what a daemon that is restarted would know, and no more."""
+        scratch = f"{path}.{os.getpid()}"
+        try:
+            file = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            with os.fdopen(file, "w", encoding="utf-8") as target:
+                json.dump(data, target, separators=(",", ":"))
+            os.replace(scratch, path)
+        except OSError as error:
+            log.warning("%s cannot be written: %s", path, error)
+            with contextlib.suppress(OSError):
+                os.unlink(scratch)
+
+
+def next_look(known: Calendar, here: set[str] | None, enforces: bool, now: float, pace: Pace) -> float | None:
+    """Seconds until a look is of use again; None where only news could make it so. `here`: None for not yet known."""
+    if enforces:
+        return pace.enforce_s
+    mine = [one for one in known.bookings if one.end > now and (here is None or not here.isdisjoint(one.gpus))]
+    if any(one.start <= now for one in mine):
+        return pace.evidence_s
+    return max(1.0, min(one.start for one in mine) - now) if mine else None
+
+
+def held_gpus() -> set[str]:
+    """The GPUs that runs hold, of any user: who waits for data or restarts holds them too."""
+    try:
+        lines = read_all("/proc/net/unix").split(b"\n")
+    except OSError:
+        return set()
+    paths = (line.rsplit(b" ", 1)[-1].decode(errors="replace") for line in lines if b"@torchyard/gpu/" in line)
+    return {path[len(_LOCK) :] for path in paths if path.startswith(_LOCK)}

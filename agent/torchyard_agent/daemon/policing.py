@@ -1,0 +1,169 @@
+"""Carries out what `enforcement` decides: looks up whose the processes are, notes every act, tells and ends them.
+
+A member's agent acts on that member's processes only; one that root runs acts on all. Before any signal PID, start
+time and UID are compared again (`enforcement.identity`). A process of a run of this agent's own user is ended through
+its keeper, which saves and does not restart it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from collections import deque
+from functools import partial
+from typing import Any
+
+from torchyard_agent.daemon import audit
+from torchyard_agent.daemon.runs import Runs
+from torchyard_agent.enforcement import cases, identity, terminals
+from torchyard_agent.enforcement.cases import Act, Case, Key
+from torchyard_agent.enforcement.identity import Identity
+from torchyard_agent.enforcement.verdicts import OTHERS, Finding, Use, judge
+from torchyard_agent.protocol.calendar import Calendar, Enforcement, rfc3339
+from torchyard_agent.protocol.jsonrpc import RpcError
+from torchyard_agent.protocol.screens import DRAW_THE_SCREEN
+from torchyard_agent.telemetry.processes import Owners
+
+REMEMBERED = 50
+"""Acts that `bookings.status` tells; the audit has them all."""
+
+log = logging.getLogger(__name__)
+
+
+class Policing:
+    """The cases of this host."""
+
+    def __init__(self, agent_dir: str, node: str, runs: Runs):
+        self._agent_dir = agent_dir
+        self._node = node
+        self._runs = runs
+        self._owners = Owners()
+        self._cases: dict[Key, Case] = {}
+        self._findings: list[Finding] = []
+        self._acts: deque[dict[str, Any]] = deque(maxlen=REMEMBERED)
+
+    @staticmethod
+    def capabilities() -> dict[str, Any]:
+        """What this agent can do about processes: all users' where root runs it, else its own user's."""
+        is_root = os.getuid() == 0
+        return {"acts_on": "all" if is_root else "own", "root": is_root, "pidfd": identity.HAS_PIDFD}
+
+    def told(self) -> dict[str, Any]:
+        """The findings of the last look, and the last acts."""
+        return {"findings": [_finding_told(one) for one in self._findings], "acts": list(self._acts)}
+
+    def forget(self) -> None:
+        """Enforcement is off, or the calendar too old: whoever was warned will be warned again."""
+        self._cases, self._findings = {}, []
+
+    async def police(self, known: Calendar, told: Enforcement, host: str, sample: dict[str, Any], now: float) -> None:
+        """One look's worth of enforcement."""
+        self._findings = [judge(use, known, host, now) for use in self._uses(sample)]
+        reach = None if os.getuid() == 0 else os.getuid()
+        self._cases, acts = cases.proceed(self._cases, self._findings, told, reach, now)
+        for act in acts:
+            outcome = "" if told.dry_run else await self._do(act, host)
+            self._note(act, told, host, outcome, now)
+
+    def _uses(self, sample: dict[str, Any]) -> list[Use]:
+        uses = []
+        for gpu in sample["gpus"]:
+            for process in gpu["processes"]:
+                if process["program"] in DRAW_THE_SCREEN:
+                    continue
+                run_id = str(process["replica"] or "").partition("/")[0]
+                found = identity.identify(process["pid"])
+                uses.append(
+                    Use(
+                        gpu["uuid"] or "",
+                        process["pid"],
+                        found.started if found is not None else 0,
+                        found.uid if found is not None else None,
+                        self._owners.user(found.uid) if found is not None else process["user"],
+                        process["program"],
+                        run_id,
+                        self._runs.person_of(run_id) if run_id else "",
+                    )
+                )
+        return uses
+
+    async def _do(self, act: Act, host: str) -> str:
+        """How it went, in a word or two."""
+        use = act.case.finding.use
+        if act.what == cases.NOTE or use.uid is None:
+            return ""
+        if act.what == cases.TELL:
+            telling = partial(terminals.tell, use.uid, sentence(act, host))
+            reached = await asyncio.get_running_loop().run_in_executor(None, telling)
+            return f"on {reached} terminals"
+        if use.run_id:
+            return await self._stop_run(use.run_id, act, host)
+        number = signal.SIGTERM if act.what == cases.TERMINATE else signal.SIGKILL
+        return identity.send(Identity(use.pid, use.started, use.uid), number)
+
+    async def _stop_run(self, run_id: str, act: Act, host: str) -> str:
+        force = act.what == cases.KILL
+        reason = f"stopped by the agent of {host}: {sentence(act, host)}"
+        try:
+            await self._runs.forward("stop", {"run_id": run_id, "reason": reason, "force": force, "by": ""})
+        except RpcError as refused:
+            return str(refused)
+        return "its keeper was asked"
+
+    def _note(self, act: Act, told: Enforcement, host: str, outcome: str, now: float) -> None:
+        finding = act.case.finding
+        fields = {
+            "act": act.what,
+            "level": told.level,
+            "dry_run": told.dry_run,
+            "verdict": finding.verdict,
+            "pid": finding.use.pid,
+            "started": finding.use.started,
+            "user": finding.use.user,
+            "persons": list(finding.persons),
+            "program": finding.use.program,
+            "gpus": list(act.case.gpus),
+            "booking": finding.booking.id if finding.booking is not None else None,
+            "owner": finding.booking.owner if finding.booking is not None else None,
+            "outcome": outcome,
+        }
+        audit.note(self._agent_dir, self._node, "enforcement", **fields)
+        self._acts.append({"time": rfc3339(now), **fields})
+        if act.what != cases.NOTE:
+            log.info(
+                "enforcement: %s%s PID %d: %s",
+                "would have " if told.dry_run else "",
+                act.what,
+                finding.use.pid,
+                sentence(act, host),
+            )
+
+
+def sentence(act: Act, host: str) -> str:
+    """What its owner is told."""
+    finding = act.case.finding
+    which = f"{finding.use.program} (PID {finding.use.pid}) uses {_gpus(len(act.case.gpus))} of {host}"
+    if finding.verdict == OTHERS and finding.booking is not None:
+        booked = f"booked by {finding.booking.owner} until {rfc3339(finding.booking.end)}"
+        ends = f" It will be ended at {rfc3339(act.stop_at)}." if act.stop_at is not None else ""
+        return f"Torchyard: your process {which}, {booked}.{ends}"
+    return f"Torchyard: your process {which} that nobody has booked. Please book: `torchyard book`."
+
+
+def _gpus(count: int) -> str:
+    return "a GPU" if count == 1 else f"{count} GPUs"
+
+
+def _finding_told(finding: Finding) -> dict[str, Any]:
+    use = finding.use
+    return {
+        "gpu": use.gpu,
+        "pid": use.pid,
+        "user": use.user,
+        "program": use.program,
+        "verdict": finding.verdict,
+        "who": finding.who,
+        "booking": finding.booking.id if finding.booking is not None else None,
+    }

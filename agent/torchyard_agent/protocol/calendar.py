@@ -1,0 +1,248 @@
+"""The calendar as agents know it: a dated copy of the coming days, which desktops hand over. Values, and questions.
+
+Agents have no access to the bookings' store. What they are told is as old as `taken` says: they act on it only while
+it is fresh, and go on looking by it when it is not.
+
+Times are seconds since 1970. `parse` makes its own sense of RFC 3339, since Python 3.9 reads no `Z` and the standard
+library's parsers would cost a daemon half a megabyte.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
+
+from torchyard_agent.protocol.jsonrpc import RpcError
+
+VERSION = 1
+MAX_BYTES = 2 * 1024 * 1024
+MAX_BOOKINGS = 5000
+MAX_LOGINS = 5000
+MAX_TEXT = 500
+LONGEST_FRESH_S = 3600.0
+"""Whatever a snapshot says of itself."""
+AHEAD_S = 300.0
+"""A snapshot from further in the future than this comes from a wrong clock, and would keep out all later ones."""
+OFF, OBSERVE, WARN, STOP = "off", "observe", "warn", "stop"
+LEVELS = (OFF, OBSERVE, WARN, STOP)
+
+_TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(?:\.\d{1,9})?(Z|[+-]\d\d:\d\d)")
+
+
+class Booked(NamedTuple):
+    """A live booking."""
+
+    id: str
+    owner: str
+    title: str
+    gpus: tuple[str, ...]
+    start: float
+    end: float
+    run_id: str
+    stop_at_end: bool
+
+    def is_running(self, now: float) -> bool:
+        return self.start <= now < self.end
+
+
+class LoginEntry(NamedTuple):
+    host: str
+    """A pattern."""
+    user: str
+    persons: tuple[str, ...]
+
+
+class Enforcement(NamedTuple):
+    """What an agent does about processes on others' GPUs."""
+
+    level: str = OFF
+    grace_s: float = 300.0
+    """From the warning to SIGTERM."""
+    dry_run: bool = True
+    """Only the audit is told what would have been done."""
+
+
+class Calendar(NamedTuple):
+    taken: float
+    fresh_s: float
+    until: float
+    person: str
+    """Whose desktop handed it over."""
+    bookings: tuple[Booked, ...]
+    """By start."""
+    logins: tuple[LoginEntry, ...] = ()
+    enforcement: tuple[tuple[str, Enforcement], ...] = ()
+    """By pattern of hosts; the first that fits holds."""
+
+    def is_fresh(self, now: float) -> bool:
+        return self.taken - AHEAD_S <= now < self.taken + self.fresh_s
+
+    def enforcement_on(self, host: str) -> Enforcement:
+        return next((told for pattern, told in self.enforcement if fnmatchcase(host, pattern)), Enforcement())
+
+    def on(self, gpu: str, now: float) -> Booked | None:
+        """Whose turn it is on a GPU: the store lets at most one live booking have it."""
+        return next((one for one in self.bookings if gpu in one.gpus and one.is_running(now)), None)
+
+    def booking(self, booking_id: str) -> Booked | None:
+        return next((one for one in self.bookings if one.id == booking_id), None)
+
+    def persons_of(self, host: str, user: str) -> tuple[str, ...]:
+        """Who a login may be. One that the table does not know stands for the person of that name, if there is one."""
+        found = {
+            person
+            for entry in self.logins
+            if entry.user == user and fnmatchcase(host, entry.host)
+            for person in entry.persons
+        }
+        if not found and self.knows(user):
+            return (user,)
+        return tuple(sorted(found))
+
+    def knows(self, person: str) -> bool:
+        """Whether this is the name of somebody who books, or is in the table of logins."""
+        booked = any(one.owner == person for one in self.bookings)
+        return booked or person == self.person or any(person in entry.persons for entry in self.logins)
+
+
+def seconds_of(moment: object) -> float:
+    """RFC 3339 with an offset, or a number, as seconds since 1970. Raises ValueError."""
+    if isinstance(moment, (int, float)) and not isinstance(moment, bool) and 0 <= moment < 1e11:
+        return float(moment)
+    match = _TIME.fullmatch(moment) if isinstance(moment, str) else None
+    if match is None:
+        raise ValueError(f"{str(moment)[:40]!r} is no time with an offset (2026-11-22T09:00:00Z)")
+    year, month, day, hour, minute, second = map(int, match.groups()[:6])
+    if not (1 <= month <= 12 and 1 <= day <= 31 and hour < 24 and minute < 60 and second < 61):
+        raise ValueError(f"{moment!r} is no time")
+    offset = 0
+    if match[7] != "Z":
+        offset = (int(match[7][1:3]) * 60 + int(match[7][4:])) * 60 * (-1 if match[7][0] == "-" else 1)
+    return float(_days(year, month, day) * 86400 + hour * 3600 + minute * 60 + second - offset)
+
+
+def _days(year: int, month: int, day: int) -> int:
+    """Since 1970, of the Gregorian calendar (Hinnant, "chrono-Compatible Low-Level Date Algorithms")."""
+    year -= month <= 2
+    era, of_era = divmod(year, 400)
+    of_year = (153 * (month + (-3 if month > 2 else 9)) + 2) // 5 + day - 1
+    return era * 146097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719468
+
+
+def rfc3339(seconds: float) -> str:
+    """`2026-11-22T09:00:00Z`."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+
+
+def parse(data: object) -> Calendar:
+    """A snapshot as desktops hand it over. Raises RpcError (`bad_snapshot`) with the first thing that is wrong."""
+    try:
+        return _parse(data)
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        said = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
+        hint = "Upgrade the older of desktop and agent."
+        raise RpcError(f"the snapshot of the bookings is not understood: {said}", "bad_snapshot", hint) from None
+
+
+_KEYS = frozenset(
+    [
+        "version",
+        "taken",
+        "fresh_s",
+        "from",
+        "until",
+        "person",
+        "idle_release_min",
+        "bookings",
+        "logins",
+        "enforcement",
+    ]  # one word each
+)
+_OF_BOOKING = frozenset(["id", "owner", "title", "gpus", "start", "end", "state", "run_id", "stop_at_end"])
+
+
+def _parse(data: object) -> Calendar:
+    snapshot = _object(data, _KEYS, "the snapshot")
+    if snapshot["version"] != VERSION:
+        raise ValueError(f"it is of version {str(snapshot['version'])[:20]}, not {VERSION}")
+    bookings, logins = snapshot["bookings"], snapshot["logins"]
+    if not isinstance(bookings, list) or not isinstance(logins, list):
+        raise ValueError("bookings and logins must be lists")
+    if len(bookings) > MAX_BOOKINGS or len(logins) > MAX_LOGINS:
+        raise ValueError(f"more than {MAX_BOOKINGS} bookings or logins")
+    if len(json.dumps(data)) > MAX_BYTES:
+        raise ValueError(f"more than {MAX_BYTES >> 20} MiB")
+    taken = seconds_of(snapshot["taken"])
+    fresh_s = _number(snapshot["fresh_s"], "fresh_s", LONGEST_FRESH_S * 24)
+    known: dict[str, str] = {}
+    found = sorted((_booked(one, known) for one in bookings), key=lambda one: (one.start, one.id))
+    return Calendar(
+        taken,
+        min(fresh_s, LONGEST_FRESH_S),
+        seconds_of(snapshot["until"]),
+        _text(snapshot["person"], "person"),
+        tuple(found),
+        tuple(_login(one) for one in logins),
+        tuple(_enforcement(one) for one in _list(snapshot.get("enforcement", []), "enforcement")),
+    )
+
+
+def _booked(data: object, known: dict[str, str]) -> Booked:
+    """`known`: texts that came before, so that each GPU and owner is held once."""
+    one = _object(data, _OF_BOOKING, "a booking")
+    gpus = tuple(known.setdefault(name, name) for name in (_text(gpu, "gpus") for gpu in _list(one["gpus"], "gpus")))
+    owner = _text(one["owner"], "owner")
+    start, end = seconds_of(one["start"]), seconds_of(one["end"])
+    if end <= start or not gpus:
+        raise ValueError("a booking without time or GPUs")
+    if one["state"] not in ("booked", "active") or not isinstance(one["stop_at_end"], bool):
+        raise ValueError("a booking's state must be booked or active, stop_at_end true or false")
+    run_id = _text(one["run_id"], "run_id") if one["run_id"] is not None else ""
+    title = _text(one["title"], "title")
+    return Booked(
+        _text(one["id"], "id"), known.setdefault(owner, owner), title, gpus, start, end, run_id, one["stop_at_end"]
+    )
+
+
+def _login(data: object) -> LoginEntry:
+    one = _object(data, frozenset(("host", "user", "persons")), "a login")
+    persons = tuple(_text(person, "persons") for person in _list(one["persons"], "persons"))
+    return LoginEntry(_text(one["host"], "host"), _text(one["user"], "user"), persons)
+
+
+def _enforcement(data: object) -> tuple[str, Enforcement]:
+    one = _object(data, frozenset(("host", "level", "grace_s", "dry_run")), "an enforcement")
+    if one["level"] not in LEVELS or not isinstance(one["dry_run"], bool):
+        raise ValueError(f"enforcement has the levels {', '.join(LEVELS)}, and dry_run true or false")
+    return _text(one["host"], "host"), Enforcement(one["level"], _number(one["grace_s"], "grace_s"), one["dry_run"])
+
+
+def _object(data: object, keys: Iterable[str], what: str) -> dict[str, Any]:
+    if not isinstance(data, dict):
+        raise ValueError(f"{what} must be an object")
+    unknown = sorted(str(key)[:40] for key in data if key not in keys)
+    if unknown:
+        raise ValueError(f"{what} has an unknown key {unknown[0]!r}")
+    return data
+
+
+def _list(data: object, what: str) -> list[Any]:
+    if not isinstance(data, list):
+        raise ValueError(f"{what} must be a list")
+    return data
+
+
+def _text(data: object, what: str) -> str:
+    if not isinstance(data, str) or len(data) > MAX_TEXT:
+        raise ValueError(f"{what} must be a text of at most {MAX_TEXT} letters")
+    return data
+
+
+def _number(data: object, what: str, most: float = 7 * 86400.0) -> float:
+    if not isinstance(data, (int, float)) or isinstance(data, bool) or not 0 <= data <= most:
+        raise ValueError(f"{what} must be a number of seconds from 0 to {most:.0f}")
+    return float(data)

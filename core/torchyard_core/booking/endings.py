@@ -1,0 +1,40 @@
+"""Bookings end with the runs that they were made for: done by the desktop that saw the end, else by the next one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+
+from torchyard_core.booking.launching import end_of_run
+from torchyard_core.booking.model import Booking
+from torchyard_core.booking.store import BookingStore
+from torchyard_core.launch.agents import AgentLink
+from torchyard_core.launch.history import History
+from torchyard_core.launch.runs import is_over, list_runs
+
+AHEAD = timedelta(days=400)
+
+
+def end_bookings(
+    store: BookingStore, history: History, links: Mapping[str, AgentLink], keep: timedelta | None
+) -> tuple[Booking, ...]:
+    """Lets go of one's own bookings that were made for runs which have ended, by what these hosts and this desktop's
+    history know of them. `keep`: how long a failed run keeps its GPUs, None to the booking's end.
+
+    Raises what the store raises.
+    """
+    now = store.now()
+    own = store.bookings(now, now + AHEAD, owner=store.person, live=True)
+    of_runs = {one.run_id: one for one in own if one.run_id}
+    if not of_runs:
+        return ()
+    changed: list[Booking] = []
+    for run in list_runs(links, history):
+        booking = of_runs.get(run.run_id)
+        if booking is None or not is_over(run.state):
+            continue
+        record = history.load(run.run_id)
+        ended = record.ended if record is not None and record.ended else run.as_of
+        if (after := end_of_run(store, booking, run.state, ended, keep)) is not None:
+            changed.append(after)
+    return tuple(changed)

@@ -1,0 +1,70 @@
+"""`settings.yaml` in `TORCHYARD_HOME`: what one person has chosen. Every key may be left out; an unknown one is an
+error that names the nearest known key, as in all our files."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator
+
+from torchyard_core.errors import UsageError
+from torchyard_core.topology.model import FrozenModel, Text
+from torchyard_core.topology.problems import has_errors
+from torchyard_core.topology.yaml_document import parse, read_text
+from torchyard_core.topology.yaml_validate import validate
+
+UNTIL_END = "until_end"
+_LENGTH = re.compile(r"(\d{1,5})\s*(min|m|h)")
+
+
+def _length(text: str) -> str:
+    if text != UNTIL_END and not _LENGTH.fullmatch(text):
+        raise ValueError(f"must be a length like 30min or 2h, or {UNTIL_END}, not '{text}'")
+    return text
+
+
+class UserSettings(FrozenModel):
+    """The settings file."""
+
+    bookings_url: str | None = None
+    """The team's calendar, postgresql+psycopg://ROLE@HOST/DB; without it, a private file in the same folder."""
+    person: str | None = None
+    """Who you are in a private calendar; without it, your login. In a team's calendar it is the database role."""
+    zone: str | None = None
+    """The time zone of times that you write, like Europe/Berlin; without it, this computer's."""
+    keep_after_failure: Annotated[Text, AfterValidator(_length)] = "30min"
+    """How long a run that failed keeps the GPUs that were booked for it: 30min, 2h, or until_end."""
+
+    @property
+    def keeps_after_failure(self) -> timedelta | None:
+        """None: until the booking ends."""
+        match = _LENGTH.fullmatch(self.keep_after_failure)
+        if match is None:
+            return None
+        return timedelta(**{"hours" if match[2] == "h" else "minutes": int(match[1])})
+
+
+def read_user_settings(path: Path) -> UserSettings:
+    """The file's settings; where there is none, the defaults. Raises FileProblem, UsageError with all that is wrong."""
+    if not path.exists() and not path.is_symlink():
+        return UserSettings()
+    document = parse(read_text(path), str(path))
+    settings, found = validate(UserSettings, document.data or {}, document.composed.written, document.line)
+    problems = (*document.problems, *found)
+    if settings is None or has_errors(problems):
+        lines = "\n".join(problem.printed(str(path)) for problem in problems)
+        raise UsageError(lines, code="settings_problems", hint="Correct the settings file.")
+    return settings
+
+
+def login_name() -> str:
+    """Who is logged in on this computer."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):  # a container whose user has no name
+        return f"uid-{os.getuid()}" if hasattr(os, "getuid") else "me"

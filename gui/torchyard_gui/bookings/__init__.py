@@ -1,0 +1,1 @@
+"""The Bookings page: the team's GPUs as a calendar."""

@@ -1,0 +1,86 @@
+"""What can be done on the Bookings page: each action with its text, shortcut and menu."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from PySide6.QtCore import QObject, Qt
+from PySide6.QtGui import QAction, QKeySequence
+
+from torchyard_gui.theme.icons import icon
+
+MENU = "menu"
+
+
+class BookingActions(QObject):
+    """The actions, named as on the buttons. The page connects and enables them."""
+
+    def __init__(self, parent: QObject):
+        super().__init__(parent)
+        self._all: list[QAction] = []
+        tr = self.tr
+        self.book = self._make("run", tr("Book …"), "plus", "Ctrl+N", tr("Book GPUs for exact times"))
+        self.find = self._make("run", tr("Find a slot"), "search", "Ctrl+Shift+F", tr("The first five places that fit"))
+        self.edit = self._make("edit", tr("Edit booking …"), "edit", "Ctrl+E", tr("Change all of the selected booking"))
+        self.extend = self._make("edit", tr("Extend by an hour"), "plus", "+", tr("End the selected booking later"))
+        self.shorten = self._make("edit", tr("Shorten by an hour"), "minus", "-", tr("End it earlier"))
+        self.release = self._make(
+            "edit", tr("Release or cancel"), "trash", "Delete", tr("Let the selected booking's GPUs go")
+        )
+        self.release.setProperty("danger", True)
+        self.cancel_series = self._make(
+            "edit", tr("Cancel the series"), "repeat", "Shift+Delete", tr("Cancel all of it that has not begun")
+        )
+        self.undo = self._make("edit", tr("Undo"), "undo", "Ctrl+Z", tr("Take back your own last change"))
+        self.paste = self._make(
+            "edit",
+            tr("Paste a booking"),
+            "paste",
+            "Ctrl+V",
+            tr("Book what is on the clipboard: gpu-b:2-5 tomorrow 9-17"),
+        )
+        self.copy = self._make(
+            "edit", tr("Copy the command that books"), "copy", "Ctrl+Shift+C", tr("As a command line")
+        )
+        self.search = self._make(
+            "edit", tr("Find in titles"), "search", "Ctrl+F", tr("Search titles, purposes, people")
+        )
+        self.today = self._make("view", tr("Today"), "calendar", "T", tr("Back to today"))
+        self.earlier = self._make("view", tr("Earlier"), "chevron-left", "Alt+Left", tr("The days before"))
+        self.later = self._make("view", tr("Later"), "chevron-right", "Alt+Right", tr("The days after"))
+        self.day = self._make("view", tr("Day"), "", "Alt+1", tr("Show one day"))
+        self.week = self._make("view", tr("Week"), "", "Alt+2", tr("Show a week"))
+        self.month = self._make("view", tr("Month"), "", "Alt+3", tr("Show a month"))
+        self.agenda = self._make("view", tr("Agenda"), "table", "Alt+4", tr("Show the bookings as a table"))
+        self.fold = self._make(
+            "view", tr("Fold or unfold all hosts"), "list", "Ctrl+Shift+L", tr("Lanes or hosts alone")
+        )
+        self.refresh = self._make("view", tr("Look again"), "refresh", "F5", tr("Ask the calendar again"))
+        self.waitlist = self._make("run", tr("Waitlist"), "clock", "Ctrl+Shift+W", tr("Who waits for GPUs"))
+        self.usage = self._make("run", tr("Usage report …"), "chart", "Ctrl+Shift+U", tr("Booked, used and idle hours"))
+        self.export = self._make("file", tr("Export your bookings …"), "download", "", tr("As an .ics calendar file"))
+        self.import_ = self._make("file", tr("Import bookings …"), "upload", "", tr("From an .ics calendar file"))
+        self.rules = self._make("run", tr("Rules …"), "gear", "", tr("The team's rules; admins can change them"))
+
+    def all(self) -> list[QAction]:
+        """In the order of the menu."""
+        return list(self._all)
+
+    def connect_to(self, calls: dict[QAction, Callable[[], object]]) -> None:
+        for action, call in calls.items():
+            action.triggered.connect(lambda checked=False, call=call: call())
+
+    def _make(self, menu: str, text: str, icon_name: str, shortcut: str, tip: str) -> QAction:
+        action = QAction(text, self)
+        if icon_name:
+            action.setIcon(icon(icon_name))
+        action.setIconText(text)
+        action.setToolTip(tip)
+        if shortcut:
+            action.setShortcut(QKeySequence(shortcut))
+            # The page's own: Delete and letters mean other things elsewhere in the window.
+            action.setShortcutContext(Qt.ShortcutContext.WidgetWithChildrenShortcut)
+            action.setToolTip(f"{tip} ({action.shortcut().toString(QKeySequence.SequenceFormat.NativeText)})")
+        action.setProperty(MENU, menu)
+        self._all.append(action)
+        return action

@@ -1,0 +1,122 @@
+"""The bookings as a table: for screen readers, and for whoever rather reads."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QAbstractTableModel, QModelIndex, QPersistentModelIndex, Qt, Signal
+from PySide6.QtWidgets import QAbstractItemView, QHeaderView, QTableView, QWidget
+
+from torchyard_core.booking.model import Booking
+from torchyard_core.booking.naming import name_slots
+from torchyard_gui.bookings import words
+from torchyard_gui.bookings.blocks import is_shown
+from torchyard_gui.bookings.picture import Picture
+from torchyard_gui.bridge.bookings_model import Seen
+from torchyard_gui.theme.tokens import METRICS
+
+Index = QModelIndex | QPersistentModelIndex
+
+
+class Agenda(QTableView):
+    """`show_bookings` fills it. Enter or a double click on a row: `activated_` with the booking's id."""
+
+    chosen = Signal(str)
+    activated_ = Signal(str)
+
+    def __init__(self, parent: QWidget | None = None):
+        super().__init__(parent)
+        self.rows_ = _Rows(self)
+        self.setModel(self.rows_)
+        self.setAccessibleName(self.tr("Agenda"))
+        self.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
+        self.setSelectionMode(QAbstractItemView.SelectionMode.SingleSelection)
+        self.setShowGrid(False)
+        self.setWordWrap(False)
+        self.setTabKeyNavigation(False)
+        self.verticalHeader().hide()
+        self.verticalHeader().setDefaultSectionSize(METRICS.row)
+        header = self.horizontalHeader()
+        header.setSectionResizeMode(QHeaderView.ResizeMode.Interactive)
+        header.setStretchLastSection(True)
+        for column, width in enumerate((220, 240, 120, 220, 90, 160)):
+            self.setColumnWidth(column, width)
+        self.selectionModel().currentRowChanged.connect(self._moved)
+        self.activated.connect(lambda index: self.activated_.emit(self.rows_.id_at(index.row())))
+
+    def show_bookings(self, seen: Seen, picture: Picture, since: float, until: float) -> None:
+        """Those of the days shown that the filter means, by start."""
+        lanes = {slot.id for row in picture.lanes.rows for slot in row.slots}
+        shown = [
+            booking
+            for booking in seen.bookings
+            if is_shown(booking)
+            and booking.id not in picture.paled
+            and booking.start.timestamp() < until
+            and booking.until.timestamp() > since
+            and lanes.intersection(booking.gpus)
+        ]
+        current = self.rows_.id_at(self.currentIndex().row())
+        self.rows_.take(shown, seen, picture)
+        number = self.rows_.row_of(current)
+        if number >= 0:
+            self.selectRow(number)
+
+    def _moved(self, current: QModelIndex, before: QModelIndex) -> None:
+        self.chosen.emit(self.rows_.id_at(current.row()))
+
+
+class _Rows(QAbstractTableModel):
+    def __init__(self, parent: Agenda):
+        super().__init__(parent)
+        self._bookings: list[Booking] = []
+        self._texts: list[tuple[str, ...]] = []
+        self._heads = (
+            self.tr("When"),
+            self.tr("Title"),
+            self.tr("Person"),
+            self.tr("GPUs"),
+            self.tr("Length"),
+            self.tr("State"),
+        )
+
+    def take(self, bookings: list[Booking], seen: Seen, picture: Picture) -> None:
+        now = picture.now
+        self.beginResetModel()
+        self._bookings = bookings
+        self._texts = [
+            (
+                words.span_of(one.start, one.until, seen.zone, now or one.start),
+                one.title,
+                words.name_of(one.owner, seen.person),
+                name_slots(one.gpus, seen.slots),
+                words.length(one.duration.total_seconds()),
+                picture.notes.get(one.id) or words.state_of(one, now or one.start),
+            )
+            for one in bookings
+        ]
+        self.endResetModel()
+
+    def id_at(self, row: int) -> str:
+        return self._bookings[row].id if 0 <= row < len(self._bookings) else ""
+
+    def row_of(self, booking_id: str) -> int:
+        return next((row for row, one in enumerate(self._bookings) if one.id == booking_id), -1)
+
+    def rowCount(self, parent: Index | None = None) -> int:
+        return len(self._bookings) if parent is None or not parent.isValid() else 0
+
+    def columnCount(self, parent: Index | None = None) -> int:
+        return len(self._heads)
+
+    def data(self, index: Index, role: int = Qt.ItemDataRole.DisplayRole) -> object:
+        if not index.isValid():
+            return None
+        if role in (Qt.ItemDataRole.DisplayRole, Qt.ItemDataRole.ToolTipRole):
+            return self._texts[index.row()][index.column()]
+        if role == Qt.ItemDataRole.AccessibleTextRole:
+            return f"{self._heads[index.column()]}: {self._texts[index.row()][index.column()]}"
+        return None
+
+    def headerData(self, section: int, orientation: Qt.Orientation, role: int = Qt.ItemDataRole.DisplayRole) -> object:
+        if role == Qt.ItemDataRole.DisplayRole and orientation == Qt.Orientation.Horizontal:
+            return self._heads[section]
+        return None

@@ -1,0 +1,58 @@
+"""What every drawer is: a title with a cross, and below it what it is about."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import Qt, Signal
+from PySide6.QtGui import QKeyEvent
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QScrollArea, QToolButton, QVBoxLayout, QWidget
+
+from torchyard_gui.theme.icons import icon
+from torchyard_gui.theme.tokens import METRICS
+from torchyard_gui.widgets import ElidedLabel
+
+
+class Drawer(QFrame):
+    """Fill it through `body`. `closed` by its cross, or Esc in it."""
+
+    closed = Signal()
+
+    def __init__(self, title: str, parent: QWidget | None = None):
+        super().__init__(parent)
+        self.setProperty("panel", "right")
+        self.setAutoFillBackground(True)
+        self.setFixedWidth(METRICS.drawer)
+        self.setAccessibleName(title)
+        self.title = ElidedLabel(title)
+        self.title.setProperty("role", "title")
+        self.cross = QToolButton()
+        self.cross.setIcon(icon("close"))
+        self.cross.setToolTip(self.tr("Close (Esc)"))
+        self.cross.setAccessibleName(self.tr("Close"))
+        self.cross.setFocusPolicy(Qt.FocusPolicy.TabFocus)
+        self.cross.clicked.connect(self.closed)
+        contents = QWidget()
+        contents.setObjectName("contents")
+        self.body = QVBoxLayout(contents)
+        self.body.setContentsMargins(14, 4, 14, 14)
+        self.body.setSpacing(8)
+        scroll = QScrollArea()
+        scroll.setWidgetResizable(True)
+        scroll.setFrameShape(QFrame.Shape.NoFrame)
+        scroll.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        scroll.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+        scroll.setWidget(contents)
+        head = QHBoxLayout()
+        head.setContentsMargins(14, 10, 8, 4)
+        head.addWidget(self.title, 1)
+        head.addWidget(self.cross)
+        rows = QVBoxLayout(self)
+        rows.setContentsMargins(0, 0, 0, 0)
+        rows.setSpacing(0)
+        rows.addLayout(head)
+        rows.addWidget(scroll, 1)
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        if event.key() == Qt.Key.Key_Escape:
+            self.closed.emit()
+            return
+        super().keyPressEvent(event)

@@ -1,0 +1,39 @@
+"""What of the calendar is shown: hosts, models, persons, and titles that have been searched for. No Qt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from torchyard_core.booking.model import Booking, Slot
+from torchyard_gui.bookings.lanes import short_model
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Empty means all. A person's bookings are kept in sight; those of others pale, as their GPUs are no less taken."""
+
+    hosts: frozenset[str] = frozenset()
+    models: frozenset[str] = frozenset()
+    persons: frozenset[str] = frozenset()
+    text: str = ""
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.hosts or self.models or self.persons)
+
+    def slots(self, slots: Iterable[Slot]) -> tuple[Slot, ...]:
+        """Those with a lane."""
+        return tuple(
+            slot
+            for slot in slots
+            if (not self.hosts or slot.host in self.hosts) and (not self.models or short_model(slot) in self.models)
+        )
+
+    def matches(self, booking: Booking) -> bool:
+        """Whether it is drawn in full."""
+        if self.persons and booking.owner not in self.persons:
+            return False
+        words = self.text.casefold().split()
+        hay = f"{booking.title} {booking.purpose} {booking.owner}".casefold()
+        return all(word in hay for word in words)

@@ -1,0 +1,174 @@
+"""The bar above the calendar: which days, what of them, how many GPUs are free now, and how to book."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from PySide6.QtCore import QSize, Qt, Signal
+from PySide6.QtGui import QAction
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QMenu, QPushButton, QSizePolicy, QToolButton, QWidget
+
+from torchyard_core.booking.model import Booking, Slot
+from torchyard_gui.bookings.actions import BookingActions
+from torchyard_gui.bookings.filters import Filter
+from torchyard_gui.bookings.lanes import short_model
+from torchyard_gui.bridge.bookings_model import Seen
+from torchyard_gui.theme.icons import icon
+from torchyard_gui.widgets import ElidedLabel, SearchField, Segmented, label
+
+
+class TopBar(QFrame):
+    """`filter_changed` with what is to be seen."""
+
+    filter_changed = Signal(object)
+
+    def __init__(self, acts: BookingActions, parent: QWidget | None = None):
+        super().__init__(parent)
+        self.setProperty("bar", True)
+        self.filter = Filter()
+        self.title = ElidedLabel()
+        self.title.setProperty("role", "title")
+        self.title.setMinimumWidth(150)
+        self.views = Segmented(
+            [
+                ("day", self.tr("Day")),
+                ("week", self.tr("Week")),
+                ("month", self.tr("Month")),
+                ("agenda", self.tr("Agenda")),
+            ]
+        )
+        self.views.set_value("week")
+        self.views.setAccessibleName(self.tr("View"))
+        self.views.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
+        self.search_field = SearchField(self.tr("Find …"))
+        self.search_field.setMinimumWidth(92)
+        self.search_field.setMaximumWidth(150)
+        self.free = label(role="strong")
+        self.free.setAccessibleName(self.tr("Free now"))
+        self.filter_button = QPushButton(icon("filter"), self.tr("All"))
+        self.filter_button.setToolTip(self.tr("Show some hosts, GPU models or people only"))
+        self.filter_menu = QMenu(self)
+        self.filter_button.setMenu(self.filter_menu)
+        self.filter_menu.triggered.connect(self._chosen)
+        self.more = _more(acts, self)
+        across = QHBoxLayout(self)
+        across.setContentsMargins(16, 0, 12, 0)
+        across.setSpacing(10)
+        across.addWidget(self.title, 3)
+        across.addLayout(self._steps(acts))
+        across.addWidget(self.views)
+        across.addWidget(self.filter_button)
+        across.addWidget(self.search_field, 1)
+        across.addWidget(self.free)
+        across.addStretch(1)
+        self.find_button = _button(acts.find, "search", "text")
+        self.book_button = _button(acts.book, "plus", "on_accent")
+        self.book_button.setProperty("primary", True)
+        for widget in (self.find_button, self.book_button, self.more):
+            across.addWidget(widget)
+        self.search_field.textChanged.connect(self._search)
+
+    def say_free(self, free: int, all_: int, *, is_known: bool) -> None:
+        """`Free now: 4 of 24 GPUs`; a question mark while the calendar is away."""
+        if not all_:
+            self.free.setText("")
+            return
+        text = self.tr("Free now: {free} of {all} GPUs").format(free=free if is_known else "?", all=all_)
+        self.free.setText(text)
+        self.free.setToolTip(self.tr("Booked by nobody, and used by nobody. Somebody may use what nobody has booked."))
+
+    def offer(self, seen: Seen) -> None:
+        """What there is to choose from."""
+        self.filter_menu.clear()
+        self._offer(self.tr("Hosts"), "hosts", sorted({slot.host for slot in seen.slots}))
+        self._offer(self.tr("GPU models"), "models", _models(seen.slots))
+        self._offer(self.tr("People"), "persons", _persons(seen.bookings, seen.person))
+        self.filter_menu.addSeparator()
+        everything = self.filter_menu.addAction(self.tr("Show all"))
+        everything.setData(("", ""))
+        everything.setEnabled(not self.filter.is_empty)
+
+    def _offer(self, title: str, kind: str, values: Sequence[str]) -> None:
+        chosen: frozenset[str] = getattr(self.filter, kind)
+        if len(values) < 2 and not chosen:
+            return
+        menu = self.filter_menu if kind != "hosts" or len(values) <= 12 else self.filter_menu.addMenu(title)
+        if menu is self.filter_menu:
+            menu.addSection(title)
+        for value in values:
+            action = menu.addAction(value)
+            action.setCheckable(True)
+            action.setChecked(value in chosen)
+            action.setData((kind, value))
+
+    def _chosen(self, action: QAction) -> None:
+        kind, value = action.data()
+        if not kind:
+            self._take(Filter(text=self.filter.text))
+            return
+        chosen: frozenset[str] = getattr(self.filter, kind)
+        chosen = chosen | {value} if action.isChecked() else chosen - {value}
+        self._take(Filter(**{**self.filter.__dict__, kind: chosen}))
+
+    def _search(self, text: str) -> None:
+        self._take(Filter(**{**self.filter.__dict__, "text": text}))
+
+    def _take(self, chosen: Filter) -> None:
+        self.filter = chosen
+        names = [*sorted(chosen.hosts), *sorted(chosen.models), *sorted(chosen.persons)]
+        text = self.tr("All") if not names else names[0] if len(names) == 1 else f"{names[0]} +{len(names) - 1}"
+        self.filter_button.setText(text if len(text) <= 18 else f"{text[:17]}…")
+        self.filter_changed.emit(chosen)
+
+    def _steps(self, acts: BookingActions) -> QHBoxLayout:
+        row = QHBoxLayout()
+        row.setSpacing(2)
+        for action in (acts.earlier, acts.today, acts.later):
+            if action is acts.today:
+                today = QPushButton(action.text())
+                today.setToolTip(action.toolTip())
+                today.clicked.connect(action.trigger)
+                row.addWidget(today)
+                continue
+            button = QToolButton()
+            button.setIcon(action.icon())
+            button.setToolTip(action.toolTip())
+            button.setAccessibleName(action.text())
+            button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
+            button.setIconSize(QSize(16, 16))
+            button.clicked.connect(action.trigger)
+            row.addWidget(button)
+        return row
+
+
+def _more(acts: BookingActions, parent: QWidget) -> QToolButton:
+    button = QToolButton(parent)
+    button.setIcon(icon("more"))
+    button.setToolTip(TopBar.tr("Waitlist, usage, calendar files, rules"))
+    button.setAccessibleName(TopBar.tr("More"))
+    button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
+    button.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
+    menu = QMenu(button)
+    menu.addActions([acts.waitlist, acts.usage])
+    menu.addSeparator()
+    menu.addActions([acts.export, acts.import_])
+    menu.addSeparator()
+    menu.addActions([acts.rules, acts.fold])
+    button.setMenu(menu)
+    return button
+
+
+def _button(action: QAction, icon_name: str, color: str) -> QPushButton:
+    button = QPushButton(icon(icon_name, color), action.iconText())
+    button.setToolTip(action.toolTip())
+    button.clicked.connect(action.trigger)
+    action.enabledChanged.connect(button.setEnabled)
+    return button
+
+
+def _models(slots: Sequence[Slot]) -> list[str]:
+    return sorted({short_model(slot) for slot in slots if not slot.is_cpu})
+
+
+def _persons(bookings: Sequence[Booking], me: str) -> list[str]:
+    return sorted({booking.owner for booking in bookings}, key=lambda name: (name != me, name))

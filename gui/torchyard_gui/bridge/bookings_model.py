@@ -1,0 +1,293 @@
+"""The bookings as the window knows them: what was last seen of the calendar, and what is done to it.
+
+Everything that asks a database runs on threads (`bridge/jobs`), its libraries are imported there too. All else here is
+used on the GUI thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from PySide6.QtCore import QObject, QTimer, Signal
+
+from torchyard_core.background import in_background
+from torchyard_core.booking.model import Booking, IdleEvidence, Slot, Use
+from torchyard_core.booking.rules import Rules
+from torchyard_core.booking.waitlist import Waiting
+from torchyard_core.booking.zones import local_zone
+from torchyard_core.errors import TorchyardError
+from torchyard_core.home import Home
+from torchyard_gui.bridge.fleet_model import FleetModel
+from torchyard_gui.bridge.jobs import Job, Jobs
+
+if TYPE_CHECKING:
+    from torchyard_core.booking.offline import Calendar
+    from torchyard_core.booking.store import BookingStore, Watch
+
+Result = TypeVar("Result")
+Opener = Callable[[], "tuple[Calendar, str]"]
+"""Makes the way to the calendar, and says the zone of times that are written."""
+
+SOON_MS = 120
+"""Changes come in bursts: a series of fifty bookings is one."""
+RETRY_MS = 4000
+"""How often a calendar that is away is asked again."""
+IN_USE_FOR = timedelta(minutes=3)
+"""A record of use that ended no longer ago is one of now."""
+SETTLE_EVERY = timedelta(minutes=1)
+"""How often what agents saw idle is freed, and the waitlist served."""
+BEFORE_NOW, AFTER_NOW = timedelta(days=1), timedelta(days=1)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The calendar as it was last seen. `is_live` False: it is away, and this is of `as_of`; `why` says more."""
+
+    bookings: tuple[Booking, ...] = ()
+    slots: tuple[Slot, ...] = ()
+    as_of: datetime | None = None
+    is_live: bool = False
+    why: str = ""
+    rules: Rules = field(default_factory=Rules)
+    uses: tuple[Use, ...] = ()
+    idle: tuple[IdleEvidence, ...] = ()
+    waiting: tuple[Waiting, ...] = ()
+    person: str = ""
+    is_admin: bool = False
+    is_private: bool = True
+    zone: str = "UTC"
+    place: str = ""
+
+
+class BookingsModel(QObject):
+    """One person's calendar. `show` says of which days; changes by others arrive by themselves."""
+
+    changed = Signal()
+    """`seen` is another."""
+    settled = Signal(int, int)
+    """So many bookings were freed as idle, and so many made for who waited, by this desktop."""
+
+    def __init__(
+        self,
+        home: Home,
+        fleet: FleetModel,
+        parent: QObject | None = None,
+        *,
+        opener: Opener | None = None,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ):
+        super().__init__(parent)
+        self.fleet = fleet
+        self.jobs = Jobs(self)
+        self.seen = Seen(zone=local_zone())
+        self.has_loaded = False
+        self.clock = clock
+        self._open = opener or (lambda: _opened(home))
+        self._lock = threading.Lock()
+        self._calendar: Calendar | None = None
+        self._zone = "UTC"
+        self._watch: Watch | None = None
+        self._closed = False
+        self._range: tuple[datetime, datetime] | None = None
+        self._loading: Job | None = None
+        self._again = False
+        self._remembered: tuple[Slot, ...] = ()
+        self._settled_at: datetime | None = None
+        self._soon = QTimer(self)
+        self._soon.setSingleShot(True)
+        self._soon.setInterval(SOON_MS)
+        self._soon.timeout.connect(self.reload)
+        self._retry = QTimer(self)
+        self._retry.setSingleShot(True)
+        self._retry.setInterval(RETRY_MS)
+        self._retry.timeout.connect(self.reload)
+        fleet.host_changed.connect(self._fleet_changed)
+        fleet.hosts_changed.connect(self._fleet_changed)
+
+    # -- what is known
+
+    @property
+    def now(self) -> datetime:
+        return self.clock().replace(microsecond=0)
+
+    @property
+    def in_use(self) -> frozenset[str]:
+        """GPUs that somebody is on now, by what hosts tell this desktop and what agents recorded."""
+        now = self.now
+        found = {use.gpu for use in self.seen.uses if use.start <= now <= use.end + IN_USE_FOR}
+        for status in self.fleet.hosts:
+            if status.sample is not None:
+                by_index = {gpu.index: gpu.uuid for gpu in status.facts.gpus}
+                found |= {by_index[gpu.index] for gpu in status.gpus if gpu.users and gpu.index in by_index}
+        return frozenset(found)
+
+    def booking(self, booking_id: str) -> Booking | None:
+        return next((one for one in self.seen.bookings if one.id == booking_id), None)
+
+    # -- looking
+
+    def show(self, since: datetime, until: datetime) -> None:
+        """Which days are looked at; they arrive with `changed`."""
+        if self._range != (since, until):
+            self._range = since, until
+            self.reload()
+
+    def reload(self) -> None:
+        """Looks again, once what is under way has come."""
+        if self._closed or self._range is None:
+            return
+        if self._loading is not None and not self._loading.is_finished:
+            self._again = True
+            return
+        self._again = False
+        since, until = self._range
+        now = self.now
+        facts = self.fleet.facts()
+        remembered = self._remembered
+        settle = self._settled_at is None or now - self._settled_at >= SETTLE_EVERY
+
+        def look() -> tuple[Seen, tuple[Slot, ...], tuple[int, int] | None]:
+            return self._look(min(since, now - BEFORE_NOW), max(until, now + AFTER_NOW), facts, remembered, settle)
+
+        self._loading = self.jobs.run(look, self._arrived, self._failed)
+
+    def _look(
+        self, since: datetime, until: datetime, facts: Sequence[Any], remembered: tuple[Slot, ...], settle: bool
+    ) -> tuple[Seen, tuple[Slot, ...], tuple[int, int] | None]:
+        """On a thread."""
+        from torchyard_core.booking.catalogue import slots_of
+        from torchyard_core.booking.refusals import StoreAway
+
+        calendar = self._calendar_now()
+        try:
+            store = calendar.store()
+        except StoreAway:
+            view = calendar.view(since, until)
+            away = replace(self.seen, bookings=view.bookings, slots=view.slots, as_of=view.as_of, is_live=False)
+            return replace(away, why=view.why, zone=self._zone), remembered, None
+        found = slots_of(facts, is_private=store.is_private)
+        if found and found != remembered:
+            store.remember_slots(found)
+        settled = (len(store.apply_idle()), len(store.serve_waiting())) if settle else None
+        view = calendar.view(since, until)
+        if not view.is_live:
+            return replace(self.seen, is_live=False, why=view.why, as_of=view.as_of), remembered, None
+        self._watch_once(store)
+        seen = Seen(
+            bookings=view.bookings,
+            slots=view.slots,
+            as_of=view.as_of,
+            is_live=True,
+            rules=store.rules(),
+            uses=store.uses(since, until),
+            idle=store.idle_evidence(),
+            waiting=store.waiting(),
+            person=store.person,
+            is_admin=store.is_admin,
+            is_private=store.is_private,
+            zone=self._zone,
+            place=store.place,
+        )
+        return seen, found, settled
+
+    def _calendar_now(self) -> Calendar:
+        with self._lock:
+            if self._calendar is None:
+                self._calendar, self._zone = self._open()
+            return self._calendar
+
+    def _watch_once(self, store: BookingStore) -> None:
+        with self._lock:
+            if self._watch is None and not self._closed:
+                self._watch = store.watch(lambda what: self.jobs.tell(self._soon.start))
+
+    def _arrived(self, found: tuple[Seen, tuple[Slot, ...], tuple[int, int] | None]) -> None:
+        self.seen, self._remembered, settled = found
+        self.has_loaded = True
+        if settled is not None:
+            self._settled_at = self.now
+        if self.seen.is_live:
+            self._retry.stop()
+        else:
+            self._retry.start()
+        self.changed.emit()
+        if settled is not None and any(settled):
+            self.settled.emit(*settled)
+        if self._again:
+            self.reload()
+
+    def _failed(self, error: TorchyardError) -> None:
+        """Settings that cannot be read, a database that is too new, a role without rights: nothing can be booked."""
+        self.seen = replace(self.seen, is_live=False, why=error.sentence())
+        self.has_loaded = True
+        self._retry.start()
+        self.changed.emit()
+
+    def _fleet_changed(self, name: str = "") -> None:
+        if self._range is not None and not self._closed:
+            self._soon.start()
+
+    # -- doing
+
+    def ask(
+        self,
+        question: Callable[[BookingStore], Result],
+        done: Callable[[Result], None],
+        failed: Callable[[TorchyardError], None],
+        owner: QObject | None = None,
+    ) -> Job:
+        """Asks the store something on a thread. Writes nothing, and looks at nothing again."""
+        return self.jobs.run(lambda: question(self._calendar_now().store()), done, failed, owner=owner)
+
+    def act(
+        self,
+        deed: Callable[[BookingStore], Result],
+        done: Callable[[Result], None] | None = None,
+        failed: Callable[[TorchyardError], None] | None = None,
+        owner: QObject | None = None,
+    ) -> Job:
+        """Does something in the store on a thread, and looks again at once. Where the database is away, `failed` says
+        so and nothing was booked."""
+
+        def did(result: Result) -> None:
+            self.reload()
+            if done is not None:
+                done(result)
+
+        def refused(error: TorchyardError) -> None:
+            self.reload()  # what was refused is shown as it is, not as it was thought to be
+            if failed is not None:
+                failed(error)
+
+        return self.jobs.run(lambda: deed(self._calendar_now().store()), did, refused, owner=owner)
+
+    def close(self) -> None:
+        """Lets go of the database without waiting for it."""
+        self._closed = True
+        self._soon.stop()
+        self._retry.stop()
+        self.jobs.close()
+        with self._lock:
+            watch, calendar = self._watch, self._calendar
+            self._watch = None
+
+        def let_go() -> None:
+            if watch is not None:
+                watch.close()
+            if calendar is not None:
+                calendar.close()
+
+        in_background(let_go)
+
+
+def _opened(home: Home) -> tuple[Calendar, str]:
+    """The calendar that the settings name. On a thread."""
+    from torchyard_core.booking.opening import calendar_of, zone_for
+    from torchyard_core.user_settings import read_user_settings
+
+    chosen = read_user_settings(home.settings_file)
+    return calendar_of(home, chosen), zone_for(chosen)

@@ -1,0 +1,285 @@
+"""The daemon's part in bookings: snapshots kept, GPUs looked at, and done about it what the calendar says."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.agent.enforcement.calendars import HOUR, A, B, booking, enforcement, login, snapshot
+from tests.agent.fake_nvml import FakeGpu, build_fake_nvml, write_gpus
+from torchyard_agent.daemon import audit
+from torchyard_agent.daemon.bookings import Bookings, Pace, next_look
+from torchyard_agent.daemon.runs import Runs
+from torchyard_agent.daemon.streams import Telemetry
+from torchyard_agent.protocol.calendar import Calendar, parse, rfc3339
+from torchyard_agent.protocol.jsonrpc import RpcError
+from torchyard_agent.telemetry.processes import user_name
+
+AGENT = Path(audit.__file__).parents[2]
+NODE = "gpu-a"
+ME = user_name(os.getuid())
+
+_DAEMON = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+from torchyard_agent import rpc
+from torchyard_agent.daemon.server import serve_until_retired
+listener = rpc.bind("\\0" + sys.argv[3])
+hello = {"node": "gpu-a", "sha256": "0" * 64, "version": "1", "protocol": 1}
+print("ready", flush=True)
+serve_until_retired(sys.argv[2], hello, listener, [])
+"""
+
+
+class Daemon:
+    """A daemon as a process, with the fake NVML, that looks many times a second."""
+
+    def __init__(self, folder: Path):
+        self.agent_dir = folder / "agent"
+        self.host_dir = self.agent_dir / "hosts" / NODE
+        self.host_dir.mkdir(parents=True, exist_ok=True)
+        self.gpus_file = folder / "gpus"
+        self._name = f"torchyard-test-{os.urandom(6).hex()}"
+        nvml = build_fake_nvml(folder / "nvml")
+        self.gpus()
+        quick = {"TORCHYARD_BOOKINGS_ENFORCE_S": "0.05", "TORCHYARD_BOOKINGS_EVIDENCE_S": "0.05"}
+        self._environment = {
+            **os.environ,
+            **quick,
+            "HOME": str(folder),
+            "LD_LIBRARY_PATH": str(nvml),
+            "FAKE_NVML_FILE": str(self.gpus_file),
+        }
+        self.process = self._start()
+
+    def _start(self) -> subprocess.Popen[str]:
+        log = (self.host_dir / "daemon.log").open("a")
+        with log:
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", _DAEMON, str(AGENT), str(self.agent_dir), self._name],
+                env=self._environment,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n", (self.host_dir / "daemon.log").read_text()
+        return process
+
+    def restart(self) -> None:
+        self.close()
+        self.process = self._start()
+
+    def gpus(self, *on_a: int, utilisation: int = 0) -> None:
+        """These processes are on the first of two GPUs."""
+        used = [(pid, 1000) for pid in on_a]
+        write_gpus(self.gpus_file, [FakeGpu(A, compute=used, utilisation=utilisation), FakeGpu(B, utilisation=0)])
+
+    def call(self, method: str, **params: Any) -> Any:
+        async def ask() -> Any:
+            from torchyard_agent import rpc
+
+            connection = await rpc.connect(f"\0{self._name}")
+            try:
+                return await connection.call(method, params)
+            finally:
+                connection.close()
+
+        return asyncio.run(ask())
+
+    def hand(self, *bookings: dict[str, Any], **changes: Any) -> dict[str, Any]:
+        told = snapshot(*bookings, **{"taken": time.time(), **changes})
+        answer: dict[str, Any] = self.call("bookings.snapshot", snapshot=told, host="gpu-a", by="kim@laptop")
+        return answer
+
+    def acts(self) -> list[dict[str, Any]]:
+        return [act for act in audit.read(str(self.agent_dir), NODE) if act["what"] == "enforcement"]
+
+    def whats(self) -> list[str]:
+        return [act["act"] for act in self.acts()]
+
+    def close(self) -> None:
+        self.process.terminate()
+        self.process.wait(10)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Daemon]:
+    one = Daemon(tmp_path)
+    yield one
+    one.close()
+    assert "Traceback" not in (one.host_dir / "daemon.log").read_text()
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        yield process
+        process.kill()
+
+
+def until(condition: Callable[[], Any], within_s: float = 10.0) -> Any:
+    deadline = time.monotonic() + within_s
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "it did not come true"
+        time.sleep(0.02)
+    return value
+
+
+def lees(**changes: Any) -> dict[str, Any]:
+    """Lee has booked the first GPU, now."""
+    return booking("lee", time.time() - 60, time.time() + HOUR, A, **changes)
+
+
+def test_the_newest_snapshot_stays_readable_by_its_user_alone(daemon: Daemon) -> None:
+    now = time.time()
+    assert daemon.hand(lees(), taken=now - 100)["kept"]
+    assert daemon.hand(taken=now - 50) == {"kept": True, "taken": rfc3339(now - 50)}
+    assert daemon.hand(lees(), taken=now - 80) == {"kept": False, "taken": rfc3339(now - 50)}
+    file = daemon.host_dir / "bookings.json"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert json.loads(file.read_text())["snapshot"]["bookings"] == []
+    daemon.restart()
+    assert daemon.call("bookings.status")["taken"] == rfc3339(now - 50)
+    assert daemon.call("host.facts", python=None)["bookings"]["taken"] == rfc3339(now - 50)
+
+
+def test_what_is_no_snapshot_or_comes_from_the_future_changes_nothing(daemon: Daemon) -> None:
+    taken = daemon.hand()["taken"]
+    for told, code in (({"version": 1}, "bad_snapshot"), (snapshot(taken=time.time() + HOUR), "clock")):
+        with pytest.raises(RpcError) as refused:
+            daemon.call("bookings.snapshot", snapshot=told, host="gpu-a")
+        assert refused.value.code == code
+    assert daemon.call("bookings.status")["taken"] == taken
+
+
+def test_a_daemon_goes_on_without_what_it_cannot_read(daemon: Daemon) -> None:
+    for name in ("bookings.json", "evidence.json"):
+        (daemon.host_dir / name).write_text('{"host": 3, "idle": [{}]')
+    daemon.restart()
+    assert daemon.call("bookings.status")["taken"] is None
+    assert daemon.call("bookings.evidence") == {"host": NODE, "idle": [], "uses": []}
+
+
+def test_use_of_somebody_elses_booking_is_warned_about_and_then_ended(
+    daemon: Daemon, sleeper: subprocess.Popen[bytes]
+) -> None:
+    daemon.gpus(sleeper.pid)
+    daemon.hand(lees(), logins=[login(ME, "kim")], enforcement=[enforcement("stop", 0.5)])
+    assert sleeper.wait(10) == -signal.SIGTERM
+    until(lambda: "terminated" in daemon.whats())
+    assert daemon.whats() == ["observed", "warned", "terminated"]
+    last = daemon.acts()[-1]
+    assert (last["pid"], last["owner"], last["persons"], last["outcome"]) == (sleeper.pid, "lee", ["kim"], "sent")
+    assert last["dry_run"] is False
+    first, third = daemon.acts()[0], last
+    assert third["time"] > first["time"]
+
+
+def test_a_dry_run_says_what_would_have_been_done_and_does_nothing(
+    daemon: Daemon, sleeper: subprocess.Popen[bytes]
+) -> None:
+    daemon.gpus(sleeper.pid)
+    daemon.hand(lees(), logins=[login(ME, "kim")], enforcement=[enforcement("stop", 0.1, dry_run=True)])
+    until(lambda: "terminated" in daemon.whats())
+    assert {act["dry_run"] for act in daemon.acts()} == {True}
+    assert sleeper.poll() is None
+    told = daemon.call("bookings.status")
+    assert told["enforcement"] == {"level": "stop", "grace_s": 0.1, "dry_run": True}
+    assert told["findings"][0]["verdict"] == "others"
+    assert told["acts"][-1]["act"] == "terminated"
+    assert told["capabilities"]["acts_on"] == ("all" if os.getuid() == 0 else "own")
+
+
+def test_a_lower_level_and_ones_own_booking_leave_processes_alone(
+    daemon: Daemon, sleeper: subprocess.Popen[bytes]
+) -> None:
+    daemon.gpus(sleeper.pid)
+    daemon.hand(lees(), logins=[login(ME, "kim")], enforcement=[enforcement("warn", 0.0)])
+    until(lambda: daemon.whats() == ["observed", "warned"])
+    daemon.hand(lees(), logins=[login(ME, "kim", "lee")], enforcement=[enforcement("stop", 0.0)])
+    until(lambda: [one["verdict"] for one in daemon.call("bookings.status")["findings"]] == ["own"])
+    time.sleep(0.3)
+    assert sleeper.poll() is None
+    assert daemon.whats() == ["observed", "warned"]
+
+
+def test_nothing_is_done_by_a_calendar_that_is_too_old(daemon: Daemon, sleeper: subprocess.Popen[bytes]) -> None:
+    daemon.gpus(sleeper.pid)
+    stop = {"logins": [login(ME, "kim")], "enforcement": [enforcement("stop", 0.0)]}
+    daemon.hand(lees(), taken=time.time() - 2, fresh_s=1, **stop)
+    until(lambda: daemon.call("bookings.evidence")["uses"])
+    assert daemon.acts() == []
+    assert sleeper.poll() is None
+    assert daemon.call("bookings.status")["fresh"] is False
+
+
+def test_idle_bookings_and_use_are_noted_while_no_desktop_is_there(
+    daemon: Daemon, sleeper: subprocess.Popen[bytes]
+) -> None:
+    daemon.gpus(sleeper.pid)
+    mine = booking("kim", time.time() - 60, time.time() + HOUR, B)
+    daemon.hand(lees(), mine)
+    time.sleep(1.2)
+    told = daemon.call("bookings.evidence")
+    idle = {one["booking"]: one for one in told["idle"]}
+    assert idle["of-kim"]["seen"] > idle["of-kim"]["since"]
+    assert idle["of-lee"]["seen"] == idle["of-lee"]["since"]
+    (use,) = told["uses"]
+    assert (use["gpu"], use["user"]) == (A, ME)
+    assert use["end"] > use["start"]
+    daemon.restart()
+    kept = {one["booking"]: one for one in daemon.call("bookings.evidence")["idle"]}
+    assert kept["of-kim"]["since"] >= idle["of-kim"]["since"]
+    assert daemon.call("bookings.evidence", since=rfc3339(time.time() + 60))["idle"] == []
+
+
+def test_gpus_that_a_run_holds_are_never_idle(daemon: Daemon) -> None:
+    import socket
+
+    with socket.socket(socket.AF_UNIX) as lock:
+        lock.bind(f"\0torchyard/gpu/{A}")
+        daemon.hand(lees())
+        until(lambda: daemon.call("bookings.evidence")["idle"])
+        time.sleep(1.1)
+        (idle,) = daemon.call("bookings.evidence")["idle"]
+        assert idle["since"] == idle["seen"]
+
+
+def known(*bookings: dict[str, Any]) -> Calendar:
+    return parse(snapshot(*bookings, taken=1000.0))
+
+
+def test_a_host_is_looked_at_only_while_that_is_of_use() -> None:
+    pace = Pace()
+    assert next_look(known(), None, False, 1000.0, pace) is None
+    later = known(booking("lee", 5000.0, 9000.0, A))
+    assert next_look(later, None, False, 1000.0, pace) == 4000.0
+    assert next_look(later, {B}, False, 6000.0, pace) is None
+    assert next_look(later, {A}, False, 6000.0, pace) == 60.0
+    assert next_look(later, {A}, False, 9000.0, pace) is None
+    assert next_look(later, {A}, True, 1000.0, pace) == 10.0
+
+
+def test_nothing_is_begun_before_the_loop_runs() -> None:
+    nothing: Any = None
+    runs: Runs = nothing
+    telemetry: Telemetry = nothing
+    assert set(Bookings("", "", runs, telemetry).table()) == {
+        "bookings.snapshot",
+        "bookings.status",
+        "bookings.evidence",
+    }

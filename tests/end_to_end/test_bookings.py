@@ -1,0 +1,187 @@
+"""Two persons with a desktop each, one fleet, one calendar: launches obey it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.agent.fake_nvml import FakeGpu, build_fake_nvml, write_gpus
+from tests.core.cli.commands import answer, torchyard
+from tests.lab import Desktop, Lab, LabHost
+from torchyard_core.booking.store import BookingStore, open_store
+
+pytestmark = pytest.mark.lab
+
+HOSTS = ("gpu-a", "gpu-b")
+
+
+def with_gpus(host: LabHost, count: int = 2) -> None:
+    """Gives a host GPUs: a driver's library of our own."""
+    build_fake_nvml(host.home / "nvml")
+    gpus = [FakeGpu(f"GPU-{host.name}-{number}", memory_used_mb=0, utilisation=0) for number in range(count)]
+    write_gpus(host.home / "nvml" / "values.txt", gpus)
+    host.set_ssh_environment({"LD_LIBRARY_PATH": "/root/nvml", "FAKE_NVML_FILE": "/root/nvml/values.txt"})
+
+
+@pytest.fixture(scope="module")
+def fleet(module_lab: Callable[..., Lab]) -> Lab:
+    made = module_lab(2)
+    for host in made.hosts:
+        with_gpus(host)
+    return made
+
+
+@pytest.fixture
+def calendar(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'team.sqlite3'}"
+
+
+@pytest.fixture
+def kim_and_lee(fleet: Lab, make_desktop: Callable[..., Desktop], calendar: str) -> tuple[Desktop, Desktop]:
+    desktops = []
+    for person in ("kim", "lee"):
+        desktop = make_desktop(fleet, python=None)
+        (desktop.home / "settings.yaml").write_text(f"bookings_url: {calendar}\nperson: {person}\n")
+        desktops.append(desktop)
+    torchyard(desktops[0], "hosts", "check", code=1)  # no torch there, which is no matter here
+    return desktops[0], desktops[1]
+
+
+@pytest.fixture
+def store(calendar: str) -> Iterator[BookingStore]:
+    opened = open_store(calendar, "the test")
+    yield opened
+    opened.close()
+
+
+def topology(folder: Path, *, hosts: tuple[str, ...] = ("gpu-a",), gpus: int = 1, says: str = "print('done')") -> Path:
+    """A worker on each host, which takes `gpus` GPUs and runs `says`."""
+    folder.mkdir(exist_ok=True)
+    (folder / "work.py").write_text(f"import os, time\n{says}\n")
+    pools = "".join(
+        f"  - {{name: on-{host}, role: worker, replicas: 1, gpus: {gpus}, hosts: [{host}]}}\n" for host in hosts
+    )
+    file = folder / "work.yaml"
+    file.write_text(
+        f"version: 1\nname: work\npools:\n{pools}"
+        "program: {launcher: command, command: [python3, work.py], stop_grace_s: 1}\n"
+    )
+    return file
+
+
+def events(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_a_launch_on_gpus_that_somebody_else_has_booked_is_refused_and_names_owner_and_end(
+    kim_and_lee: tuple[Desktop, Desktop], tmp_path: Path, fleet: Lab
+) -> None:
+    kim, lee = kim_and_lee
+    booked = answer(kim, "book", "gpu-a:*", "--to", "+3h", "--title", "digits", "--zone", "Europe/Berlin")
+
+    refused = torchyard(lee, "run", topology(tmp_path / "run"), code=1).stderr
+
+    assert "is booked by kim ('digits')" in refused
+    assert "--book" in refused
+    assert " --at " in refused
+    assert list((fleet["gpu-a"].home).glob(".torchyard/hosts/*/runs/*")) == []  # nothing was sent, nothing begun
+    # The owner's own run takes exactly the booked GPUs, and the booking stays the owner's.
+    done = events(torchyard(kim, "run", topology(tmp_path / "run", gpus=2), "--json").stdout)
+    assert done[-1]["state"] == "succeeded"
+    (line,) = [event["message"] for event in done if event["event"] == "check" and event["name"] == "booking"]
+    assert "gpu-a:0-1: in your booking 'digits'" in line
+    assert [one["id"] for one in answer(kim, "bookings", "list", "--mine")] == [booked["id"]]
+    torchyard(kim, "bookings", "release", booked["id"])
+    torchyard(lee, "run", topology(tmp_path / "run"))
+
+
+def test_a_run_goes_to_gpus_that_nobody_has_booked(kim_and_lee: tuple[Desktop, Desktop], tmp_path: Path) -> None:
+    kim, lee = kim_and_lee
+    torchyard(kim, "book", "gpu-a:0", "--to", "+3h")
+    says = "print('on', os.environ['CUDA_VISIBLE_DEVICES'])"
+    shown = torchyard(lee, "run", topology(tmp_path / "run", says=says))
+    assert "on GPU-gpu-a-1" in shown.stdout
+
+
+def test_gpus_of_several_hosts_are_taken_only_with_a_booking_which_ends_with_the_run(
+    kim_and_lee: tuple[Desktop, Desktop], tmp_path: Path, store: BookingStore
+) -> None:
+    kim, _ = kim_and_lee
+    file = topology(tmp_path / "run", hosts=HOSTS)
+
+    refused = torchyard(kim, "run", file, code=1).stderr
+    assert "only with a booking" in refused
+    assert "--book 8h" in refused
+    assert store.count() == 0
+
+    torchyard(kim, "run", file, "--book", "4h")
+    now = datetime.now(UTC)
+    (booking,) = store.bookings(now - timedelta(hours=1), now + timedelta(hours=1))
+    assert (booking.owner, booking.state, len(booking.gpus)) == ("kim", "released", 2)
+    assert booking.run_id is not None
+    assert booking.until <= now
+
+    torchyard(kim, "run", file, "-y")  # a yes answers "Book them until …?"
+    assert store.count() == 2
+
+
+def test_after_a_failure_the_gpus_are_kept_for_half_an_hour(
+    kim_and_lee: tuple[Desktop, Desktop], tmp_path: Path, store: BookingStore
+) -> None:
+    kim, _ = kim_and_lee
+    file = topology(tmp_path / "run", says="raise SystemExit(3)")
+    torchyard(kim, "run", file, "--book", "4h", "--set", "program.max_restarts=0", code=1)
+    now = datetime.now(UTC)
+    (booking,) = store.bookings(now, now + timedelta(minutes=1), live=True)
+    assert timedelta(minutes=28) < booking.end - now < timedelta(minutes=31)
+    # Who tries again is given the same GPUs.
+    done = events(torchyard(kim, "run", topology(tmp_path / "run"), "--json").stdout)
+    assert any("in your booking" in event.get("message", "") for event in done)
+
+
+def test_a_launch_that_fails_gives_its_booking_back(
+    kim_and_lee: tuple[Desktop, Desktop], tmp_path: Path, store: BookingStore
+) -> None:
+    kim, _ = kim_and_lee
+    file = topology(tmp_path / "run")
+    file.write_text(file.read_text().replace("stop_grace_s: 1", "stop_grace_s: 1, workdir: nowhere"))
+    torchyard(kim, "run", file, "--book", "4h", code=1)
+    now = datetime.now(UTC)
+    assert store.bookings(now, now + timedelta(hours=4), live=True) == ()
+
+
+def test_a_run_starts_by_itself_when_its_time_has_come_with_no_desktop_there(
+    kim_and_lee: tuple[Desktop, Desktop], tmp_path: Path, store: BookingStore
+) -> None:
+    kim, lee = kim_and_lee
+    file = topology(tmp_path / "run", hosts=HOSTS, gpus=2, says="time.sleep(60)")
+    at = (datetime.now(UTC) + timedelta(seconds=6)).isoformat(timespec="seconds")
+    run_id = torchyard(kim, "run", file, "--at", at, "--book", "1h", "--detach").stdout.strip()
+    assert answer(kim, "runs", "show", run_id)["state"] == "waiting"
+    assert "are booked by kim" in torchyard(lee, "run", file, "--book", "1h", code=1).stderr
+
+    deadline = time.monotonic() + 20
+    while (state := answer(lee, "runs", "show", run_id)["state"]) != "running":
+        assert time.monotonic() < deadline, state
+        time.sleep(0.5)
+
+    torchyard(kim, "runs", "stop", run_id)
+    assert store.bookings(datetime.now(UTC), datetime.now(UTC) + timedelta(hours=1), live=True) == ()
+
+
+def test_status_says_what_is_free_and_who_has_booked_what(kim_and_lee: tuple[Desktop, Desktop]) -> None:
+    kim, lee = kim_and_lee
+    torchyard(kim, "book", "gpu-a:0", "--to", "+3h", "--title", "digits")
+    shown = torchyard(lee, "status").stdout
+    assert "Free now: 3 of 4 GPUs" in shown
+    (line,) = [line for line in shown.splitlines() if line.startswith("gpu-a") and "kim until" in line]
+    assert "digits" in line
+    hosts = {host["name"]: host["slots"] for host in answer(lee, "status")}
+    assert [slot["free"] for slot in hosts["gpu-a"]] == [False, True]
+    assert hosts["gpu-a"][0]["booked"]["owner"] == "kim"

@@ -1,0 +1,205 @@
+"""Two Unix users on a host whose GPU is booked: what a root agent does, what a member's, and what nobody does."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.agent.fake_nvml import FakeGpu, build_fake_nvml, write_gpus
+from tests.end_to_end.running import wait_until
+from tests.faults.runs import Team
+from tests.lab import Desktop, HostSpec, Lab, LabHost
+from torchyard_core.booking.agents import Exchanged, exchange_with_agents
+from torchyard_core.booking.model import Draft, Login, Slot
+from torchyard_core.booking.rules import Enforcement, Rules
+from torchyard_core.booking.store import BookingStore, open_store
+
+pytestmark = pytest.mark.lab
+
+UUID = "GPU-11111111-2222-3333-4444-555555555555"
+SLEEPER = "import os, signal, sys, time; print(os.getpid(), flush=True); time.sleep(600)"
+STUBBORN = "import os, signal, sys, time; signal.signal(15, signal.SIG_IGN); " + SLEEPER.partition("; ")[2]
+AT_A_TERMINAL = """
+import os, subprocess, sys
+master, slave = os.openpty()
+worker = subprocess.Popen(["sleep", "600"])
+print(worker.pid, flush=True)
+while True:
+    text = os.read(master, 4096).decode(errors="replace").strip()
+    if text:
+        print(text.replace("\\r", " ").replace("\\n", " "), flush=True)
+"""
+
+
+class Site:
+    """A host with one GPU, two users beside root, and the team's calendar."""
+
+    def __init__(self, there: Lab, desktop: Callable[..., Desktop], folder: Path):
+        self.host: LabHost = there["gpu-a"]
+        self._there = there
+        self._desktop = desktop
+        self._folder = folder
+        self._started: list[subprocess.Popen[str]] = []
+        self._teams: list[Team] = []
+        self.store: BookingStore = open_store(f"sqlite:///{folder / 'bookings.sqlite3'}", "kim")
+        self.store.remember_slots([Slot(UUID, "gpu-a", 0)])
+        self.store.set_logins([Login("gpu-*", "ann", "kim"), Login("gpu-*", "bob", "lee")])
+
+    def team(self, user: str) -> Team:
+        """Somebody who logs in as that user: the agent there is that user's."""
+        folder = self._folder / user
+        folder.mkdir()
+        made = Team(self._there, self._desktop(self._there, python=None, user=user), folder)
+        self._teams.append(made)
+        made.fleet.link("gpu-a")
+        return made
+
+    def run(self, user: str, program: str = SLEEPER) -> tuple[subprocess.Popen[str], int]:
+        """A program of a user there, and the PID that it has there."""
+        process = self.host.start(["python3", "-c", program], user)
+        self._started.append(process)
+        assert process.stdout is not None
+        return process, int(process.stdout.readline())
+
+    def on_gpu(self, *pids: int) -> None:
+        write_gpus(self.host.tmp / "nvml" / "gpus", [FakeGpu(UUID, compute=[(pid, 1000) for pid in pids])])
+
+    def booked_by(self, person: str) -> None:
+        now = self.store.now()
+        self.store.book(Draft("tune", (UUID,), now, now + timedelta(hours=1), "UTC", owner=person))
+
+    def exchange(self, team: Team, level: str, grace_s: float = 0.5, *, dry_run: bool = False) -> Exchanged:
+        self.store.set_rules(Rules(enforcement=(Enforcement("gpu-*", level, grace_s, dry_run),)))
+        done = exchange_with_agents(team.fleet, self.store)
+        assert done.problems == {}
+        assert done.hosts == ("gpu-a",)
+        return done
+
+    def acts(self, team: Team, pid: int) -> list[str]:
+        told = team.call("gpu-a", "audit.read")
+        return [act["act"] for act in told if act["what"] == "enforcement" and act["pid"] == pid]
+
+    def is_alive(self, pid: int) -> bool:
+        return any(process.pid == pid and "<defunct>" not in process.argv[0] for process in self.host.processes())
+
+    def close(self) -> None:
+        for team in self._teams:
+            team.close()
+        for process in self._started:
+            process.kill()
+            process.communicate()
+        self.store.close()
+
+
+@pytest.fixture
+def site(lab: Callable[..., Lab], make_desktop: Callable[..., Desktop], tmp_path: Path) -> Iterator[Site]:
+    inside = "/tmp/nvml"
+    environment = {
+        "LD_LIBRARY_PATH": inside,
+        "FAKE_NVML_FILE": f"{inside}/gpus",
+        "TORCHYARD_BOOKINGS_ENFORCE_S": "0.1",
+        "TORCHYARD_BOOKINGS_EVIDENCE_S": "0.1",
+    }
+    there = lab(hosts=[HostSpec("gpu-a", users=("ann", "bob"), ssh_environment=environment)])
+    build_fake_nvml(there["gpu-a"].tmp / "nvml")
+    made = Site(there, make_desktop, tmp_path)
+    made.on_gpu()
+    yield made
+    made.close()
+
+
+def test_a_root_agent_ends_what_uses_somebody_elses_booking_and_leaves_its_owner_alone(site: Site) -> None:
+    root = site.team("root")
+    _, anns = site.run("ann")
+    _, stubborn = site.run("ann", STUBBORN)
+    _, bobs = site.run("bob")
+    site.on_gpu(anns, stubborn, bobs)
+    site.booked_by("lee")
+
+    site.exchange(root, "observe")
+    wait_until(lambda: site.acts(root, anns) == ["observed"])
+    site.exchange(root, "stop", dry_run=True)
+    wait_until(lambda: site.acts(root, stubborn)[-1:] == ["terminated"])
+    assert all(map(site.is_alive, (anns, stubborn, bobs)))
+
+    site.exchange(root, "off")
+    wait_until(lambda: root.call("gpu-a", "bookings.status")["findings"] == [])
+    site.exchange(root, "stop")
+    wait_until(lambda: not site.is_alive(anns))
+    wait_until(lambda: not site.is_alive(stubborn), 30)
+    assert site.acts(root, stubborn)[-3:] == ["warned", "terminated", "killed"]
+    assert site.acts(root, bobs) == []
+    assert site.is_alive(bobs)
+
+    told = root.desktop.torchyard("hosts", "check", "gpu-a", "--json")
+    found = json.loads(told.stdout)
+    (check,) = found if isinstance(found, list) else found["hosts"]
+    assert check["bookings"]["capabilities"]["acts_on"] == "all"
+    assert check["bookings"]["enforcement"]["level"] == "stop"
+    assert [one["verdict"] for one in check["bookings"]["findings"] if one["pid"] == bobs] == ["own"]
+
+
+def test_a_members_agent_acts_on_that_members_processes_only(site: Site) -> None:
+    ann = site.team("ann")
+    _, anns = site.run("ann")
+    _, bobs = site.run("bob")
+    site.on_gpu(anns, bobs)
+    site.booked_by("max")
+    site.exchange(ann, "stop")
+    wait_until(lambda: not site.is_alive(anns))
+    wait_until(lambda: site.acts(ann, bobs) == ["observed"])
+    assert site.is_alive(bobs)
+    assert ann.call("gpu-a", "bookings.status")["capabilities"] == {"acts_on": "own", "root": False, "pidfd": True}
+
+
+def test_the_owner_is_told_at_their_terminal(site: Site) -> None:
+    root = site.team("root")
+    terminal, pid = site.run("ann", AT_A_TERMINAL)
+    site.on_gpu(pid)
+    site.booked_by("lee")
+    site.exchange(root, "warn")
+    assert terminal.stdout is not None
+    said = terminal.stdout.readline()
+    assert f"(PID {pid}) uses a GPU of gpu-a, booked by lee until" in said
+    assert "will be ended" not in said
+    assert site.is_alive(pid)
+
+
+def test_what_agents_saw_at_night_frees_a_booking_that_nobody_used(site: Site) -> None:
+    site.booked_by("kim")
+    root = site.team("root")
+    site.exchange(root, "off")
+    wait_until(lambda: root.call("gpu-a", "bookings.evidence")["idle"])
+    evidence: list[Any] = []
+
+    def is_idle() -> bool:
+        evidence[:] = root.call("gpu-a", "bookings.evidence")["idle"]
+        return bool(evidence[0]["seen"] > evidence[0]["since"])
+
+    wait_until(is_idle)
+    site.store.set_rules(Rules(idle_release_min=0.01))
+    (freed,) = exchange_with_agents(root.fleet, site.store).freed
+    assert (freed.owner, freed.is_live) == ("kim", False)
+    site.booked_by("lee")
+
+
+def test_use_is_told_with_whose_it_was(site: Site) -> None:
+    root = site.team("root")
+    _, bobs = site.run("bob")
+    site.on_gpu(bobs)
+    site.booked_by("lee")
+    site.exchange(root, "off")
+    now = site.store.now()
+
+    def uses() -> Any:
+        exchange_with_agents(root.fleet, site.store)
+        return site.store.uses(now - timedelta(hours=1), now + timedelta(hours=1))
+
+    wait_until(uses)
+    assert {(use.gpu, use.person, use.host) for use in uses()} == {(UUID, "lee", "gpu-a")}

@@ -1,0 +1,222 @@
+"""Starts programs that need torch by forking a process that has imported it: many of them in the time of one import.
+
+Run as a program it is that process: it takes orders on the socket that is its stdin, and answers each there.
+"""
+
+from __future__ import annotations
+
+import array
+import atexit
+import gc
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+HUGE = 1 << 20
+
+
+class Forked:
+    """A program of a nursery, to be used like a subprocess.Popen with stdout and stderr in one text."""
+
+    def __init__(self, nursery: Nursery, pid: int, output: int) -> None:
+        self.pid = pid
+        self.stdout = os.fdopen(output, encoding="utf-8", errors="replace")
+        self._nursery = nursery
+
+    @property
+    def returncode(self) -> int | None:
+        return self._nursery.ended.get(self.pid)
+
+    def poll(self) -> int | None:
+        """Its exit status, None while it runs."""
+        self._nursery.catch_up()
+        return self.returncode
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def communicate(self, timeout: float = 10.0) -> tuple[str, None]:
+        """What it still prints until it has ended. Raises subprocess.TimeoutExpired."""
+        found: list[str] = []
+        reading = threading.Thread(target=lambda: found.append(self.stdout.read()), daemon=True)
+        deadline = time.monotonic() + timeout
+        reading.start()
+        reading.join(timeout)
+        if reading.is_alive():
+            raise subprocess.TimeoutExpired(f"process {self.pid}", timeout)
+        self.wait(max(1.0, deadline - time.monotonic()))
+        return found[0], None
+
+    def wait(self, timeout: float = 10.0) -> int:
+        self._nursery.hear(lambda: self.pid in self._nursery.ended, timeout)
+        code = self.returncode
+        assert code is not None
+        return code
+
+    def send_signal(self, number: int) -> None:
+        if self.returncode is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def close(self) -> None:
+        """End it, if it has not ended."""
+        self.send_signal(signal.SIGKILL)
+        self.wait()
+        self.stdout.close()
+
+
+class Nursery:
+    """The process that is forked. One test at a time uses it."""
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.ended: dict[int, int] = {}
+        self._born: list[int] = []
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.roles.nursery"],
+                stdin=theirs,
+                env=environment,
+                cwd=Path(__file__).parents[2],
+            )
+
+    def start(self, *arguments: str | Path, environment: dict[str, str]) -> Forked:
+        """Run a script with this environment, and no other."""
+        reading, writing = os.pipe()
+        order = json.dumps({"arguments": [str(each) for each in arguments], "environment": environment}).encode()
+        self._socket.sendmsg([order], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [writing]))])
+        os.close(writing)
+        self.hear(lambda: bool(self._born), 60)
+        return Forked(self, self._born.pop(), reading)
+
+    def catch_up(self) -> None:
+        """Take what the process has said by now."""
+        while select.select([self._socket], [], [], 0)[0]:
+            self._take()
+
+    def _take(self) -> None:
+        said = json.loads(self._socket.recv(HUGE) or b"{}")
+        if "born" in said:
+            self._born.append(said["born"])
+        elif "ended" in said:
+            self.ended[said["ended"]] = said["code"]
+        else:
+            raise AssertionError("the nursery has ended")
+
+    def hear(self, enough: Callable[[], bool], timeout: float) -> None:
+        """Take what the process says until it is enough."""
+        deadline = time.monotonic() + timeout
+        while not enough():
+            self._socket.settimeout(max(0.01, deadline - time.monotonic()))
+            try:
+                self._take()
+            except TimeoutError:
+                raise subprocess.TimeoutExpired("a program of the nursery", timeout) from None
+
+    def close(self) -> None:
+        self._socket.close()
+        self._process.wait(timeout=30)
+
+
+def rear() -> list[str]:
+    """The process itself. Returns in each child, with its arguments."""
+    import torch
+
+    import torchyard_roles.exchange.process
+    import torchyard_roles.strategies  # noqa: F401
+
+    torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1).step()  # imports what optimizers need when used
+    gc.collect()
+    gc.freeze()  # so that no child's collector writes to pages that it shares with all others
+    orders = socket.socket(fileno=os.dup(0))
+    waking, woken = socket.socketpair()
+    woken.setblocking(False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(woken.fileno(), warn_on_full_buffer=False)
+    living: set[int] = set()
+    while True:
+        ready, _, _ = select.select([orders, waking], [], [])
+        if waking in ready:
+            waking.recv(4096)
+            _bury(orders, living)
+        if orders not in ready:
+            continue
+        text, rights, _, _ = orders.recvmsg(HUGE, socket.CMSG_SPACE(4))
+        if not text:
+            for child in living:
+                os.kill(child, signal.SIGKILL)
+            os._exit(0)
+        order = json.loads(text)
+        (output,) = array.array("i", rights[0][2])
+        pid = os.fork()
+        if not pid:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for each in (orders, waking, woken):
+                each.close()
+            return _become(order, output)
+        os.close(output)
+        living.add(pid)
+        orders.send(json.dumps({"born": pid}).encode())
+
+
+def _bury(orders: socket.socket, living: set[int]) -> None:
+    with suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                return
+            living.discard(pid)
+            orders.send(json.dumps({"ended": pid, "code": os.waitstatus_to_exitcode(status)}).encode())
+
+
+def _become(order: dict[str, Any], output: int) -> list[str]:
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for target, source in enumerate((nothing, output, output)):
+        os.dup2(source, target)
+    os.close(nothing)
+    os.close(output)
+    os.environ.clear()
+    os.environ.update(order["environment"])
+    return order["arguments"]
+
+
+def live(arguments: list[str]) -> int:
+    """`-c` and a text, or a script's path and its arguments; and all that Python does when it ends but for taking a
+    hundred megabytes of modules apart, which for a fork means to copy them first. The exit status."""
+    code = 0
+    try:
+        if arguments[0] == "-c":
+            sys.argv = ["-c", *arguments[2:]]
+            exec(compile(arguments[1], "<string>", "exec"), {"__name__": "__main__"})
+        else:
+            sys.argv = arguments
+            runpy.run_path(arguments[0], run_name="__main__")
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+    except BaseException as error:
+        code = 1
+        sys.last_value = error
+        sys.excepthook(type(error), error, error.__traceback__)
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return code
+
+
+if __name__ == "__main__":
+    os._exit(live(rear()))

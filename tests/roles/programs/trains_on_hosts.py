@@ -1,0 +1,67 @@
+"""Stands on a lab host and forks a replica of one strategy after the other, since importing torch costs seconds.
+
+Each line of its stdin is a JSON object: {"environment": {...}} for a replica. A trainer trains WARM_UP steps, says
+`ready`, takes as many further steps as the next line says, says `done`, and leaves after one line more.
+"""
+
+import json
+import os
+import sys
+import time
+
+import torch
+
+import torchyard_roles as ty
+import torchyard_roles.exchange.process
+import torchyard_roles.serving.process
+import torchyard_roles.strategies
+
+WARM_UP = 9
+"""A multiple of 4, and one: an exchange that is due every 4 steps has begun."""
+ELEMENTS = 2_000_000
+STEP_S = 0.06
+
+
+def line() -> str:
+    """The next line of stdin, and nothing beyond: parent and child read in turns."""
+    found = b""
+    while not found.endswith(b"\n"):
+        piece = os.read(0, 1)
+        if not piece:
+            sys.exit(0)
+        found += piece
+    return found.decode()
+
+
+def train() -> None:
+    cluster = ty.join()
+    model = torch.nn.Linear(ELEMENTS // 1000, 1000, bias=False)
+    model, optimizer = cluster.distribute(model, torch.optim.SGD(model.parameters(), lr=1e-4))
+    batch = torch.ones(1, ELEMENTS // 1000)
+
+    def steps(count: int) -> None:
+        for _ in range(count):
+            optimizer.zero_grad()
+            model(batch).square().mean().backward()
+            optimizer.step()
+            time.sleep(STEP_S)
+
+    steps(WARM_UP)
+    print("ready", flush=True)
+    steps(int(line()))
+    print("done", flush=True)
+    line()
+    cluster.leave()
+    print("left", flush=True)
+
+
+if __name__ == "__main__":
+    while True:
+        environment = json.loads(line())["environment"]
+        child = os.fork()
+        if not child:
+            os.environ.update(environment)
+            train()
+            break
+        if environment["TORCHYARD_ROLE"] == "worker":
+            os.waitpid(child, 0)

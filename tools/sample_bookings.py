@@ -1,0 +1,168 @@
+"""A made-up calendar for pictures: the week that shared/look draws, on the hosts of the sample yard, and on 128."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import cast
+
+from torchyard_core.booking.model import Draft, IdleEvidence, Slot, Use, cpu_slot
+from torchyard_core.booking.offline import Calendar
+from torchyard_core.booking.rules import Rules
+from torchyard_core.booking.store import BookingStore, default_url, open_store
+from torchyard_core.booking.zones import to_utc
+from torchyard_gui.bridge.bookings_model import BookingsModel
+
+ZONE = "Asia/Seoul"
+MONDAY = datetime(2026, 11, 23)
+NOW = datetime(2026, 11, 25, 5, 26, tzinfo=UTC)
+"""Wednesday 14:26 in Seoul."""
+ME = "kim"
+H100, A100 = ("NVIDIA H100 80GB HBM3", 81559), ("NVIDIA A100-SXM4-40GB", 40960)
+HOSTS = {"gpu-a": (8, *H100), "gpu-b": (8, *H100), "gpu-c": (4, *A100), "gpu-d": (4, *A100)}
+
+WEEK = (
+    # title, owner, GPUs, from and to (days after Monday and the hour), share of it that was used
+    ("ViT-L pretraining", "vision", "gpu-a:0-3", (0, 9), (1, 18), (0.0, 1.0)),
+    ("ablation 7", "speech", "gpu-a:4-7", (0, 13), (0, 22), (0.0, 0.4)),
+    ("probe", "robots", "gpu-a:4-5", (1, 8), (1, 20), (0.0, 1.0)),
+    ("notebook", "intern", "gpu-a:6", (1, 10), (1, 19), (0.0, 0.45)),
+    ("resnet-sandblaster", ME, "gpu-a:0-7 gpu-c:0-2", (2, 8), (3, 12), (0.0, 1.0)),
+    ("ViT-L pretraining, part 2", "vision", "gpu-a:0-3", (3, 14), (5, 9), None),
+    ("distill", "nlp", "gpu-a:4-5", (3, 18), (4, 12), None),
+    ("long eval", "nlp", "gpu-b:0-1", (0, 0), (2, 20), (0.0, 1.0)),
+    ("smoke", ME, "gpu-b:2-5", (0, 10), (0, 19), (0.0, 1.0)),
+    ("diffusion 256", "audio", "gpu-b:2-4", (1, 9), (2, 18), (0.0, 0.82)),
+    ("seq2seq", "intern", "gpu-b:6-7", (2, 9), (2, 23), (0.0, 1.0)),
+    ("class", "robots", "gpu-c:0-3", (0, 9), (0, 13), (0.0, 1.0)),
+    ("class", "robots", "gpu-c:0-3", (4, 9), (4, 13), None),
+    ("nb", "intern", "gpu-c:1", (1, 7), (1, 12), (0.0, 1.0)),
+    ("weekend sweep", "speech", "gpu-b:0-7", (4, 20), (6, 8), None),
+    ("tuning", "vision", "gpu-d:0-2", (0, 0), (0, 19), (0.0, 1.0)),
+    ("tuning 2", "nlp", "gpu-d:0-3", (1, 2), (1, 14), (0.0, 1.0)),
+    ("tuning 3", "nlp", "gpu-d:0-1", (1, 15), (2, 10), (0.0, 1.0)),
+    ("long tuning", "audio", "gpu-d:0-3", (5, 2), (5, 14), None),
+    ("data", "intern", "cpu-g:cpu", (0, 8), (1, 20), None),
+    ("data", "vision", "cpu-g:cpu", (4, 8), (5, 2), None),
+)
+
+
+def slots_of_yard(state: str) -> tuple[Slot, ...]:
+    """The catalogue: of one computer, eight hosts, or 128 with eight GPUs each."""
+    if state == "one":
+        return tuple(
+            Slot(f"GPU-this-{number}", "this-computer", number, "NVIDIA RTX 4090", 24564) for number in range(2)
+        )
+    if state == "many":
+        return tuple(
+            Slot(f"GPU-n{host:03}-{number}", f"n{host:03}", number, *H100) for host in range(128) for number in range(8)
+        )
+    slots = [
+        Slot(f"GPU-{host}-{number}", host, number, model, memory)
+        for host, (count, model, memory) in HOSTS.items()
+        for number in range(count)
+    ]
+    return (*slots, cpu_slot("cpu-g"), cpu_slot("cpu-h"))
+
+
+def at(day: int, hour: float) -> datetime:
+    """So many days after Monday, at that hour in Seoul."""
+    return to_utc(MONDAY + timedelta(days=day, hours=hour), ZONE)
+
+
+class Sample:
+    """A private calendar in `folder`, filled as for `state`, whose clock stands still."""
+
+    def __init__(self, folder: Path, state: str):
+        self.file = folder / "bookings.sqlite3"
+        self.cache = folder / "bookings.json"
+        self.slots = slots_of_yard(state) if state != "empty" else ()
+        self._now = NOW
+        if state != "empty":
+            self._fill(state)
+        self._now = NOW
+
+    def clock(self) -> datetime:
+        return self._now
+
+    def open(self, url: str, person: str) -> BookingStore:
+        return open_store(url, person, clock=self.clock)
+
+    def show_in(self, model: BookingsModel) -> None:
+        """Before the page is shown: the model looks at this calendar, at its time."""
+        model.clock = self.clock
+        model._open = lambda: (Calendar(default_url(self.file), ME, self.cache, open_it=self.open), ZONE)
+
+    def _fill(self, state: str) -> None:
+        self._now = at(-3, 0)
+        store = self.open(default_url(self.file), ME)
+        store.remember_slots(self.slots)
+        store.set_rules(Rules(longest_h=24 * 14))
+        if state == "eight":
+            self._week(store)
+        elif state == "one":
+            self._book(store, "resnet-sandblaster", ME, [self.slots[0].id], at(2, 8), at(3, 12))
+            self._book(store, "night sweep", ME, [slot.id for slot in self.slots], at(3, 20), at(4, 8))
+        else:
+            self._many(store)
+        store.close()
+
+    def _week(self, store: BookingStore) -> None:
+        names = {slot.name: slot.id for slot in self.slots}
+        uses: list[Use] = []
+        for title, owner, gpus, begin, end, share in WEEK:
+            ids = list(_ids(gpus, names))
+            start, finish = at(*begin), at(*end)
+            self._book(store, title, owner, ids, start, finish)
+            if share is not None:
+                uses += _uses(ids, names, owner, start, finish, cast("tuple[float, float]", share))
+        gpu = names["gpu-c:3"]
+        uses.append(Use(gpu, "gpu-c", "lee", at(2, 9.5), NOW))
+        store.record_use(uses)
+        self._now = NOW
+        diffusion = next(one for one in store.bookings(NOW, NOW + timedelta(minutes=1)) if one.title == "diffusion 256")
+        store.record_idle([IdleEvidence(diffusion.id, NOW - timedelta(minutes=21), NOW, "gpu-b")])
+
+    def _many(self, store: BookingStore) -> None:
+        people = ("vision", "speech", "robots", "intern", "nlp", "audio", ME)
+        for host in range(128):
+            ids = [f"GPU-n{host:03}-{number}" for number in range(8)]
+            for day in range(-1, 7):
+                seed = (host * 31 + day * 17) % 97
+                if seed % 3 == 0:
+                    continue
+                some = ids[: 8 if seed % 4 == 0 else 2 + seed % 5]
+                start = at(day, seed % 12)
+                title = f"sweep {host}-{day + 2}"
+                self._book(
+                    store, title, people[seed % len(people)], some, start, start + timedelta(hours=4 + seed % 18)
+                )
+
+    def _book(
+        self, store: BookingStore, title: str, owner: str, gpus: Sequence[str], start: datetime, end: datetime
+    ) -> None:
+        run = "20261125-080000-a1b2" if title == "resnet-sandblaster" else None
+        from torchyard_core.booking.refusals import Clash
+
+        try:
+            store.book(Draft(title, tuple(gpus), start, end, ZONE, owner=owner, run_id=run))
+        except Clash:
+            if self.slots[0].host != "n000":
+                raise
+
+
+def _ids(gpus: str, names: dict[str, str]) -> Iterable[str]:
+    for word in gpus.split():
+        host, _, which = word.partition(":")
+        first, _, last = which.partition("-")
+        numbers = [which] if which == "cpu" else [str(one) for one in range(int(first), int(last or first) + 1)]
+        yield from (names[f"{host}:{number}"] for number in numbers)
+
+
+def _uses(
+    ids: Sequence[str], names: dict[str, str], owner: str, start: datetime, end: datetime, share: tuple[float, float]
+) -> list[Use]:
+    host_of = {gpu: name.partition(":")[0] for name, gpu in names.items()}
+    begin, finish = start + (end - start) * share[0], min(start + (end - start) * share[1], NOW)
+    return [Use(gpu, host_of[gpu], owner, begin, finish) for gpu in ids if finish > begin]
