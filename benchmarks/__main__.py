@@ -6,6 +6,7 @@ import sys
 
 from benchmarks import (
     bookings,
+    bookings_page,
     canvas,
     deploy,
     first_paint,
@@ -28,6 +29,7 @@ BENCHMARKS = {
     "canvas": canvas.main,
     "runs_page": runs_page.main,
     "bookings": bookings.main,
+    "bookings_page": bookings_page.main,
 }
 
 

@@ -133,8 +133,8 @@ def _bookings(camera: Camera, state: str) -> None:
         camera.take(window, f"bookings-{state}")
         if state != "eight":
             return
-        page.find.count.setValue(4)
-        page.find.length.setText("6h")
+        page.finder.count.setValue(4)
+        page.finder.length.setText("6h")
         page.find_slot()
         _settle()
         camera.take(window, "bookings-find")

@@ -266,6 +266,23 @@ class Cluster:
                 self._resumed.place(len(self._saving.loaders) - 1, loader, self._go_on)
         return loader
 
+    def clip_gradients(self, max_norm: float) -> torch.Tensor:
+        """Scale all gradients down so that their norm is at most `max_norm`; returns the norm before, one number.
+
+        Called by all trainers alike, right before `optimizer.step()` (with a GradScaler after its `unscale_`). In
+        every strategy it is the norm of the gradients that the step uses: the mean over all workers, in asynchronous
+        kinds over the worker group. With parameter servers that is something else than
+        `torch.nn.utils.clip_grad_norm_`, which sees the worker's own gradients before they are averaged; there too the
+        gradients here stay as they are, and the norm is NaN on a worker whose own are not finite or came too late.
+        Where not every step is pushed and pulled (`push_every`, `pull_every`) each worker clips its own.
+        """
+        if self._optimizer is None:
+            raise UsageProblem("clip_gradients() was called before distribute().", "Call it after distribute().")
+        if not max_norm > 0:
+            raise UsageProblem(f"clip_gradients({max_norm}) leaves no gradient.", "Give it a norm above 0.")
+        parameters = [each for group in self._optimizer.param_groups for each in group["params"]]
+        return self._strategy.clip_gradients(parameters, max_norm)
+
     def report(self, **metrics: Any) -> None:
         """Tell the desktop numbers such as `loss=loss`; tensors of one number may be given as they are.
 
@@ -445,6 +462,7 @@ class Cluster:
             # the peers learn soonest from the connections that end with this process.
             if not self._left and os.getpid() == self._process:
                 self._send_last()
+                self._strategy.abandon()
             return
         try:
             self.leave()

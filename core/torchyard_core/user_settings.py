@@ -53,8 +53,11 @@ def read_user_settings(path: Path) -> UserSettings:
     """The file's settings; where there is none, the defaults. Raises FileProblem, UsageError with all that is wrong."""
     if not path.exists() and not path.is_symlink():
         return UserSettings()
-    document = parse(read_text(path), str(path))
-    settings, found = validate(UserSettings, document.data or {}, document.composed.written, document.line)
+    text = read_text(path)
+    if all(not line.strip() or line.lstrip().startswith("#") for line in text.splitlines()):
+        return UserSettings()  # somebody has put a `#` before all that they had chosen
+    document = parse(text, str(path))
+    settings, found = validate(UserSettings, document.data, document.composed.written, document.line)
     problems = (*document.problems, *found)
     if settings is None or has_errors(problems):
         lines = "\n".join(problem.printed(str(path)) for problem in problems)

@@ -230,9 +230,9 @@ def test_gpus_that_have_had_errors(lab: LabFactory, make_desktop: MakeDesktop, t
     desktop = make_desktop(hosts)
     file = topology(tmp_path / "gpus", WITH_GPUS)
 
-    outcome = succeeded(run(desktop, file))
+    outcome = succeeded(run(desktop, file, "--book", "1h"))
     write_gpus(hosts["gpu-b"].home / "nvml" / "values.txt", [FakeGpu("GPU-b", repair_failed=True)])
-    refused = run(desktop, file)
+    refused = run(desktop, file, "--book", "1h")
 
     said = " ".join(event["message"] for event in checks(outcome, "gpu"))
     assert "GPU 0 of gpu-a has had 2 uncorrectable memory errors (ECC)" in said

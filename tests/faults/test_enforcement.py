@@ -13,12 +13,14 @@ import pytest
 
 from tests.agent.fake_nvml import FakeGpu, build_fake_nvml, write_gpus
 from tests.end_to_end.running import wait_until
-from tests.faults.runs import Team
+from tests.faults.runs import FOREVER, Team
 from tests.lab import Desktop, HostSpec, Lab, LabHost
 from torchyard_core.booking.agents import Exchanged, exchange_with_agents
 from torchyard_core.booking.model import Draft, Login, Slot
 from torchyard_core.booking.rules import Enforcement, Rules
 from torchyard_core.booking.store import BookingStore, open_store
+from torchyard_core.launch.start import Launch
+from torchyard_core.topology.file import read_topology
 
 pytestmark = pytest.mark.lab
 
@@ -26,10 +28,9 @@ UUID = "GPU-11111111-2222-3333-4444-555555555555"
 SLEEPER = "import os, signal, sys, time; print(os.getpid(), flush=True); time.sleep(600)"
 STUBBORN = "import os, signal, sys, time; signal.signal(15, signal.SIG_IGN); " + SLEEPER.partition("; ")[2]
 AT_A_TERMINAL = """
-import os, subprocess, sys
+import os
 master, slave = os.openpty()
-worker = subprocess.Popen(["sleep", "600"])
-print(worker.pid, flush=True)
+print(os.getpid(), flush=True)
 while True:
     text = os.read(master, 4096).decode(errors="replace").strip()
     if text:
@@ -45,7 +46,7 @@ class Site:
         self._there = there
         self._desktop = desktop
         self._folder = folder
-        self._started: list[subprocess.Popen[str]] = []
+        self._started: dict[int, subprocess.Popen[str]] = {}
         self._teams: list[Team] = []
         self.store: BookingStore = open_store(f"sqlite:///{folder / 'bookings.sqlite3'}", "kim")
         self.store.remember_slots([Slot(UUID, "gpu-a", 0)])
@@ -63,12 +64,15 @@ class Site:
     def run(self, user: str, program: str = SLEEPER) -> tuple[subprocess.Popen[str], int]:
         """A program of a user there, and the PID that it has there."""
         process = self.host.start(["python3", "-c", program], user)
-        self._started.append(process)
         assert process.stdout is not None
-        return process, int(process.stdout.readline())
+        pid = int(process.stdout.readline())
+        self._started[pid] = process
+        return process, pid
 
     def on_gpu(self, *pids: int) -> None:
-        write_gpus(self.host.tmp / "nvml" / "gpus", [FakeGpu(UUID, compute=[(pid, 1000) for pid in pids])])
+        write_gpus(
+            self.host.tmp / "nvml" / "gpus", [FakeGpu(UUID, compute=[(pid, 1000) for pid in pids], utilisation=0)]
+        )
 
     def booked_by(self, person: str) -> None:
         now = self.store.now()
@@ -91,9 +95,12 @@ class Site:
     def close(self) -> None:
         for team in self._teams:
             team.close()
-        for process in self._started:
-            process.kill()
-            process.communicate()
+        for pid, process in self._started.items():
+            self.host.exec(["kill", "-KILL", str(pid)])
+            process.wait(10)
+            for pipe in (process.stdin, process.stdout):
+                assert pipe is not None
+                pipe.close()
         self.store.close()
 
 
@@ -145,6 +152,27 @@ def test_a_root_agent_ends_what_uses_somebody_elses_booking_and_leaves_its_owner
     assert [one["verdict"] for one in check["bookings"]["findings"] if one["pid"] == bobs] == ["own"]
 
 
+def test_a_run_is_ended_through_its_keeper_and_not_started_again(site: Site) -> None:
+    ann = site.team("ann")
+    program = "launcher: command\ncommand: [python3, script.py]\nmax_restarts: 3"
+    file = ann.topology(FOREVER, program, "[{name: workers, role: worker, replicas: 1, gpus: 1}]")
+    source = read_topology(file)
+    assert source.topology is not None
+    started = Launch(source, source.topology, "anns", ann.fleet, {}, lambda event: None).run()
+    wait_until(lambda: ann.call("gpu-a", "run.show", run_id=started.run_id)["state"] == "running")
+    (rank,) = [process.pid for process in site.host.processes() if "script.py" in process.argv]
+    site.on_gpu(rank)
+    site.booked_by("lee")
+    root = site.team("root")
+    site.exchange(root, "stop")
+    wait_until(lambda: not site.is_alive(rank))
+    site.on_gpu()  # the driver lets go of it
+    wait_until(lambda: ann.call("gpu-a", "run.show", run_id=started.run_id)["ended"])
+    shown = ann.call("gpu-a", "run.show", run_id=started.run_id)
+    assert (shown["state"], shown["restarts"]) == ("stopped", [])
+    assert site.acts(root, rank) == ["observed", "warned", "terminated"]
+
+
 def test_a_members_agent_acts_on_that_members_processes_only(site: Site) -> None:
     ann = site.team("ann")
     _, anns = site.run("ann")
@@ -165,6 +193,9 @@ def test_the_owner_is_told_at_their_terminal(site: Site) -> None:
     site.booked_by("lee")
     site.exchange(root, "warn")
     assert terminal.stdout is not None
+    wait_until(lambda: "warned" in site.acts(root, pid))
+    (warned,) = [act for act in root.call("gpu-a", "bookings.status")["acts"] if act["act"] == "warned"]
+    assert warned["outcome"] == "on 1 terminals"
     said = terminal.stdout.readline()
     assert f"(PID {pid}) uses a GPU of gpu-a, booked by lee until" in said
     assert "will be ended" not in said

@@ -90,6 +90,19 @@ def test_reports_go_nowhere_and_read_no_tensor(joined: ty.Cluster) -> None:
     assert loss.requires_grad
 
 
+def test_clipping_alone_is_torchs(joined: ty.Cluster) -> None:
+    import torch
+
+    with pytest.raises(ty.UsageProblem, match=r"clip_gradients\(\) was called before distribute"):
+        joined.clip_gradients(1.0)
+    model, _ = joined.distribute(*linear_with_sgd())
+    (model(torch.ones(1, 4)).sum() * 10).backward()
+    norm = torch.nn.utils.get_total_norm([parameter.grad for parameter in model.parameters()])
+    assert torch.equal(joined.clip_gradients(0.5), norm)
+    left = torch.nn.utils.get_total_norm([parameter.grad for parameter in model.parameters()])
+    assert left.item() == pytest.approx(0.5, rel=1e-5)
+
+
 def test_distribute_is_called_once(joined: ty.Cluster) -> None:
     joined.distribute(*linear_with_sgd())
     with pytest.raises(ty.UsageProblem, match="called a second time"):

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,14 @@ from tests.roles.processes import DEADLINE_S, Keeper, Start
 from torchyard_roles.errors import UsageProblem
 
 pytestmark = pytest.mark.train
+
+
+@pytest.fixture(autouse=True)
+def sigterm_as_before() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
 
 SCORING = """
 import sys, time, torch, torchyard_roles as ty

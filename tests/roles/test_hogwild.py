@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import signal
 import subprocess
 import time
@@ -174,22 +173,10 @@ def test_a_stop_ends_all_groups_in_good_order_and_soon(start: Start, store: Serv
 
 
 def test_one_group_is_a_single_process_to_the_last_bit(start: Start, store: Served, tmp_path: Path) -> None:
-    arguments = (DIGITS / "train.py", "--epochs", "2")
+    arguments = (DIGITS / "train.py", "--epochs", "1")
     alone = start(*arguments, "--out", tmp_path / "alone.pt")
     single = Groups(start, store, 1).start(0, *arguments, "--out", tmp_path / "single.pt")
     assert output_of(alone) == output_of(single)
     by_itself, in_a_group = (torch.load(tmp_path / f"{name}.pt") for name in ("alone", "single"))
     assert by_itself.keys() == in_a_group.keys()
     assert all(torch.equal(by_itself[name], in_a_group[name]) for name in by_itself)
-
-
-def test_three_groups_learn_digits_as_well_as_one_process(start: Start, store: Served) -> None:
-    def accuracy(process: subprocess.Popen[str]) -> float:
-        found = re.search(r"test accuracy (\d\.\d{4})", output_of(process))
-        assert found is not None
-        return float(found[1])
-
-    alone = accuracy(start(DIGITS / "train.py"))
-    together = [accuracy(process) for process in Groups(start, store, 1, 1, 1).start_all(DIGITS / "train.py")]
-    assert alone >= 0.96
-    assert all(each >= alone - 0.02 for each in together)

@@ -212,7 +212,7 @@ def test_mixed_and_pure_give_the_same_bits_and_a_ranks_own_share_stays_in_its_pr
 
     def work(rank: int) -> tuple[torch.Tensor, int]:
         local = {1 + rank: helpers.all[rank]}
-        client = ReduceClient(peers, [4, 2, 2, 2], KEY, rank, world, chunk_bytes=4096, divisor=world, local=local)
+        client = ReduceClient(peers, [4, 2, 2, 2], KEY, rank, world, chunk_bytes=8192, divisor=world, local=local)
         for step in range(3):
             flat = parts[rank].clone()
             client.reduce(flat, step, 0).result(DEADLINE_S)

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from tests.roles.served_run import SEEDING, Run, descend, difference, train
+from torchyard_roles.errors import PeerLost, UsageProblem
 
 pytestmark = pytest.mark.train
 
@@ -37,7 +38,7 @@ def alone(model: nn.Module, optimizer: torch.optim.Optimizer, data: list, **more
 
 @pytest.mark.parametrize(
     ("workers", "servers", "dtype", "tolerance"),
-    [(3, 1, torch.float64, 1e-12), (2, 2, torch.float64, 1e-12), (2, 3, torch.float32, 1e-5)],
+    [(3, 2, torch.float64, 1e-12), (2, 3, torch.float32, 1e-5)],
 )
 def test_300_steps_equal_one_process_on_the_whole_batch(
     workers: int, servers: int, dtype: torch.dtype, tolerance: float
@@ -223,3 +224,30 @@ def test_a_run_that_is_resumed_goes_on_as_if_it_had_not_ended(tmp_path: Path, pa
         assert difference(resumed.state_dict(), expected) < 1e-12
     else:  # the momentum of one shard began anew
         assert 1e-12 < difference(resumed.state_dict(), expected) < 0.1
+
+
+def test_a_worker_that_dies_is_named_to_the_others() -> None:
+    run = Run(3, 2)
+
+    def act(rank: int) -> None:
+        strategy = run.worker(rank)
+        model = network()
+        model, optimizer = strategy.distribute(model, momentum(model), torch.device("cpu"))
+        if rank == 1:
+            for link in strategy._links:
+                link.close(goodbye=False)
+            return
+        with pytest.raises(PeerLost, match=r"worker-1 on 127\.0\.0\.1 is gone"):
+            descend(model, optimizer, batches(5, 9), rank, 3)
+
+    with run.serving():
+        run.on_workers(act)
+
+
+def test_workers_do_not_wait_for_ever_for_a_chief_that_does_not_begin() -> None:
+    run = Run(2, 1)
+    with run.serving():
+        run.servers_now[0]._begin_s = 0.3  # as where the server has come back empty, and the chief has left
+        strategy, model = run.worker(1), network()
+        with pytest.raises(UsageProblem, match=r"ps-0 has waited .* for the chief to bring its parameters"):
+            strategy.distribute(model, momentum(model), torch.device("cpu"))

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from torchyard_roles.layout import Entry, Layout
+from torchyard_roles.serving.chunk import Delivery
 from torchyard_roles.serving.rounds import Push, Rules
-from torchyard_roles.serving.shard import Delivery, Shard
+from torchyard_roles.serving.shard import Shard
 
 pytestmark = pytest.mark.train
 

@@ -54,7 +54,7 @@ class Pace(NamedTuple):
     @property
     def gap_s(self) -> float:
         """Looks further apart than this leave a gap in what is known."""
-        return 3.0 * max(self.enforce_s, self.evidence_s)
+        return max(5.0, 3.0 * max(self.enforce_s, self.evidence_s))
 
 
 class Bookings:

@@ -1,8 +1,8 @@
 """Carries out what `enforcement` decides: looks up whose the processes are, notes every act, tells and ends them.
 
 A member's agent acts on that member's processes only; one that root runs acts on all. Before any signal PID, start
-time and UID are compared again (`enforcement.identity`). A process of a run of this agent's own user is ended through
-its keeper, which saves and does not restart it.
+time and UID are compared again (`enforcement.identity`). A process of a run is ended through the run's keeper, which
+saves and does not restart it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 from collections import deque
 from functools import partial
 from typing import Any
@@ -21,8 +22,10 @@ from torchyard_agent.enforcement import cases, identity, terminals
 from torchyard_agent.enforcement.cases import Act, Case, Key
 from torchyard_agent.enforcement.identity import Identity
 from torchyard_agent.enforcement.verdicts import OTHERS, Finding, Use, judge
+from torchyard_agent.peers import peer_pid
 from torchyard_agent.protocol.calendar import Calendar, Enforcement, rfc3339
 from torchyard_agent.protocol.jsonrpc import RpcError
+from torchyard_agent.protocol.places import gpu_socket
 from torchyard_agent.protocol.screens import DRAW_THE_SCREEN
 from torchyard_agent.telemetry.processes import Owners
 
@@ -84,6 +87,7 @@ class Policing:
                         self._owners.user(found.uid) if found is not None else process["user"],
                         process["program"],
                         run_id,
+                        0 if run_id else keeper_above(gpu["uuid"] or "", process["pid"]),
                         self._runs.person_of(run_id) if run_id else "",
                     )
                 )
@@ -101,6 +105,10 @@ class Policing:
         if use.run_id:
             return await self._stop_run(use.run_id, act, host)
         number = signal.SIGTERM if act.what == cases.TERMINATE else signal.SIGKILL
+        keeper = identity.identify(use.keeper) if use.keeper else None
+        if keeper is not None and keeper.uid == use.uid:
+            # Its ranks alone would be started again. SIGTERM makes a keeper stop its run with the run's own grace.
+            return f"to its keeper, PID {keeper.pid}: {identity.send(keeper, number)}"
         return identity.send(Identity(use.pid, use.started, use.uid), number)
 
     async def _stop_run(self, run_id: str, act: Act, host: str) -> str:
@@ -139,6 +147,18 @@ class Policing:
                 finding.use.pid,
                 sentence(act, host),
             )
+
+
+def keeper_above(gpu: str, pid: int) -> int:
+    """PID of the keeper that holds the GPU, by the kernel's word, where the process is one of its run; else 0."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as asker:
+        asker.setblocking(False)
+        try:
+            asker.connect(gpu_socket(gpu))
+            holder = peer_pid(asker)
+        except OSError:
+            return 0  # nobody holds it, or too many ask just now
+    return holder if holder > 1 and identity.is_below(pid, holder) else 0
 
 
 def sentence(act: Act, host: str) -> str:

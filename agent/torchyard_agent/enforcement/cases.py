@@ -1,7 +1,7 @@
 """What is done about the processes that were found, and when. Pure: findings in, acts out.
 
 observe: every new finding is noted. warn: the owner is told, once. stop: use of somebody else's booking is warned
-about, and ended once the grace is over: SIGTERM, and SIGKILL 10 s later.
+about, and ended once the grace is over: SIGTERM, and SIGKILL 10 s later (of a run: 2 min, its keeper sees to it).
 
 Unbooked use is never ended: a launch on one host needs no booking. An owner whom nobody knows is neither warned nor
 ended, and nobody is whom this agent has no right over.
@@ -16,6 +16,8 @@ from torchyard_agent.enforcement.verdicts import OTHERS, OWN, UNBOOKED, UNKNOWN,
 from torchyard_agent.protocol.calendar import OBSERVE, OFF, STOP, Enforcement
 
 KILL_AFTER_S = 10.0
+RUN_KILL_AFTER_S = 120.0
+"""Of a run: its keeper asks it to save, and has a grace of its own."""
 _ORDER = (OTHERS, UNBOOKED, UNKNOWN, OWN)
 """A process on several GPUs is what it is at worst."""
 
@@ -85,10 +87,15 @@ def _press(case: Case, told: Enforcement, now: float, acts: list[Act]) -> Case:
         if now >= case.warned_at + told.grace_s:
             acts.append(Act(TERMINATE, case))
             return case._replace(terminated_at=now)
-    elif not case.killed and now >= case.terminated_at + KILL_AFTER_S:
+    elif not case.killed and now >= case.terminated_at + _patience(case):
         acts.append(Act(KILL, case))
         return case._replace(killed=True)
     return case
+
+
+def _patience(case: Case) -> float:
+    use = case.finding.use
+    return RUN_KILL_AFTER_S if use.run_id or use.keeper else KILL_AFTER_S
 
 
 def _may_act_on(finding: Finding, reach: int | None) -> bool:

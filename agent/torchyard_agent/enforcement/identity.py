@@ -35,6 +35,21 @@ def identify(pid: int) -> Identity | None:
         return None
 
 
+def is_below(pid: int, ancestor: int) -> bool:
+    """Whether a process was started, through whatever others, by `ancestor`."""
+    for _ in range(64):
+        try:
+            stat = read(f"/proc/{pid}/stat", 1024)
+            pid = int(stat[stat.rindex(b")") + 2 :].split(None, 2)[1])
+        except (OSError, ValueError, IndexError):
+            return False
+        if pid <= 1:
+            return False
+        if pid == ancestor:
+            return True
+    return False
+
+
 def send(wanted: Identity, number: int) -> str:
     """Signals that very process: SENT, GONE, ANOTHER or REFUSED."""
     if wanted.pid <= 1:

@@ -30,6 +30,8 @@ class Use(NamedTuple):
     program: str = ""
     run_id: str = ""
     """Of the run of this agent's user that it belongs to."""
+    keeper: int = 0
+    """PID of the keeper of another user's run that it belongs to."""
     claimed: str = ""
     """The person that the run's own record names."""
 

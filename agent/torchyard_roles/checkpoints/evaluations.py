@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import threading
@@ -93,7 +94,10 @@ class _Asked:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None and self._earlier is not None and threading.current_thread() is threading.main_thread():
+        if kind is None and self._earlier is not None:
+            # Python takes its handlers back long before torch is torn down; what is ignored stays so.
+            atexit.register(signal.signal, signal.SIGTERM, signal.SIG_IGN)
+        elif kind is not None and self._earlier is not None and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self._earlier)
 
     def since(self) -> float:

@@ -206,11 +206,18 @@ class ReduceClient:
         return operation.future
 
     def _chunks(self, operation: _Operation) -> list[list[_Chunk]]:
-        """The chunks of each reducer."""
+        """The chunks of each reducer: smaller ones where the share is smaller, so that all shares get on alike.
+
+        Else a mixed exchange loses a quarter of its time: connections divide a cable evenly, the workers' small
+        shares would be through early, and only then could the reducers' cables be filled.
+        """
         itemsize = operation.flat.element_size()
-        length = max(1, self.terms.chunk_bytes // itemsize)
         shares, number = [], itertools.count()
-        for start, end in split(operation.flat.numel(), self._weights, itemsize, operation.bucket):
+        heaviest = max(self._weights)
+        for weight, (start, end) in zip(
+            self._weights, split(operation.flat.numel(), self._weights, itemsize, operation.bucket)
+        ):
+            length = max(1, int(self.terms.chunk_bytes * min(1.0, weight / heaviest)) // itemsize)
             shares.append(
                 [
                     _Chunk(operation, (operation.step, operation.bucket, next(number)), at, min(at + length, end))

@@ -1,7 +1,9 @@
 """A worker's end of its connection to one parameter server: commands one at a time, exchanges chunk by chunk.
 
 Two threads a link, so that sending never waits for receiving. At most IN_FLIGHT chunks are under way: without such a
-window all workers' gradients would pile up before the server (incast), with too small a one the link runs dry.
+window all workers' gradients would pile up before the server (incast), with too small a one the link runs dry. At
+200 Mbit/s with 4 workers and 4 servers, 4 × 128 KiB took 1.14 of the bound where 8 × 234 KiB took 1.23 (on two busy
+cores).
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -19,8 +22,8 @@ from torchyard_roles.errors import PeerLost, ProtocolError, RolesError, UsagePro
 from torchyard_roles.exchange.wire import Connection, Peer
 from torchyard_roles.layout import Chunk
 from torchyard_roles.serving import messages
+from torchyard_roles.serving.messages import IN_FLIGHT
 from torchyard_roles.serving.rounds import ACCEPTED, LATE, NEWEST, STALE, VOID, Push
-from torchyard_roles.serving.server import IN_FLIGHT
 
 
 class Gradient(NamedTuple):
@@ -40,6 +43,8 @@ class Exchange:
     """Where a chunk's new parameters are received to, 1-D on the CPU; None where none are wanted."""
     arrived: Callable[[Chunk], None] = lambda chunk: None
     void: bool = False
+    hold: bool = False
+    """Ends as soon as all servers have told the norms of their sums; scale() goes on with it."""
     began_at: float = field(default_factory=time.monotonic)
 
 
@@ -105,6 +110,10 @@ class _Job:
         self.left = left
         self.in_flight = 0
         self.waited = 0.0
+        self.squares: dict[int, float] = {}
+        """Of chunks that are held: the squared norms of their mean gradients."""
+        self.is_held = False
+        """Whether it has come to its half: all chunks are held."""
         self.round = 0
         self.version: int | None = None
         self.outcome = ""
@@ -142,6 +151,8 @@ class ServerLink:
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._flow = threading.Condition()
         self._job: _Job | None = None
+        self._held: _Job | None = None
+        """One whose gradients the server has summed, and waits for the factor."""
         self._error: RolesError | None = None
         self._parts = False
         self._threads: list[threading.Thread] = []
@@ -153,7 +164,7 @@ class ServerLink:
         if self._connection is not None:
             self._end_threads()
         self._connection, answer = Connection.connect(self.peer, self._key, self._introduction, deadline_s)
-        self._error, self._job = None, None
+        self._error, self._job, self._held = None, None, None
         self._answers, self._jobs = queue.SimpleQueue(), queue.SimpleQueue()
         self.round = int(answer.get("round", 0))
         self.is_ready = bool(answer.get("ready"))
@@ -236,6 +247,37 @@ class ServerLink:
                 return
         self._fail(job)
 
+    @property
+    def square(self) -> float:
+        """The squared norm of the mean gradient over this server's shard, where it is held."""
+        squares = self._held.squares if self._held is not None else {}
+        return sum(squares[number] for number in sorted(squares))
+
+    @property
+    def was_late(self) -> bool:
+        """Whether the server had stepped with what others held before this worker's last chunk came."""
+        return self._held is not None and bool(self._held.outcome)
+
+    def scale(self, factor: float | None, completion: Completion) -> None:
+        """Let the server step with what it holds, times `factor`, and send the new parameters. None leaves it to the
+        others of the group to tell the factor."""
+        with self._flow:
+            job, self._held = self._held, None
+            if job is not None:
+                job.completion, job.left = completion, len(job.squares)
+                if job.left and self._error is None:
+                    self._job = job
+            broken = self._error is not None
+        if job is None or not job.left:  # no chunk is held: this worker was too late for all of them
+            if job is not None:
+                self._count(job)
+            completion.done()
+        elif broken:
+            self._fail(job)
+        else:
+            with suppress(RolesError):  # the receiving thread sees it too, and ends the job
+                self.tell({"op": "scale", "round": job.round, "factor": factor})
+
     def _send(self) -> None:
         jobs = self._jobs
         while True:
@@ -275,6 +317,7 @@ class ServerLink:
                 absent=gradient.absent,
                 wants=exchange.target is not None,
                 bare=gradient.values is None and not exchange.void,
+                hold=exchange.hold,
             )
             connection.send(messages.header_of(push), gradient.values)
 
@@ -294,6 +337,8 @@ class ServerLink:
         op = str(header.get("op"))
         if op == "params":
             self._take_parameters(connection, header)
+        elif op == "held":
+            self._take_held(header)
         elif op in self.rows:
             size, take = self.rows[op]
             values = torch.empty(size, dtype=torch.uint8)
@@ -321,6 +366,18 @@ class ServerLink:
         job.staleness = max(job.staleness, int(header.get("staleness", 0)))
         if job.outcome != LATE:
             job.outcome = str(header["outcome"])
+        self._chunk_done(job)
+
+    def _take_held(self, header: dict[str, Any]) -> None:
+        chunk, job = self._by_number[int(header["chunk"])], self._job
+        if job is None or not job.exchange.hold:
+            raise ValueError("a norm that nobody asked for")
+        job.squares[chunk.number] = float(header["square"])
+        job.round = max(job.round, int(header["round"]))
+        job.waited = max(job.waited, float(header.get("waited", 0.0)))
+        self._chunk_done(job)
+
+    def _chunk_done(self, job: _Job) -> None:
         with self._flow:
             job.in_flight -= 1
             job.left -= 1
@@ -328,7 +385,12 @@ class ServerLink:
             if job.left:
                 return
             self._job = None
-        self._count(job)
+            is_half = job.exchange.hold and not job.is_held
+            if is_half:
+                job.is_held, self._held = True, job
+                self.figures.waited = job.waited
+        if not is_half:
+            self._count(job)
         job.completion.done()
 
     def _count(self, job: _Job) -> None:

@@ -11,6 +11,10 @@ worker                                              server
   options + JSON, buffers + bytes                ->                     where they have changed
   push chunk, round, base + gradient             ->
                                                  <- params chunk, outcome, waited + parameters
+  push (hold) chunk, round, base + gradient      ->                     where gradients are clipped
+                                                 <- held chunk, round, square
+  scale round, factor                            ->
+                                                 <- params chunk, outcome + parameters, for all chunks
   save step, restore step, count                 ->
                                                  <- saved, restored, counts
   bye                                            ->
@@ -27,6 +31,8 @@ from torchyard_roles.errors import ProtocolError
 from torchyard_roles.exchange.wire import Connection
 from torchyard_roles.serving.rounds import Push
 
+IN_FLIGHT = 4
+"""Chunks a worker may have pushed without an answer; both sides count with it."""
 MAX_TEXT = 64 * 1024 * 1024
 """Bytes of JSON in a payload: the description of a model with some hundred thousand parameters."""
 
@@ -60,6 +66,8 @@ def header_of(push: Push) -> dict[str, Any]:
         header["absent"] = sorted(push.absent)
     if not push.wants:
         header["wants"] = False
+    if push.hold:
+        header["hold"] = True
     return header
 
 
@@ -77,6 +85,7 @@ def push_of(header: dict[str, Any], group: int, rank: int, generation: int) -> P
             absent=frozenset(int(piece) for piece in header.get("absent", ())),
             wants=bool(header.get("wants", True)),
             bare=bool(header.get("bare", False)),
+            hold=bool(header.get("hold", False)),
         )
     except (KeyError, TypeError) as error:
         raise ValueError(f"not a push: {error}") from error

@@ -55,6 +55,8 @@ class Push(NamedTuple):
     """Whether the new parameters are to be sent back."""
     bare: bool = False
     """All pieces absent: nothing follows the header."""
+    hold: bool = False
+    """The sum is not stepped with before its factor is known (clipping by the norm of all gradients)."""
 
 
 @dataclass

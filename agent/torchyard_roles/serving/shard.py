@@ -9,85 +9,19 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
-from torchyard_roles.layout import Chunk, Layout, dtype_named
+from torchyard_roles.layout import Chunk, Layout
 from torchyard_roles.serving import optimizers
-from torchyard_roles.serving.rounds import ACCEPTED, LATE, NEWEST, Ledger, Push, Round, Rules
+from torchyard_roles.serving.chunk import ChunkState, Contribution, Delivery, Sum
+from torchyard_roles.serving.rounds import ACCEPTED, LATE, NEWEST, Ledger, Push, Rules
 
 POOLED = 64
 """Buffers of one size that are kept for the next push."""
 LOW_PRECISION = (torch.float16, torch.bfloat16)
 """Summed in float32."""
-
-
-class Delivery(NamedTuple):
-    """What is to be sent to one member of a group."""
-
-    group: int
-    rank: int
-    header: dict[str, Any]
-    payload: torch.Tensor | None
-
-
-class Contribution(NamedTuple):
-    push: Push
-    gradient: torch.Tensor | None
-    arrived_at: float
-
-
-class _Sum:
-    """The gradients of one chunk in one round."""
-
-    def __init__(self, one: Round) -> None:
-        self.round = one
-        self.total: torch.Tensor | None = None
-        self.waiting: dict[int, Contribution] = {}
-        """In rank order only: arrived, but an earlier rank has not."""
-        self.arrived: list[Contribution] = []
-        self.counted = 0
-        """Contributions in `total` and those that are void or bare."""
-
-
-class _ChunkState:
-    """One chunk's parameters, a leaf tensor for each of its pieces, and their optimizer."""
-
-    def __init__(self, chunk: Chunk, layout: Layout, optimizer: str, options: optimizers.Arguments) -> None:
-        self.chunk = chunk
-        self.lock = threading.Lock()
-        self.parameters = torch.zeros(chunk.elements, dtype=dtype_named(chunk.dtype))
-        self.sums: dict[tuple[int, int], _Sum] = {}
-        self._shaped = layout.whole_parameters
-        self._layout = layout
-        self._name = optimizer
-        self.options = options
-        self.leaves = [leaf.detach().requires_grad_() for leaf in self.views(self.parameters)]
-        self.optimizer = optimizers.build(optimizer, options, self.leaves)
-
-    def views(self, flat: torch.Tensor) -> list[torch.Tensor]:
-        """A flat tensor of the chunk cut into its pieces; in the parameters' shapes where none is cut."""
-        views, start = [], 0
-        for piece in self.chunk.pieces:
-            view = flat[start : start + piece.elements]
-            start += piece.elements
-            views.append(view.view(self._layout.entries[piece.parameter].shape) if self._shaped else view)
-        return views
-
-    def step(self, gradient: torch.Tensor, absent: frozenset[int], options: optimizers.Arguments) -> None:
-        if options is not self.options:
-            optimizers.apply(self.optimizer, options)
-            self.options = options
-        for number, (leaf, grad) in enumerate(zip(self.leaves, self.views(gradient))):
-            leaf.grad = None if number in absent else grad
-        self.optimizer.step()
-        for leaf in self.leaves:
-            leaf.grad = None
-
-    def forget(self) -> None:
-        """The optimizer as new."""
-        self.optimizer = optimizers.build(self._name, self.options, self.leaves)
 
 
 class Shard:
@@ -107,7 +41,7 @@ class Shard:
         self.ledger = Ledger(rules, len(chunks))
         self._clock = clock
         self._lock = threading.Lock()  # of the ledger, options and the pool; taken inside a chunk's, never outside
-        self._chunks = {chunk.number: _ChunkState(chunk, layout, optimizer, options[chunk.group]) for chunk in chunks}
+        self._chunks = {chunk.number: ChunkState(chunk, layout, optimizer, options[chunk.group]) for chunk in chunks}
         self._options: dict[tuple[int, int], list[optimizers.Arguments]] = {}  # by member
         self._first_options = list(options)
         self._pool: dict[tuple[int, torch.dtype], list[torch.Tensor]] = {}
@@ -179,11 +113,12 @@ class Shard:
                 one = self.ledger.begin(push)
             if one is None:
                 self._give_back(gradient)
-                return [self._late(state, push)]
+                waiting = self._wait_with_held(state, push)
+                return [self._late(state, push)] if waiting is None else waiting
             key = (push.group, one.number)
             total = state.sums.get(key)
             if total is None:
-                total = state.sums[key] = _Sum(one)
+                total = state.sums[key] = Sum(one)
             if any(each.push.rank == push.rank for each in total.arrived):
                 self._give_back(gradient)
                 return []  # the same chunk twice: no honest member does that
@@ -206,7 +141,7 @@ class Shard:
             state.parameters.copy_(values)
             state.forget()
 
-    def _add(self, total: _Sum, contribution: Contribution) -> None:
+    def _add(self, total: Sum, contribution: Contribution) -> None:
         total.arrived.append(contribution)
         if not self.rules.in_rank_order or self.rules.backup_workers:
             # With backup workers nobody knows yet whose turn is next: see _complete.
@@ -219,7 +154,7 @@ class Shard:
         while total.counted in total.waiting:
             self._sum(total, total.waiting.pop(total.counted).gradient)
 
-    def _sum(self, total: _Sum, gradient: torch.Tensor | None) -> None:
+    def _sum(self, total: Sum, gradient: torch.Tensor | None) -> None:
         total.counted += 1
         if gradient is None:
             return
@@ -231,19 +166,75 @@ class Shard:
             total.total.add_(gradient)
             self._give_back(gradient)
 
-    def _complete_if_all_there(self, state: _ChunkState, key: tuple[int, int]) -> list[Delivery]:
+    def _complete_if_all_there(self, state: ChunkState, key: tuple[int, int]) -> list[Delivery]:
         total = state.sums[key]
+        if total.is_held:
+            return []
         with self._lock:
             complete = self.ledger.is_complete(total.round, len(total.arrived))
         if not complete:
             return []
-        del state.sums[key]
-        return self._complete(state, total.round, total)
-
-    def _complete(self, state: _ChunkState, one: Round, total: _Sum) -> list[Delivery]:
         for rank in sorted(total.waiting):
             self._sum(total, total.waiting[rank].gradient)
-        pushes = [each.push for each in total.arrived]
+        total.waiting.clear()
+        if any(each.push.hold for each in total.arrived):
+            return self._hold(state, total)
+        del state.sums[key]
+        return self._step(state, total, 1.0)
+
+    def _hold(self, state: ChunkState, total: Sum) -> list[Delivery]:
+        """Nothing is stepped yet; all are told the squared norm of the mean gradient, summed in double precision."""
+        total.is_held = True
+        counted = sum(not each.push.void for each in total.arrived)
+        if total.total is not None:
+            norm = float(torch.linalg.vector_norm(total.total, dtype=torch.float64))
+            total.square = (norm / counted) ** 2
+        now = self._clock()
+        held = [self._held(state, total, each.push) for each in total.arrived]
+        for delivery, each in zip(held, total.arrived):
+            delivery.header["waited"] = round(now - each.arrived_at, 6)
+        return held + [self._held(state, total, push) for push in total.late]
+
+    def _held(self, state: ChunkState, total: Sum, push: Push) -> Delivery:
+        header = {"op": "held", "chunk": state.chunk.number, "round": total.round.number, "square": total.square}
+        return Delivery(push.group, push.rank, header, None)
+
+    def _wait_with_held(self, state: ChunkState, push: Push) -> list[Delivery] | None:
+        """For one that is too late for a round which has not been stepped yet: it waits for that as well, or its next
+        gradients would be of older parameters than the others'. None where there is no such round."""
+        total = state.sums.get((push.group, push.round))
+        if total is None or not push.hold or total.ready is not None:
+            return None
+        total.late.append(push)
+        return [self._held(state, total, push)] if total.is_held else []
+
+    def scale(
+        self, group: int, rank: int, generation: int, number: int, chunk: int, factor: float | None
+    ) -> list[Delivery]:
+        """A member of the group wants what is held of a chunk's round to be stepped with, times `factor`.
+
+        The first factor counts; None waits for another's. Each is sent the new parameters once it has asked.
+        """
+        state = self._chunks[chunk]
+        with state.lock:
+            total = state.sums.get((group, number))
+            with self._lock:
+                known = self.ledger.group(group)
+            if total is None or not total.is_held or known is None or known.generation != generation:
+                return []
+            total.asked.add(rank)
+            if total.ready is None:
+                if factor is None:
+                    return []
+                deliveries = self._step(state, total, factor) + [self._late(state, push) for push in total.late]
+                total.ready = {delivery.rank: delivery for delivery in deliveries}
+            given = [total.ready.pop(asking) for asking in sorted(total.asked & total.ready.keys())]
+            if not total.ready:
+                del state.sums[group, number]
+            return given
+
+    def _step(self, state: ChunkState, total: Sum, factor: float) -> list[Delivery]:
+        one, pushes = total.round, [each.push for each in total.arrived]
         group, chunk = pushes[0].group, state.chunk
         with self._lock:
             outcome = self.ledger.decide(group, one)
@@ -252,6 +243,8 @@ class Shard:
         counted = [push for push in pushes if not push.void]
         if outcome == ACCEPTED and total.total is not None:
             gradient = total.total.div_(len(counted)) if len(counted) > 1 else total.total
+            if factor != 1.0:
+                gradient.mul_(factor)
             absent = frozenset.intersection(*(self._absent(push, chunk) for push in counted))
             state.step(gradient.to(state.parameters.dtype), absent, options[chunk.group])
         if total.total is not None and total.total.dtype == state.parameters.dtype:
@@ -279,7 +272,7 @@ class Shard:
     def _absent(self, push: Push, chunk: Chunk) -> frozenset[int]:
         return frozenset(range(len(chunk.pieces))) if push.bare else push.absent
 
-    def _late(self, state: _ChunkState, push: Push) -> Delivery:
+    def _late(self, state: ChunkState, push: Push) -> Delivery:
         with self._lock:
             version, closed = self.ledger.version, self.ledger.closed_round(push.group)
         header = {"op": "params", "chunk": push.chunk, "round": closed, "version": version, "outcome": LATE}

@@ -6,6 +6,7 @@ are in. Small parameters share chunks, and what is on a GPU travels by way of pi
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -25,6 +26,7 @@ class Staging:
         self._copies: list[torch.Tensor | None] = [None] * len(parameters)
         self._outgoing: dict[int, torch.Tensor] = {}
         self._incoming: dict[int, torch.Tensor] = {}
+        self._spreading = threading.Lock()
         self._pinned = any(parameter.device.type == "cuda" for parameter in parameters)
 
     def offer(self, gradients: Sequence[torch.Tensor | None], *, copied: bool) -> None:
@@ -97,10 +99,11 @@ class Staging:
             parameter = self._parameters[piece.parameter].detach()
             if parameter.is_contiguous():
                 parameter.view(-1)[piece.start : piece.stop].copy_(part)
-            else:  # such as channels_last: by way of a row-major copy
-                rows = parameter.contiguous()
-                rows.view(-1)[piece.start : piece.stop].copy_(part)
-                parameter.copy_(rows)
+            else:  # such as channels_last: by way of a row-major copy, in which another server's part must not be old
+                with self._spreading:
+                    rows = parameter.contiguous()
+                    rows.view(-1)[piece.start : piece.stop].copy_(part)
+                    parameter.copy_(rows)
 
     def _goes_straight(self, chunk: Chunk) -> bool:
         return len(chunk.pieces) == 1 and _is_flat(self._parameters[chunk.pieces[0].parameter], chunk)

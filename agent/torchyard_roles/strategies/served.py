@@ -11,6 +11,7 @@ Distributed Deep Networks).
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -58,6 +59,12 @@ class Served(Strategy):
         self._sums: list[torch.Tensor | None] = []
         self._exchange: Completion | None = None
         self._pulls = False
+        self._held: Exchange | None = None
+        """Between clip_gradients() and the optimizer's step: what the servers have summed already."""
+        self._factor: float | None = None
+        self._is_void = False
+        """Whether this worker's own part of it was not finite."""
+        self._waited = 0.0
         self._stepped_at = 0.0
         self._times = {"compute_s": 0.0, "exchange_s": 0.0, "wait_s": 0.0}
         self._local_step: Callable[[], None] = lambda: None
@@ -157,6 +164,13 @@ class Served(Strategy):
         began = time.monotonic()
         self._times["compute_s"] = began - self._stepped_at
         self._steps += 1
+        waited = self._step_held() if self._held is not None else self._push_and_pull()
+        self._stepped_at = time.monotonic()
+        self._times["wait_s"] = waited
+        self._times["exchange_s"] = max(0.0, self._stepped_at - began - waited)
+
+    def _push_and_pull(self) -> float:
+        """A step's exchange. Seconds that servers waited in it."""
         void = self._prepare()
         waited = self._finish()
         pushes = self._steps % self._push_every == 0
@@ -168,9 +182,54 @@ class Served(Strategy):
                 waited = self._finish()
         if not pulls and not void:
             self._local_step()
-        self._stepped_at = time.monotonic()
-        self._times["wait_s"] = waited
-        self._times["exchange_s"] = max(0.0, self._stepped_at - began - waited)
+        return waited
+
+    def clip_gradients(self, parameters: Sequence[torch.Tensor], max_norm: float) -> torch.Tensor:
+        """The servers sum the group's gradients and tell the norms of their shards; each worker makes the same factor
+        of them, summed in double precision and in the servers' order, and the servers step with the first one that
+        comes. So the pushes are over before the first new parameters travel: M/B seconds more than without clipping.
+
+        Where not every step is pushed and pulled, each worker clips its own gradients.
+        """
+        if self._push_every > 1 or self._pull_every > 1:
+            return super().clip_gradients(parameters, max_norm)
+        if self._held is not None:
+            raise UsageProblem(
+                "clip_gradients() was called a second time before the optimizer's step.",
+                "Call it once, right before optimizer.step().",
+            )
+        self._is_void = not self._all_finite()  # what becomes of that is the step's to say: it knows of a GradScaler
+        self._finish()
+        gradients = [None if self._is_void else parameter.grad for parameter in self._parameters]
+        self._begin(gradients, pushes=True, pulls=True, void=self._is_void, hold=True)
+        completion = self._exchange
+        self._exchange = None
+        assert completion is not None
+        completion.wait()
+        # Who misses a shard's norm, because a round did not wait for it, leaves the factor to those who have them all.
+        is_late = any(link.was_late for link in self._links)
+        norm = math.sqrt(sum(link.square for link in self._links))
+        for link in completion.lost:
+            self._recover(link)
+        self._waited = max((link.figures.waited for link in self._links), default=0.0)
+        # As torch.nn.utils.clip_grad_norm_ has it.
+        self._factor = None if is_late else min(1.0, max_norm / (norm + 1e-6))
+        return torch.tensor(math.nan if self._is_void or is_late else norm)
+
+    def _step_held(self) -> float:
+        """Let the servers step with what they have summed."""
+        self._held = None
+        if self._is_void and not self._skips_nan and not self._scaler_found_inf():
+            self._prepare()  # which says where
+        self._exchange, self._pulls = Completion(len(self._links)), True
+        for link in self._links:
+            link.scale(self._factor, self._exchange)
+        if not self._overlaps:
+            self._finish()
+        return self._waited
+
+    def _scaler_found_inf(self) -> bool:
+        return bool(getattr(self._optimizer, "found_inf", None) or False)
 
     def _prepare(self) -> bool:
         """Whether this step's gradients count for nothing. Raises NotFinite where the topology wants that."""
@@ -184,6 +243,22 @@ class Served(Strategy):
                 for parameter in self._parameters:
                     if parameter.grad is not None:
                         parameter.grad.div_(scale.to(parameter.grad.device))
+        if self._all_finite():
+            return False
+        if self._skips_nan:
+            return True
+        name = next(
+            name
+            for name, parameter in zip(self._names, self._parameters)
+            if parameter.grad is not None and not bool(torch.isfinite(parameter.grad).all())
+        )
+        raise NotFinite(
+            f"The gradients of {self._environment.name} in step {self._steps} are not finite, first in {name}.",
+            "Lower the learning rate or clip the gradients, or set strategy.on_nan to skip.",
+        )
+
+    def _all_finite(self) -> bool:
+        """Of this worker's own gradients. Raises UsageProblem for sparse ones."""
         gradients = [(name, p.grad) for name, p in zip(self._names, self._parameters) if p.grad is not None]
         for name, gradient in gradients:
             if gradient.is_sparse:
@@ -192,19 +267,10 @@ class Served(Strategy):
                     "Make the embedding with sparse=False.",
                 )
         if not gradients:
-            return False
+            return True
         # The largest magnitude says it without a sum that could overflow.
         norms = torch._foreach_norm([gradient for _, gradient in gradients], float("inf"))
-        finite = [bool(torch.isfinite(norm)) for norm in norms]
-        if all(finite):
-            return False
-        if self._skips_nan:
-            return True
-        name = gradients[finite.index(False)][0]
-        raise NotFinite(
-            f"The gradients of {self._environment.name} in step {self._steps} are not finite, first in {name}.",
-            "Lower the learning rate or clip the gradients, or set strategy.on_nan to skip.",
-        )
+        return all(bool(torch.isfinite(norm)) for norm in norms)
 
     def _gathered(self, void: bool) -> list[torch.Tensor | None]:
         """This step's gradients; with push_every, the sum of those since the last push."""
@@ -219,7 +285,15 @@ class Served(Strategy):
                 self._sums[number] = gradient.detach().clone() if before is None else before.add_(gradient)
         return self._sums
 
-    def _begin(self, gradients: Sequence[torch.Tensor | None], *, pushes: bool, pulls: bool, void: bool) -> None:
+    def _begin(
+        self,
+        gradients: Sequence[torch.Tensor | None],
+        *,
+        pushes: bool,
+        pulls: bool,
+        void: bool,
+        hold: bool = False,
+    ) -> None:
         """Set an exchange going with all servers."""
         if pushes:
             self._tell_news()
@@ -231,7 +305,9 @@ class Served(Strategy):
             target=self._staging.target if pulls else None,
             arrived=self._staging.arrived,
             void=void and pushes,
+            hold=hold,
         )
+        self._held = exchange if hold else None
         self._exchange = Completion(len(self._links))
         for link in self._links:
             link.begin(exchange, self._exchange)
@@ -366,6 +442,10 @@ class Served(Strategy):
             print(f"torchyard_roles: {error}", flush=True)
         for link in self._links:
             link.close(goodbye=True)
+
+    def abandon(self) -> None:
+        for link in self._links:
+            link.close(goodbye=False)
 
     def _on_all(self, act: Callable[[ServerLink], Any]) -> None:
         """The same with every server at once. Raises the first error, in the servers' order."""

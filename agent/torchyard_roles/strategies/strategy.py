@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     import torch
@@ -68,6 +69,21 @@ class Strategy(ABC):
         is resumed from; model and optimizer are the checkpoint's already. Trainers of other groups get it with the
         step of their own group. By default nothing.
         """
+
+    def abandon(self) -> None:  # noqa: B027
+        """End this strategy's threads: an exception has ended the script. Says goodbye to nobody and waits for nobody.
+
+        A thread that is inside torch when the interpreter ends would abort the process, and hide the exception's code.
+        """
+
+    def clip_gradients(self, parameters: Sequence[torch.Tensor], max_norm: float) -> torch.Tensor:
+        """Scale the gradients that the next step uses so that their norm is at most `max_norm`; the norm before.
+
+        By default what torch does with the gradients here, which is exact where they are the averages already.
+        """
+        import torch
+
+        return torch.nn.utils.clip_grad_norm_(parameters, max_norm)
 
     def statistics(self) -> dict[str, float]:
         """Numbers of the last step for the desktop, by the names in `protocol.report.METRICS`: compute_s, exchange_s,

@@ -7,6 +7,7 @@ change. What agents saw at night is applied by the first that comes: idle bookin
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -17,8 +18,10 @@ from torchyard_core.booking.store import BookingStore
 from torchyard_core.errors import TorchyardError
 from torchyard_core.fleet.fleet import Fleet
 from torchyard_core.fleet.handing import collect_evidence, hand_over, open_links
+from torchyard_core.fleet.link import Link
 
 EVERY_S = 600.0
+AFTER_TROUBLE_S = 30.0
 LOOK_EVERY_S = 2.0
 """For hosts that have connected meanwhile."""
 LOOK_BACK = timedelta(days=3)
@@ -141,20 +144,24 @@ class AgentExchange:
         self._thread.join(5)
 
     def _run(self) -> None:
-        known: dict[str, int] = {}
-        waited_s = 0.0
+        known: dict[str, Link] = {}
+        due = time.monotonic()
         while not self._closed:
-            links = {name: id(link) for name, link in open_links(self._fleet).items()}
-            everyone = self._changed or waited_s >= EVERY_S
-            names = [name for name, link in links.items() if everyone or known.get(name) != link]
-            if everyone:
-                self._changed, waited_s = False, 0.0
-            if names:
-                try:
-                    self._on_exchanged(exchange_with_agents(self._fleet, self._store()))
-                except TorchyardError as error:
-                    self._on_trouble(error)
-            known = links
+            links = open_links(self._fleet)
+            has_news = any(known.get(name) is not link for name, link in links.items())
+            if self._changed or has_news or time.monotonic() >= due:
+                self._changed = False
+                due = time.monotonic() + (EVERY_S if self._exchange() else AFTER_TROUBLE_S)
+                known = links
             self._wake.wait(LOOK_EVERY_S)
             self._wake.clear()
-            waited_s += LOOK_EVERY_S
+
+    def _exchange(self) -> bool:
+        try:
+            done = exchange_with_agents(self._fleet, self._store())
+        except TorchyardError as error:
+            self._on_trouble(error)
+            return False
+        if done.hosts:
+            self._on_exchanged(done)
+        return not done.problems

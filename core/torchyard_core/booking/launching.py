@@ -184,6 +184,10 @@ class LaunchBooking:
             self._on_trouble(error)
         self._made = self._extended = None
 
+    def close(self) -> None:
+        """Lets go of the calendar; for who opened one for this launch alone."""
+        self._calendar.close()
+
     # How it is done
 
     def _look(self, known: Sequence[HostFacts]) -> None:

@@ -58,16 +58,16 @@ def find(
     wish = _wish(chosen, store, where, count, lasts, earliest, latest, min_memory_gb, model, host, gpus, any_hosts)
     slots = catalogue(store)
     fits = store.find(wish, limit)
-    if as_json:
-        print_json([fit_json(fit, slots, where) for fit in fits])
-    else:
-        for number, fit in enumerate(fits, 1):
-            say(f"{number}  {fit_words(fit, slots, where)}")
-            say(f"   {book_command(fit, slots, where)}")
     if not fits:
         fitting = sum(wish.takes(slot) for slot in slots)
         hint = "`torchyard bookings wait` joins the waitlist." if fitting >= count else _why_none(fitting, count)
         raise TorchyardError("nothing like that is free then", code="nothing_free", hint=hint)
+    if as_json:
+        print_json([fit_json(fit, slots, where) for fit in fits])
+        return
+    for number, fit in enumerate(fits, 1):
+        say(f"{number}  {fit_words(fit, slots, where)}")
+        say(f"   {book_command(fit, slots, where)}")
 
 
 def _why_none(fitting: int, count: int) -> str:

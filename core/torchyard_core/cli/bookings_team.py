@@ -170,17 +170,19 @@ def move_to(
     own = chosen.own()
     source = chosen.calendar().store()
     target = open_store(url, own.person or login_name())
-    persons = {source.person: target.person} if source.is_private else {}
-    for text in rename or ():
-        old, equals, new = text.partition("=")
-        if not (old and equals and new):
-            raise UsageError(f"`{text}` is not OLD=NEW.", code="bad_rename", hint="Like --rename lee=lee_k.")
-        persons[old] = new
-    if not chosen.confirm(f"Copy {source.count()} bookings from {source.place} to {target.place}?"):
-        remark("Nothing was changed.")
-        raise typer.Exit(1)
-    moved = move_all(source, target, persons)
-    target.close()
+    try:
+        persons = {source.person: target.person} if source.is_private else {}
+        for text in rename or ():
+            old, equals, new = text.partition("=")
+            if not (old and equals and new):
+                raise UsageError(f"`{text}` is not OLD=NEW.", code="bad_rename", hint="Like --rename lee=lee_k.")
+            persons[old] = new
+        if not chosen.confirm(f"Copy {source.count()} bookings from {source.place} to {target.place}?"):
+            remark("Nothing was changed.")
+            raise typer.Exit(1)
+        moved = move_all(source, target, persons)
+    finally:
+        target.close()
     if as_json:
         print_json({"from": source.place, "to": target.place, "counts": dict(moved.counts)})
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -31,6 +31,8 @@ class Settings:
     home: Home
     fleet_file: Path
     yes: bool
+    opened: list[Calendar] = field(default_factory=list)
+    """The way to the bookings, once it was asked for."""
 
     @property
     def facts_file(self) -> Path:
@@ -42,10 +44,17 @@ class Settings:
         return read_user_settings(self.home.settings_file)
 
     def calendar(self) -> Calendar:
-        """The way to the bookings; nothing is opened yet."""
-        from torchyard_core.booking.opening import calendar_of  # SQLAlchemy takes a quarter of a second too
+        """The way to the bookings, one for the whole command; its database is opened when it is asked for."""
+        from torchyard_core.booking.opening import calendar_of
 
-        return calendar_of(self.home, self.own())
+        if not self.opened:
+            self.opened.append(calendar_of(self.home, self.own()))
+        return self.opened[0]
+
+    def close(self) -> None:
+        """At the end of a command: lets go of the bookings' database."""
+        for calendar in self.opened:
+            calendar.close()
 
     def zone(self, named: str | None = None) -> str:
         """The zone of the times that are written: of `--zone`, else of the settings, else this computer's."""

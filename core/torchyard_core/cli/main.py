@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from torchyard_core.cli import book, bookings, deploy, gui, hosts, plan, run, runs, status, validate
+from torchyard_core.cli import book, bookings, deploy, formats, gui, hosts, plan, presets, run, runs, status, validate
 from torchyard_core.cli.context import Settings
 from torchyard_core.cli.output import print_error
 from torchyard_core.errors import TorchyardError, UsageError
@@ -32,6 +32,9 @@ app.add_typer(runs.app, name="runs")
 app.command("status")(status.status)
 app.command("book")(book.book)
 app.add_typer(bookings.app, name="bookings")
+app.command("import")(formats.import_)
+app.command("export")(formats.export)
+app.add_typer(presets.app, name="presets")
 app.command("gui")(gui.gui)
 
 # click's own exceptions; newer typers bring a copy of click with them, so they are found from what typer exports.
@@ -63,6 +66,7 @@ def settle(
     """Options before the command."""
     at = Home(home.expanduser()) if home else Home.default()
     context.obj = Settings(at, fleet.expanduser() if fleet else at.fleet_file, yes)
+    context.call_on_close(context.obj.close)
 
 
 def main() -> None:

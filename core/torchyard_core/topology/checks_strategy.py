@@ -78,9 +78,15 @@ def _groups(topology: Topology, counts: dict[Role, int]) -> Findings:
     elif groups is not None and groups > max(1, counts[Role.WORKER]):
         message = f"{groups} worker groups cannot be made of {counted(counts[Role.WORKER], 'worker')}"
         yield error("strategy-counts", message, "strategy", "worker_groups")
+    elif groups is None and strategy.kind.is_asynchronous and counts[Role.CHIEF] and counts[Role.WORKER] == 1:
+        message = (
+            f"{strategy.kind} has one group here, in which chief and worker train in step, since the chief trains in "
+            "group 0 with the first workers. Add a worker, or make the chief a worker: worker-0 is the chief then"
+        )
+        yield warning("strategy-counts", message, "strategy", "kind")
     if _NEEDS.get(strategy.kind) is Role.PS and strategy.server_groups > 1:
         # The file may say it already; a run with it would end when its trainers begin.
-        message = "parameter servers form one group in this version: leave `server_groups` out"
+        message = "parameter servers form one group in this version: drop `server_groups`"
         yield error("strategy-counts", message, "strategy", "server_groups")
 
 

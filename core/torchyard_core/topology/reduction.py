@@ -7,6 +7,7 @@ links of equal speed, everything pipelined. What runs decides by the same formul
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -66,3 +67,13 @@ def reducers_that_beat_the_ring(trainers: int) -> int | None:
     if trainers < 3:
         return None  # A ring of two takes as long as one way over the link: nothing is faster.
     return trainers**2 // (2 * (trainers - 1)) + 1
+
+
+def reducers_for_bandwidth(trainers: int, trainer_gbps: float, reducer_gbps: float) -> int:
+    """The fewest reducers whose links together carry what all trainers' do: Vertex AI's sizing rule.
+
+    8 trainers of 100 Gbps need 25 reducers of 32 Gbps. Raises ValueError for links without bandwidth.
+    """
+    if trainer_gbps <= 0 or reducer_gbps <= 0:
+        raise ValueError("links have a bandwidth above 0 Gbps")
+    return max(1, math.ceil(trainers * trainer_gbps / reducer_gbps))

@@ -28,6 +28,19 @@ def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _represent_text)
 
 
+class _BlockDumper(_Dumper):
+    """Writes text of several lines as it is, below a `|`."""
+
+
+def _represent_lines(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    if "\n" in text:
+        return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|")
+    return _represent_text(dumper, text)
+
+
+_BlockDumper.add_representer(str, _represent_lines)
+
+
 def dump_flow(value: Any) -> str:
     """One value on one line, as it may stand among others in brackets."""
     text: str = yaml.dump(
@@ -36,9 +49,17 @@ def dump_flow(value: Any) -> str:
     return text.strip()[1:-1]
 
 
-def dump_yaml(data: Any) -> str:
-    """Plain data as YAML for people: block style, keys in order, no anchors, text as it is."""
+def dump_yaml(data: Any, *, lines: bool = False) -> str:
+    """Plain data as YAML for people: block style, keys in order, no anchors, text as it is.
+
+    `lines`: text of several lines, a shell script for example, is written below a `|`.
+    """
     text: str = yaml.dump(
-        data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False, width=10_000
+        data,
+        Dumper=_BlockDumper if lines else _Dumper,
+        sort_keys=False,
+        allow_unicode=True,
+        default_flow_style=False,
+        width=10_000,
     )
     return text

@@ -37,7 +37,8 @@ class Agenda(QTableView):
         header = self.horizontalHeader()
         header.setSectionResizeMode(QHeaderView.ResizeMode.Interactive)
         header.setStretchLastSection(True)
-        for column, width in enumerate((220, 240, 120, 220, 90, 160)):
+        header.setDefaultAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter)
+        for column, width in enumerate((290, 220, 110, 190, 100, 160)):
             self.setColumnWidth(column, width)
         self.selectionModel().currentRowChanged.connect(self._moved)
         self.activated.connect(lambda index: self.activated_.emit(self.rows_.id_at(index.row())))

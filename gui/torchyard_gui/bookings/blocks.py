@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from operator import attrgetter
 from zlib import crc32
 
-from torchyard_core.booking.intervals import Interval, gaps, intersect, merge, subtract
+from torchyard_core.booking.intervals import Interval, gaps, merge, subtract
 from torchyard_core.booking.model import Booking, IdleEvidence, Slot, State, Use
 from torchyard_gui.bookings.lanes import Lanes, Row
 
@@ -25,14 +27,9 @@ class Block:
     slots: tuple[Slot, ...]
     top: int
     bottom: int
-
-    @property
-    def start(self) -> float:
-        return self.booking.start.timestamp()
-
-    @property
-    def end(self) -> float:
-        return self.booking.until.timestamp()
+    start: float
+    """Seconds since 1970, as all that is drawn."""
+    end: float
 
 
 def is_shown(booking: Booking) -> bool:
@@ -59,7 +56,8 @@ def blocks_of(bookings: Iterable[Booking], lanes: Lanes) -> tuple[Block, ...]:
 
 
 def _block(booking: Booking, rows: Sequence[Row]) -> Block:
-    return Block(booking, tuple(row.slots[0] for row in rows), rows[0].top, rows[-1].bottom)
+    start, end = booking.start.timestamp(), booking.until.timestamp()
+    return Block(booking, tuple(row.slots[0] for row in rows), rows[0].top, rows[-1].bottom, start, end)
 
 
 def hue_of(person: str) -> int:
@@ -140,14 +138,23 @@ def usage_of(
         if booking.state is State.NO_SHOW:
             idle[booking.id] = [past]
             continue
-        own_hosts = [watched[host_of[gpu]] for gpu in booking.gpus if gpu in host_of]
-        busy = [interval for gpu in booking.gpus for interval in used.get(gpu, ())]
-        found = [gap for time in own_hosts for gap in gaps(past.within(time), busy)]
+        own_hosts = {host_of[gpu] for gpu in booking.gpus if gpu in host_of}
+        busy = [interval for gpu in booking.gpus for interval in touching(past, used.get(gpu, ()))]
+        found = [gap for host in own_hosts for gap in gaps(past.within(watched[host]), busy)]
         if booking.id in seen_idle:
             found.append(seen_idle[booking.id].within(past))
-        if times := _long(intersect([past], found)):
-            idle[booking.id] = times
+        if times := _long(found):
+            idle[booking.id] = merge(times)
     return Usage(used, {gpu: times for gpu, times in unbooked.items() if times}, idle)
+
+
+def touching(within: Interval, times: Sequence[Interval]) -> Sequence[Interval]:
+    """Those of `times`, sorted and apart from each other, that touch `within`."""
+    first = bisect_right(times, within.start, key=_start)
+    return times[max(first - 1, 0) : bisect_right(times, within.end, key=_start)]
+
+
+_start = attrgetter("start")
 
 
 def _long(times: Iterable[Interval]) -> list[Interval]:
@@ -158,7 +165,7 @@ def strip_of(block: Block, used: Mapping[str, Sequence[Interval]]) -> tuple[tupl
     """When the block's lanes were in use, and what share of them: (start, end, share above 0)."""
     changes: dict[float, int] = defaultdict(int)
     for slot in block.slots:
-        for interval in used.get(slot.id, ()):
+        for interval in touching(block.booking.interval, used.get(slot.id, ())):
             start, end = max(interval.start.timestamp(), block.start), min(interval.end.timestamp(), block.end)
             if end > start:
                 changes[start] += 1

@@ -49,7 +49,9 @@ def read(fields: Fields, slots: Sequence[Slot], now: datetime) -> Draft | dict[s
     except Refused as refused:
         wrong["start"] = refused
     try:
-        end = moment(fields.end, fields.zone.strip(), start)
+        # A length, or a time of day alone, goes on from the start; "tomorrow" is the day after today.
+        from_now = fields.end.strip().startswith(("today", "tomorrow", "now"))
+        end = moment(fields.end, fields.zone.strip(), now if from_now else start)
     except Refused as refused:
         wrong["end"] = refused
     if "start" not in wrong and "end" not in wrong and end <= start:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import datetime
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
 
 from PySide6.QtCore import QEvent, QObject, Qt, QTimer, Signal
 from PySide6.QtGui import QKeyEvent, QMouseEvent, QPainter, QPaintEvent
@@ -21,7 +21,7 @@ from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets import Card, Divider, FormRow, label
 
 SOON_MS = 250
-NAMES = 112
+NAMES = 104
 
 
 class FindDrawer(Drawer):
@@ -36,7 +36,7 @@ class FindDrawer(Drawer):
     def __init__(self, parent: QWidget | None = None):
         super().__init__(self.tr("Find a slot"), parent)
         self.zone = "UTC"
-        self.now = datetime.now
+        self.now: Callable[[], datetime] = lambda: datetime.now(UTC)
         self.count = QSpinBox()
         self.count.setRange(1, 4096)
         self.count.setValue(1)
@@ -84,6 +84,9 @@ class FindDrawer(Drawer):
         self.count.valueChanged.connect(self._changed)
         for box in (self.memory, self.on, self.model):
             box.currentIndexChanged.connect(self._changed)
+        for box in (self.memory, self.on, self.model):
+            box.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
+            box.setMinimumContentsLength(6)
         for widget in (self.count, self.memory, self.length, self.from_, self.on, self.model, self.title_):
             widget.installEventFilter(self)
 
@@ -100,24 +103,25 @@ class FindDrawer(Drawer):
 
     def wish(self) -> Wish | None:
         """What the form says; None where it cannot be read, which is then said beside the field."""
-        found: dict[str, object] = {}
-        for row, read in (
-            (self.length_row, lambda: zones.length(self.length.text().replace(" ", ""))),
-            (self.from_row, lambda: zones.moment(self.from_.text(), self.zone, self.now())),
-        ):
-            try:
-                found[row.field.objectName() or row.name.text()] = read()
-                row.set_problem("")
-            except Refused as refused:
-                row.set_problem(words.said(refused))
-        if len(found) < 2:
+        length: timedelta | None = None
+        earliest: datetime | None = None
+        self.length_row.set_problem("")
+        self.from_row.set_problem("")
+        try:
+            length = zones.length(self.length.text().replace(" ", ""))
+        except Refused as refused:
+            self.length_row.set_problem(words.said(refused))
+        try:
+            earliest = zones.moment(self.from_.text(), self.zone, self.now())
+        except Refused as refused:
+            self.from_row.set_problem(words.said(refused))
+        if length is None or earliest is None:
             return None
-        length, earliest = found.values()
         model = "" if self.model.currentIndex() <= 0 else self.model.currentText().rsplit(" ", 2)[0]
         return Wish(
             self.count.value(),
-            length,  # type: ignore[arg-type]
-            max(earliest, self.now()),  # type: ignore[type-var, arg-type]
+            length,
+            max(earliest, self.now()),
             min_memory_gb=self.memory.currentData() or 0,
             model=model,
             one_host=bool(self.on.currentData()),

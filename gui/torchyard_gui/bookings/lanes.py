@@ -94,11 +94,11 @@ def _order(slot: Slot) -> tuple[bool, str, int, str]:
 
 
 def folded_at_first(slots: Iterable[Slot], keep_open: Collection[str] = ()) -> set[str]:
-    """Hosts without GPUs; of a large fleet all, but those that are named."""
+    """Hosts without GPUs, where others have some; of a large fleet all, but those that are named."""
     known = list(slots)
-    without_gpu = {slot.host for slot in known if slot.is_cpu}
+    with_gpu = {slot.host for slot in known if not slot.is_cpu}
     if len(known) <= SHOWN_AT_FIRST:
-        return without_gpu
+        return {slot.host for slot in known} - with_gpu if with_gpu else set()
     lanes = 0
     folded = {slot.host for slot in known}
     for host in sorted(set(keep_open)):

@@ -36,6 +36,7 @@ from torchyard_gui.bookings.time_axis import Span, days_of, local_day, stepped, 
 from torchyard_gui.bookings.top_bar import TopBar
 from torchyard_gui.bookings.waitlist_drawer import WaitlistDrawer
 from torchyard_gui.bridge.bookings_model import BookingsModel
+from torchyard_gui.bridge.jobs import Job
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.theme.tokens import METRICS
 from torchyard_gui.widgets import EmptyState, NoticeBar, Toast, label
@@ -68,7 +69,7 @@ class BookingsPage(QWidget):
         )
         self.legend = Legend()
         self.details = Details(self.acts)
-        self.find = FindDrawer()
+        self.finder = FindDrawer()
         self.waitlist = WaitlistDrawer()
         self.toast = Toast(self)
         self.dialog: QDialog | None = None
@@ -172,10 +173,10 @@ class BookingsPage(QWidget):
         self._open(dialog)
 
     def find_slot(self) -> None:
-        self._show_drawer(self.find)
-        self.find.count.setFocus()
-        self.find.count.selectAll()
-        self.find.search()
+        self._show_drawer(self.finder)
+        self.finder.count.setFocus()
+        self.finder.count.selectAll()
+        self.finder.search()
 
     def show_waitlist(self) -> None:
         self._show_drawer(self.waitlist)
@@ -183,7 +184,7 @@ class BookingsPage(QWidget):
 
     def book_fit(self, number: int) -> None:
         if number < len(self._fits):
-            self.deeds.book_fit(self._fits[number], self.find.title_.text())
+            self.deeds.book_fit(self._fits[number], self.finder.title_.text())
             self._close_drawer()
 
     def go(self, by: int) -> None:
@@ -199,6 +200,7 @@ class BookingsPage(QWidget):
         if span != "agenda":
             self.span = span  # type: ignore[assignment]
         self._show_days()
+        self._focus_body()
 
     def show_booking(self, booking_id: str) -> None:
         """Goes to a booking, wherever it is: for links from other pages."""
@@ -284,7 +286,7 @@ class BookingsPage(QWidget):
                 acts.undo: self.deeds.undo,
                 acts.paste: self.paste,
                 acts.copy: self.copy,
-                acts.search: self.bar.search_field.setFocus,
+                acts.search: self.bar.open_search,
                 acts.today: self.go_today,
                 acts.earlier: lambda: self.go(-1),
                 acts.later: lambda: self.go(1),
@@ -319,13 +321,13 @@ class BookingsPage(QWidget):
         self.bar.views.changed.connect(self.show_span)
         self.bar.filter_changed.connect(lambda chosen: self._show())
         self.bar.filter_menu.aboutToShow.connect(lambda: self.bar.offer(self.model.seen))
-        self.find.wished.connect(self._search)
-        self.find.book_wanted.connect(self.book_fit)
-        self.find.pointed.connect(self._point_at)
-        self.find.wait_wanted.connect(lambda wish: self.deeds.wait(wish, self.find.title_.text()))
+        self.finder.wished.connect(self._search)
+        self.finder.book_wanted.connect(self.book_fit)
+        self.finder.pointed.connect(self._point_at)
+        self.finder.wait_wanted.connect(lambda wish: self.deeds.wait(wish, self.finder.title_.text()))
         self.waitlist.leave_wanted.connect(self.deeds.stop_waiting)
         self.waitlist.join_wanted.connect(self.find_slot)
-        for drawer in (self.find, self.waitlist, self.details):
+        for drawer in (self.finder, self.waitlist, self.details):
             drawer.closed.connect(self._close_drawer)
         self.legend.share_wanted.connect(self._tell_how_to_share)
         self.deeds.said.connect(self._said)
@@ -343,8 +345,8 @@ class BookingsPage(QWidget):
             self.folded = folded_at_first(seen.slots, {slot.host for slot in seen.slots if slot.id in mine})
         self._show()
         self.waitlist.show_waiting(seen.waiting, seen.person, seen.is_admin, seen.zone, self.model.now)
-        if self.dialog is None and self._drawer is self.find and not self.find.isHidden():
-            self.find.search()  # what was found may be taken, or something nearer free
+        if self.dialog is None and self._drawer is self.finder and not self.finder.isHidden():
+            self.finder.search()  # what was found may be taken, or something nearer free
         self.status_changed.emit()
 
     def _show(self) -> None:
@@ -441,7 +443,7 @@ class BookingsPage(QWidget):
 
     def _selected(self, booking_id: str) -> None:
         self._selection = booking_id
-        if booking_id and self._drawer is not self.find:
+        if booking_id and self._drawer is not self.finder:
             self._show_details()
             self._show_drawer(self.details)
         elif not booking_id and self._drawer is self.details:
@@ -512,17 +514,21 @@ class BookingsPage(QWidget):
 
     def _search(self, wish: Wish) -> None:
         def found(fits: tuple[Fit, ...]) -> None:
-            if self._drawer is self.find:
+            if self._drawer is self.finder:
                 self._fits = fits
                 self.surface.set_fits(fits)
-                self.find.show_fits(fits, self.model.seen.slots, self.model.now, self._at_most())
+                self.finder.show_fits(fits, self.model.seen.slots, self.model.now, self._at_most())
 
         def failed(error: TorchyardError) -> None:
             self._fits = ()
             self.surface.set_fits(())
-            self.find.say_problem(words.said(error))
+            self.finder.say_problem(words.said(error))
 
-        self.model.ask(lambda store: store.find(wish, limit=5), found, failed, self)
+        if self._searching is not None:
+            self._searching.cancel()  # answers may come in any order; only the last wish counts
+        self._searching = self.model.ask(lambda store: store.find(wish, limit=5), found, failed, self)
+
+    _searching: Job | None = None
 
     def _at_most(self) -> str:
         """`Now: at most 3 free on one host (gpu-d).`"""
@@ -589,10 +595,10 @@ class BookingsPage(QWidget):
             if self._drawer is not None:
                 self._drawer.hide()
             self._drawer = drawer
-            if drawer is self.find:
+            if drawer is self.finder:
                 seen = self.model.seen
-                self.find.zone, self.find.now = seen.zone, lambda: self.model.now
-                self.find.offer_models(_models(seen.slots))
+                self.finder.zone, self.finder.now = seen.zone, lambda: self.model.now
+                self.finder.offer_models(_models(seen.slots))
             else:
                 self._fits = ()
                 self.surface.set_fits(())
@@ -638,15 +644,15 @@ class BookingsPage(QWidget):
             self.tr("Share the calendar with the team"),
             self.tr(
                 "This calendar is a file on this computer: nobody else sees it. A team keeps its calendar in a "
-                "PostgreSQL database. An admin of an empty one runs the first command; it prints the line that each member puts "
-                "into settings.yaml. The second takes along what is booked here."
+                "PostgreSQL database. An admin of an empty one runs the first command; it prints the line that each "
+                "member puts into settings.yaml. The second takes along what is booked here."
             ),
             self.tr("Copy the first command"),
             self.tr("Close"),
             self,
         )
-        command = "torchyard bookings setup-team postgresql+psycopg://ADMIN@HOST/DATABASE --member NAME"
-        for text in (command, "torchyard bookings move --to postgresql+psycopg://NAME@HOST/DATABASE"):
+        command = "torchyard bookings setup-team postgresql+psycopg://ADMIN@HOST/DATABASE --admin NAME --member NAME"
+        for text in (command, "torchyard bookings move-to postgresql+psycopg://NAME@HOST/DATABASE"):
             line = label(text, role="small", ink="2", wrap=True)
             line.setTextInteractionFlags(line.textInteractionFlags().TextSelectableByMouse)
             dialog.rows.addWidget(line)
@@ -656,7 +662,7 @@ class BookingsPage(QWidget):
 
     def _lay_out(self) -> None:
         self._body = _Ground()
-        for widget in (self.surface, self.agenda, self.empty, self.details, self.find, self.waitlist):
+        for widget in (self.surface, self.agenda, self.empty, self.details, self.finder, self.waitlist):
             widget.setParent(self._body)
             widget.hide()
         rows = QVBoxLayout(self)
@@ -672,7 +678,9 @@ class BookingsPage(QWidget):
         """Drawers stand beside the calendar; in a narrow window they lie over it."""
         room = self._body.rect()
         drawer = self._drawer
-        beside = METRICS.drawer if drawer is not None and self.window().width() >= METRICS.narrow_below else 0
+        narrow = self.window().width() < METRICS.narrow_below
+        self.bar.set_narrow(narrow)
+        beside = METRICS.drawer if drawer is not None and not narrow else 0
         for widget in (self.surface, self.agenda, self.empty):
             widget.setGeometry(QRect(0, 0, room.width() - beside, room.height()))
         if drawer is not None:

@@ -13,10 +13,11 @@ from torchyard_core.booking.find_slot import Fit
 from torchyard_core.booking.model import Booking, State
 from torchyard_gui.bookings import words
 from torchyard_gui.bookings.blocks import Block, hue_of
-from torchyard_gui.bookings.labels import label_for
+from torchyard_gui.bookings.bodies import Bodies
+from torchyard_gui.bookings.labels import Label, label_for
 from torchyard_gui.bookings.lanes import Lanes, Row
 from torchyard_gui.bookings.picture import Picture, Strip
-from torchyard_gui.bookings.time_axis import Axis, zone_mark
+from torchyard_gui.bookings.time_axis import Axis, local_day, zone_mark
 from torchyard_gui.theme.icons import paint_state, pixmap
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.theme.tokens import METRICS as M
@@ -48,9 +49,14 @@ class Painter:
         self._widths: dict[tuple[str, bool], float] = {}
         self._hatch: QBrush | None = None
         self._metrics: tuple[QFontMetricsF, QFontMetricsF] | None = None
+        self._bodies = Bodies()
+        self._labels: dict[tuple[str, int], Label] = {}
+        self._labelled: tuple[int, Axis] | None = None
 
     def forget(self) -> None:
         self._widths.clear()
+        self._labels.clear()
+        self._bodies.forget()
         self._hatch = None
         self._metrics = None
 
@@ -135,55 +141,32 @@ class Painter:
             pale = block.booking.id in picture.paled or block.booking.id == lifted
             if pale:
                 painter.setOpacity(0.35)
-            beside = self._beside(picture, number, axis)
-            self._block(painter, picture, axis, block, picture.strips[number], beside, block.booking.id == selected)
+            self._block(painter, picture, axis, block, picture.strips[number], block.booking.id == selected)
             if pale:
                 painter.setOpacity(1.0)
 
     def rect_of(self, block: Block, axis: Axis) -> QRectF:
-        """Where a block lies; a pixel of air to the lanes above and below."""
-        x, right = axis.x_of(block.start), axis.x_of(block.end)
-        return QRectF(x + 0.5, block.top + 1.5, max(right - x - 1, 3.0), block.bottom - block.top - 3)
+        """Where a block lies, in whole pixels; a pixel of air to the lanes above and below."""
+        x, right = round(axis.x_of(block.start)), round(axis.x_of(block.end))
+        return QRectF(x, block.top + 1, max(right - x - 1, 4), block.bottom - block.top - 3)
 
-    def _beside(self, picture: Picture, number: int, axis: Axis) -> float:
+    def _beside(self, picture: Picture, block: Block, axis: Axis) -> float:
         """How much is free to the right of a block, up to the next on its first lane."""
-        block = picture.blocks[number]
         right = axis.x_of(block.end)
         nearest = axis.width
-        at = number + 1
-        # Blocks are sorted by their first lane: only those that begin higher may reach down here.
-        for other in (*picture.blocks[max(0, number - 24) : number], *picture.blocks[at : at + 8]):
-            if other.top <= block.top < other.bottom and other.start >= block.end:
-                nearest = min(nearest, axis.x_of(other.start))
+        for other in picture.following(block):
+            nearest = min(nearest, axis.x_of(other.start))
         return min(nearest - right - RUNS_ON_X, 120.0)
 
     def _block(
-        self,
-        painter: QPainter,
-        picture: Picture,
-        axis: Axis,
-        block: Block,
-        strip: Strip,
-        beside: float,
-        is_selected: bool,
+        self, painter: QPainter, picture: Picture, axis: Axis, block: Block, strip: Strip, is_selected: bool
     ) -> None:
         look = theme()
         booking = block.booking
         own = booking.owner == picture.person
         token = "accent" if own else f"person{hue_of(booking.owner) + 1}"
         rect = self.rect_of(block, axis)
-        tint = (0.24 if look.is_dark else 0.22) if own else (0.17 if look.is_dark else 0.11)
-        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        painter.setPen(Qt.PenStyle.NoPen)
-        painter.setBrush(look.brush("s2"))
-        painter.drawRoundedRect(rect, M.block_radius, M.block_radius)
-        painter.setBrush(look.color(token, tint))
-        outline = QPen(look.color(token, 1.0 if own else 0.45), 2 if is_selected else 1)
-        if is_selected:
-            outline.setColor(look.color("accent"))
-        painter.setPen(outline)
-        painter.drawRoundedRect(rect, M.block_radius, M.block_radius)
-        painter.setRenderHint(QPainter.RenderHint.Antialiasing, False)
+        self._bodies.draw(painter, rect, token, own, is_selected)
         for interval in picture.usage.idle.get(booking.id, ()):
             start, end = max(interval.start.timestamp(), block.start), min(interval.end.timestamp(), block.end)
             if end > start:
@@ -199,31 +182,42 @@ class Painter:
         if block.start >= axis.starts[0]:
             painter.fillRect(QRectF(rect.left(), rect.top(), bar, rect.height()), look.color(token))
         above_strip = M.use_strip if strip else 1
-        self._words(painter, picture, block, rect.adjusted(bar + 4, 2, -3, -above_strip), beside)
+        self._words(painter, picture, axis, block, rect.adjusted(bar + 4, 2, -3, -above_strip))
 
     def _amber(self) -> QBrush:
         if self._hatch is None:
             self._hatch = QBrush(theme().color("wait", 0.55), Qt.BrushStyle.BDiagPattern)
         return self._hatch
 
-    def _words(self, painter: QPainter, picture: Picture, block: Block, room: QRectF, beside: float) -> None:
+    def _label(self, picture: Picture, axis: Axis, block: Block, width: float, height: float) -> Label:
+        """What is written in a block: found once, until calendar or days are others."""
+        if self._labelled != (id(picture), axis):
+            self._labelled = (id(picture), axis)
+            self._labels.clear()
+        key = block.booking.id, block.top
+        label = self._labels.get(key)
+        if label is None:
+            booking = block.booking
+            fits = self.measure(booking.title, True) <= width
+            label = self._labels[key] = label_for(
+                width,
+                height,
+                booking.title,
+                words.name_of(booking.owner, picture.person),
+                self._gpus(block),
+                words.ends(booking, picture.zone),
+                0.0 if fits else self._beside(picture, block, axis),
+                self.measure,
+            )
+        return label
+
+    def _words(self, painter: QPainter, picture: Picture, axis: Axis, block: Block, room: QRectF) -> None:
         look = theme()
         booking = block.booking
-        person = words.name_of(booking.owner, picture.person)
-        gpus = self._gpus(block)
         marks = self._marks(booking, picture)
         single = block.bottom - block.top <= M.lane
         room = room.adjusted(0, -1 if single else 1, 0, 0)
-        label = label_for(
-            room.width() - 16 * len(marks),
-            room.height(),
-            booking.title,
-            person,
-            gpus,
-            words.ends(booking, picture.zone),
-            beside,
-            self.measure,
-        )
+        label = self._label(picture, axis, block, room.width() - 16 * len(marks), room.height())
         x = room.left()
         line = QRectF(x, room.top(), room.width(), room.height() if single else LINE)
         if label.title or label.more or room.width() >= 14:
@@ -240,15 +234,16 @@ class Painter:
             title = label.title
             if self.measure(title, True) > line.width():
                 title = painter.fontMetrics().elidedText(title, Qt.TextElideMode.ElideRight, int(line.width()))
-            painter.drawText(line, LEFT, title)
+            painter.drawText(self._base(line), title)
         painter.setFont(look.font("small"))
         painter.setPen(look.pen("text2"))
         if label.more and label.title and single:
-            painter.drawText(line.adjusted(self.measure(label.title, True) + 8, 0, 0, 0), LEFT, label.more)
+            beyond = line.adjusted(self.measure(label.title, True) + 8, 0, 0, 0)
+            painter.drawText(self._base(beyond), label.more)
         elif label.more:
             below = line.translated(0, LINE) if label.title else line
             below.setLeft(room.left() if label.title else x)
-            painter.drawText(below, LEFT, label.more)
+            painter.drawText(self._base(below), label.more)
         if label.initial:
             painter.setFont(look.font("small_strong"))
             painter.drawText(
@@ -256,6 +251,7 @@ class Painter:
             )
         if label.outside:
             painter.setFont(look.font("small"))
+            beside = self._beside(picture, block, axis)
             words_ = painter.fontMetrics().elidedText(label.outside, Qt.TextElideMode.ElideRight, int(beside + 8))
             painter.drawText(QRectF(room.right() + 6, block.top + 1, beside + 8, M.lane - 2), LEFT, words_)
         note = picture.notes.get(booking.id, "")
@@ -266,6 +262,13 @@ class Painter:
             painter.setFont(look.font("small_strong"))
             painter.setPen(look.pen("wait"))
             painter.drawText(QRectF(room.left() + 16, room.top() + 2 * LINE + 2, room.width() - 16, LINE), LEFT, note)
+
+    def _base(self, box: QRectF) -> QPointF:
+        """Where 12 px text stands that is in the middle of a box: a third of the time of letting Qt lay it out."""
+        if self._metrics is None:
+            self._metrics = QFontMetricsF(theme().font("small")), QFontMetricsF(theme().font("small_strong"))
+        metrics = self._metrics[0]
+        return QPointF(box.left(), round(box.center().y() + (metrics.ascent() - metrics.descent()) / 2))
 
     def _gpus(self, block: Block) -> str:
         here, everywhere = len(block.slots), len(block.booking.gpus)
@@ -363,7 +366,7 @@ class Painter:
         """Days and hours across. The origin is the first day's left border, at the top."""
         look = theme()
         painter.fillRect(rect, look.color("s1"))
-        today = words.local_day(picture.now, axis.zone) if picture.now else None
+        today = local_day(picture.now, axis.zone) if picture.now else None
         narrow = axis.column < 72
         for number, day in enumerate(axis.days):
             x = number * axis.column

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from operator import attrgetter
 
 from torchyard_core.booking.idle import Verdict, verdict
 from torchyard_core.booking.intervals import Interval
 from torchyard_gui.bookings import words
 from torchyard_gui.bookings.blocks import Block, Usage, blocks_of, steps, strip_of, usage_of
 from torchyard_gui.bookings.filters import Filter
-from torchyard_gui.bookings.lanes import Lanes, lanes_of, short_model
+from torchyard_gui.bookings.lanes import LANE, Lanes, lanes_of, short_model
 from torchyard_gui.bridge.bookings_model import Seen
 
 Strip = tuple[tuple[float, float, float], ...]
@@ -36,6 +38,25 @@ class Picture:
     person: str = ""
     zone: str = "UTC"
     now: datetime | None = None
+    by_lane: Mapping[int, tuple[Block, ...]] = field(default_factory=dict)
+    """The blocks on each lane, by the lane's top, by start."""
+
+    def following(self, block: Block) -> tuple[Block, ...]:
+        """The next block on the block's first lane, if there is one."""
+        lane = self.by_lane.get(block.top, ())
+        number = bisect_left(lane, block.end, key=_start)
+        return lane[number : number + 1]
+
+
+_start = attrgetter("start")
+
+
+def _by_lane(blocks: tuple[Block, ...]) -> dict[int, tuple[Block, ...]]:
+    lanes: dict[int, list[Block]] = {}
+    for block in blocks:
+        for top in range(block.top, block.bottom, LANE):
+            lanes.setdefault(top, []).append(block)
+    return {top: tuple(sorted(found, key=_start)) for top, found in lanes.items()}
 
 
 def picture_of(
@@ -64,6 +85,7 @@ def picture_of(
         person=seen.person,
         zone=seen.zone,
         now=now,
+        by_lane=_by_lane(blocks),
     )
 
 

@@ -233,7 +233,7 @@ class Surface(QAbstractScrollArea):
     def first_cursor(self) -> Cursor:
         """Where the keyboard begins: at the next hour, if it is in sight, for an hour."""
         now = self.picture.now.timestamp() if self.picture.now else self.axis.starts[0]
-        start = snapped(now + HOUR / 2, HOUR) if self.axis.starts[0] <= now < self.axis.days[-1].end else None
+        start = now // HOUR * HOUR + HOUR if self.axis.starts[0] <= now < self.axis.days[-1].end else None
         begin = start if start is not None else self.axis.starts[0] + 9 * HOUR
         block = next((one for one in self.picture.blocks if one.booking.id == self._selected), None)
         lane = self.picture.lanes.number_of(block.slots[0].id) if block else 0

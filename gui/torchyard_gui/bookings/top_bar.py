@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from PySide6.QtCore import QSize, Qt, Signal
+from PySide6.QtCore import QCoreApplication, QSize, Qt, Signal
 from PySide6.QtGui import QAction
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QMenu, QPushButton, QSizePolicy, QToolButton, QWidget
 
@@ -15,6 +15,8 @@ from torchyard_gui.bookings.lanes import short_model
 from torchyard_gui.bridge.bookings_model import Seen
 from torchyard_gui.theme.icons import icon
 from torchyard_gui.widgets import ElidedLabel, SearchField, Segmented, label
+
+translate = QCoreApplication.translate
 
 
 class TopBar(QFrame):
@@ -28,7 +30,7 @@ class TopBar(QFrame):
         self.filter = Filter()
         self.title = ElidedLabel()
         self.title.setProperty("role", "title")
-        self.title.setMinimumWidth(150)
+        self.title.setMinimumWidth(172)
         self.views = Segmented(
             [
                 ("day", self.tr("Day")),
@@ -53,7 +55,7 @@ class TopBar(QFrame):
         self.more = _more(acts, self)
         across = QHBoxLayout(self)
         across.setContentsMargins(16, 0, 12, 0)
-        across.setSpacing(10)
+        across.setSpacing(8)
         across.addWidget(self.title, 3)
         across.addLayout(self._steps(acts))
         across.addWidget(self.views)
@@ -67,6 +69,17 @@ class TopBar(QFrame):
         for widget in (self.find_button, self.book_button, self.more):
             across.addWidget(widget)
         self.search_field.textChanged.connect(self._search)
+
+    def set_narrow(self, narrow: bool) -> None:
+        """In a narrow window the field to search in is there while it is used."""
+        self._is_narrow = narrow
+        self.search_field.setVisible(not narrow or bool(self.search_field.text()) or self.search_field.hasFocus())
+
+    _is_narrow = False
+
+    def open_search(self) -> None:
+        self.search_field.show()
+        self.search_field.setFocus()
 
     def say_free(self, free: int, all_: int, *, is_known: bool) -> None:
         """`Free now: 4 of 24 GPUs`; a question mark while the calendar is away."""
@@ -144,8 +157,8 @@ class TopBar(QFrame):
 def _more(acts: BookingActions, parent: QWidget) -> QToolButton:
     button = QToolButton(parent)
     button.setIcon(icon("more"))
-    button.setToolTip(TopBar.tr("Waitlist, usage, calendar files, rules"))
-    button.setAccessibleName(TopBar.tr("More"))
+    button.setToolTip(translate("TopBar", "Waitlist, usage, calendar files, rules"))
+    button.setAccessibleName(translate("TopBar", "More"))
     button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
     button.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
     menu = QMenu(button)

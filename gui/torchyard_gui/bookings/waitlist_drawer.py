@@ -11,6 +11,7 @@ from PySide6.QtWidgets import QPushButton, QWidget
 from torchyard_core.booking.waitlist import Waiting
 from torchyard_gui.bookings import words
 from torchyard_gui.bookings.drawer import Drawer
+from torchyard_gui.bookings.time_axis import local_day
 from torchyard_gui.widgets import Card, label
 
 
@@ -66,7 +67,7 @@ class WaitlistDrawer(Drawer):
         what.append(self.tr("one host") if wish.one_host else self.tr("any hosts"))
         card.body.addWidget(label(f"{number + 1}. {one.title}", role="strong", wrap=True))
         card.body.addWidget(label(" · ".join(what), role="small", ink="2", wrap=True))
-        since = f"{words.day_word(words.local_day(one.created, zone), zone, now)} {words.clock(one.created, zone)}"
+        since = f"{words.day_word(local_day(one.created, zone), zone, now)} {words.clock(one.created, zone)}"
         who = self.tr("{person}, since {when}").format(person=words.name_of(one.owner, me), when=since)
         card.body.addWidget(label(who, role="small", ink="3", wrap=True))
         if one.owner == me or is_admin:

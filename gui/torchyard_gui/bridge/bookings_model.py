@@ -265,6 +265,10 @@ class BookingsModel(QObject):
 
         return self.jobs.run(lambda: deed(self._calendar_now().store()), did, refused, owner=owner)
 
+    def store(self) -> BookingStore:
+        """The store itself, for work on a thread. Raises StoreAway while it does not answer."""
+        return self._calendar_now().store()
+
     def close(self) -> None:
         """Lets go of the database without waiting for it."""
         self._closed = True

@@ -6,7 +6,7 @@ All of it is used on the GUI thread, but `fleet`, which may be asked for on any.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -105,6 +105,10 @@ class FleetModel(QObject):
     def facts(self) -> Sequence[HostFacts]:
         """Every host as the planner sees it, with who uses its GPUs where that is known now."""
         return tuple(map(self._planned.of, self._statuses.values()))
+
+    def set_booked(self, booked: Mapping[str, str]) -> None:
+        """GPUs that others have booked, by UUID, with words that say who: to the planner they are taken."""
+        self._planned.set_booked(booked)
 
     @property
     def inventory(self) -> Inventory:

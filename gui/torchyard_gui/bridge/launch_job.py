@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import QObject, Signal
 
+from torchyard_core.background import in_background
 from torchyard_core.errors import RunFailed, TorchyardError
 from torchyard_core.launch.history import History
 from torchyard_core.launch.preflight import Check
@@ -50,6 +51,7 @@ class LaunchJob(QObject):
         self._model = fleet_model
         self._name = name
         self._launch: Launch | None = None
+        self._booking: LaunchBooking | None = None
         self._answered = threading.Event()
         self._answer = False
 
@@ -146,7 +148,8 @@ class LaunchJob(QObject):
         home = self._model.home
         chosen = read_user_settings(home.settings_file)
         wanted = Wanted(proposed=proposed_length(History(home.history).records(), name))
-        return LaunchBooking(calendar_of(home, chosen), zone_for(chosen), wanted, file=self.source.source)
+        self._booking = LaunchBooking(calendar_of(home, chosen), zone_for(chosen), wanted, file=self.source.source)
+        return self._booking
 
     def _with_remark(self, check: Check) -> Check:
         """A host's line says too where its agent is not this desktop's (what the command line says beside it)."""
@@ -172,6 +175,7 @@ class LaunchJob(QObject):
             return
         if outcome is None or isinstance(outcome, TorchyardError):
             self.is_over = True
+            self._let_go_of_calendar()
             if outcome is None:
                 self.cancelled.emit()
             else:
@@ -181,6 +185,7 @@ class LaunchJob(QObject):
         else:
             self._note(outcome)
             self.is_over = True
+            self._let_go_of_calendar()
             self.run_id = outcome.run_id
             self.started.emit(outcome.run_id)
 
@@ -188,10 +193,19 @@ class LaunchJob(QObject):
         """Somebody cancelled while the news that it has started were on their way here: it is ended all the same."""
         from torchyard_core.launch.starting import take_back
 
-        run_id, links = started.run_id, started.links
-        self._model.jobs.run(
-            lambda: take_back(run_id, links), self._ended, lambda error: self._ended(error), owner=self
-        )
+        run_id, links, booking = started.run_id, started.links, self._booking
+
+        def undo() -> None:
+            take_back(run_id, links)
+            if booking is not None:
+                booking.take_back()
+
+        self._model.jobs.run(undo, self._ended, lambda error: self._ended(error), owner=self)
+
+    def _let_go_of_calendar(self) -> None:
+        if self._booking is not None:
+            in_background(self._booking.close)
+            self._booking = None
 
     def _note(self, started: Started) -> None:
         """In this computer's history: a small file, written at once so that it is there when the run is shown."""

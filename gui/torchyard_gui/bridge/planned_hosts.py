@@ -32,6 +32,7 @@ class PlannedHosts(QObject):
         """Names by ID."""
         self._made: dict[str, tuple[HostFacts, object, HostFacts]] = {}
         """By host: what was found, the sample that was laid over it, and what came of it."""
+        self._booked: dict[str, str] = {}
         self._soon = QTimer(self)
         self._soon.setSingleShot(True)
         self._soon.setInterval(TELL_AFTER_MS)
@@ -41,7 +42,7 @@ class PlannedHosts(QObject):
         """One host; the same object for as long as nothing that matters has changed."""
         found, sample, made = self._made.get(status.name, (None, None, None))
         if made is None or found is not status.facts or sample is not status.sample:
-            now = self._with_own_runs(with_use(status.facts, status.sample), status.sample)
+            now = self._with_bookings(self._with_own_runs(with_use(status.facts, status.sample), status.sample))
             made = now if now != made else made
             self._made[status.name] = status.facts, status.sample, made
         return made
@@ -65,6 +66,21 @@ class PlannedHosts(QObject):
             if name and gpu["uuid"] in users:
                 users[gpu["uuid"]] = self.tr("your run {name}").format(name=name)
         return replace(facts, gpu_users=users) if users != facts.gpu_users else facts
+
+    def set_booked(self, booked: Mapping[str, str]) -> None:
+        """GPUs that others have booked, by UUID, with who that is: they are not to be had."""
+        if booked != self._booked:
+            self._booked = dict(booked)
+            self._made.clear()
+            self.tell()
+
+    def _with_bookings(self, facts: HostFacts) -> HostFacts:
+        booked = {gpu.uuid: self._booked[gpu.uuid] for gpu in facts.gpus if gpu.uuid in self._booked}
+        if not booked:
+            return facts
+        # Who is on a GPU now is the better answer where both are known.
+        users = {**booked, **facts.gpu_users}
+        return replace(facts, busy_gpus=facts.busy_gpus | frozenset(booked), gpu_users=users, use_known=True)
 
     def _name_of(self, run_id: str) -> str:
         """Of a run that was launched from here; "" for one that was not."""

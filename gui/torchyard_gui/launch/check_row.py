@@ -144,6 +144,7 @@ def title_of(name: str) -> str:
         "bandwidth": translate("Launch", "Bandwidth between hosts"),
         "network": translate("Launch", "Hosts reach each other"),
         "booking": translate("Launch", "GPUs free, and not booked by others"),
+        "resume": translate("Launch", "Where it goes on from"),
         "settings": translate("Launch", "Settings"),
         "sending": translate("Launch", "Code sent"),
         "preparing": translate("Launch", "GPUs locked, ports held"),

@@ -8,11 +8,11 @@ from functools import partial
 from PySide6.QtCore import QObject
 from PySide6.QtGui import QAction, QGuiApplication, QKeySequence
 
-from torchyard_core.topology.model import Role, StrategyKind
-from torchyard_core.topology.presets import PRESETS
+from torchyard_core.topology.model import Role
+from torchyard_core.topology.presets import Preset, all_presets
 from torchyard_gui.topology.actions import action, dress
 from torchyard_gui.topology.editor import Editor
-from torchyard_gui.topology.words import preset_sentence, role_name, role_sentence, strategy_name
+from torchyard_gui.topology.words import preset_sentence, preset_title, role_name, role_sentence
 
 
 class EditActions(QObject):
@@ -56,7 +56,7 @@ class EditActions(QObject):
         self.select_none = make(self.tr("Select nothing"), lambda: self._editor.select(()), "Ctrl+Shift+A")
         self.add = make(self.tr("Add …"), search, "A", "plus", self.tr("Add a role or a host by a few letters"))
         self.add_roles = [self._adds(role) for role in Role]
-        self.add_presets = [self._adds_preset(kind) for kind in PRESETS]
+        self.add_presets = [self._adds_preset(preset) for preset in all_presets()]
         editor.selection_changed.connect(self.refresh)
         editor.changed.connect(self.refresh)
         self.refresh()
@@ -88,10 +88,10 @@ class EditActions(QObject):
         text = self.tr("Add {role}").format(role=role_name(role).lower())
         return action(self, "edit", text, lambda: self._do(self._editor.add(role)), None, "", role_sentence(role))
 
-    def _adds_preset(self, kind: StrategyKind) -> QAction:
-        text = self.tr("Preset {strategy}").format(strategy=strategy_name(kind))
+    def _adds_preset(self, preset: Preset) -> QAction:
+        text = self.tr("Preset {strategy}").format(strategy=preset_title(preset))
         return action(
-            self, "edit", text, lambda: self._do(self._editor.add_preset(kind)), None, "", preset_sentence(kind)
+            self, "edit", text, lambda: self._do(self._editor.add_preset(preset.key)), None, "", preset_sentence(preset)
         )
 
     def _do(self, why_not: str) -> None:

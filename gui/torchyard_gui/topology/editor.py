@@ -15,12 +15,12 @@ from torchyard_core.errors import TorchyardError
 from torchyard_core.topology import clipboard, edits, fitting
 from torchyard_core.topology.document import TopologyDocument
 from torchyard_core.topology.hosts import HostFacts
-from torchyard_core.topology.model import Role, StrategyKind, Topology
-from torchyard_core.topology.presets import with_preset
+from torchyard_core.topology.model import Role, Topology
+from torchyard_core.topology.presets import preset, with_preset
 from torchyard_core.topology.replicas import replicas_of
 from torchyard_gui.topology.commands import Edit
 from torchyard_gui.topology.hosts_source import HostsSource
-from torchyard_gui.topology.words import named, role_name, role_plural, strategy_name
+from torchyard_gui.topology.words import named, preset_title, role_name, role_plural
 from torchyard_gui.widgets.advice import in_the_window
 
 MOST_STEPS = 2000
@@ -122,12 +122,12 @@ class Editor(QObject):
             text = self.tr("Add {count} {roles}").format(count=count, roles=role_plural(role))
         return self.apply(text, change, select=lambda _: new)
 
-    def add_preset(self, kind: StrategyKind) -> str:
+    def add_preset(self, key: str) -> str:
         """Sets a strategy and adds the pools that it needs and the design lacks, as one step."""
         has_gpus = any(facts.gpus for facts in self.facts())
-        text = self.tr("Preset {strategy}").format(strategy=strategy_name(kind))
+        text = self.tr("Preset {strategy}").format(strategy=preset_title(preset(key)))
         # Nothing is selected after it: the inspector shows the design, and the strategy's settings with it.
-        return self.apply(text, lambda value: with_preset(value, kind, has_gpus=has_gpus)[0], select=lambda _: ())
+        return self.apply(text, lambda value: with_preset(value, key, has_gpus=has_gpus)[0], select=lambda _: ())
 
     def gpus_for(self, role: Role, target: str = "") -> int:
         """GPUs of a replica in a pool that is made for it: one for who trains, where there are any."""

@@ -220,7 +220,7 @@ class TopologyPage(QWidget):
         self.view.activated.connect(lambda _: self.inspector.focus("pools", "replicas"))
         self.palette_.role_chosen.connect(lambda role, count: self._do(self.editor.add(Role(role), count)))
         self.palette_.host_chosen.connect(self._host_chosen)
-        self.palette_.preset_chosen.connect(lambda kind: self._do(self.editor.add_preset(StrategyKind(kind))))
+        self.palette_.preset_chosen.connect(lambda key: self._do(self.editor.add_preset(key)))
         self.problems.jump.connect(self.jump_to)
         self.bar.strategy_chosen.connect(self._strategy_chosen)
         self.autosave.failed.connect(self.say)

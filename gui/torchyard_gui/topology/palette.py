@@ -7,17 +7,17 @@ from collections.abc import Sequence
 
 from PySide6.QtCore import QEvent, QMimeData, QPoint, Qt, Signal
 from PySide6.QtGui import QDrag, QKeyEvent, QMouseEvent
-from PySide6.QtWidgets import QApplication, QFrame, QListWidget, QListWidgetItem, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QApplication, QFrame, QListWidget, QListWidgetItem, QScrollArea, QVBoxLayout, QWidget
 
 from torchyard_core.launch.plan import Plan
 from torchyard_core.topology.hosts import HostFacts
 from torchyard_core.topology.model import Role
-from torchyard_core.topology.presets import PRESETS
+from torchyard_core.topology.presets import Preset, presets_of
 from torchyard_gui.theme.icons import icon, role_icon, state_icon
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.topology.count_popup import CountPopup
 from torchyard_gui.topology.palette_row import COUNT, PaletteRow
-from torchyard_gui.topology.words import preset_sentence, role_name, role_plural, role_sentence, strategy_name
+from torchyard_gui.topology.words import preset_sentence, preset_title, role_name, role_plural, role_sentence
 from torchyard_gui.widgets.labels import SectionLabel
 from torchyard_gui.widgets.search_field import SearchField
 
@@ -140,7 +140,7 @@ class Palette(QFrame):
     """A role, and how many of it."""
     host_chosen = Signal(str)
     preset_chosen = Signal(str)
-    """A strategy's kind."""
+    """A preset's key."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -154,37 +154,59 @@ class Palette(QFrame):
         self.presets = PaletteList(PRESET_MIME, self.tr("Presets"))
         self._presets_title = SectionLabel(self.tr("Presets"))
         self._presets_title.setToolTip(self.tr("A strategy with the replicas that it needs"))
+        self.tiers = PaletteList(PRESET_MIME, self.tr("Scale tiers"))
+        self._tiers_title = SectionLabel(self.tr("Scale tiers"))
+        self._tiers_title.setToolTip(self.tr("CloudML's clusters, with the sizes of their machines"))
         self._roles_title = SectionLabel(self.tr("Roles"))
         self._hosts_title = SectionLabel(self.tr("Hosts"))
         self.popup = CountPopup(self)
         layout = QVBoxLayout(self)
         layout.setContentsMargins(12, 12, 8, 12)
-        layout.setSpacing(4)
+        layout.setSpacing(8)
         layout.addWidget(self.search)
-        layout.addSpacing(8)
-        layout.addWidget(self._roles_title)
-        layout.addWidget(self.roles)
-        layout.addSpacing(12)
-        layout.addWidget(self._presets_title)
-        layout.addWidget(self.presets)
-        layout.addSpacing(12)
-        layout.addWidget(self._hosts_title)
-        layout.addWidget(self.hosts)
-        layout.addStretch()
+        layout.addWidget(self._sections())
         self.search.textChanged.connect(self._filter)
         self.search.installEventFilter(self)
         self.roles.chosen.connect(lambda role, many: self.choose_role(role, many))
-        self.presets.chosen.connect(lambda kind, _: self.preset_chosen.emit(kind))
-        self.presets.put(
-            [(kind.value, strategy_name(kind), "") for kind in PRESETS],
-            [
-                preset_sentence(kind) + "\n" + self.tr("Click or Enter adds what the design lacks; or drag it.")
-                for kind in PRESETS
-            ],
-        )
+        for rows, presets in (
+            (self.presets, (*presets_of("strategies"), *presets_of("frameworks"))),
+            (self.tiers, presets_of("scale tiers")),
+        ):
+            rows.chosen.connect(lambda key, _: self.preset_chosen.emit(key))
+            self._put_presets(rows, presets)
         self.hosts.chosen.connect(lambda host, _: self.host_chosen.emit(host))
         self.popup.agreed.connect(self.role_chosen)
         theme().changed.connect(self._paint_icons)
+
+    def _sections(self) -> QScrollArea:
+        """The lists below each other; they scroll where the window is too low for all of them."""
+        inner = QWidget()
+        layout = QVBoxLayout(inner)
+        layout.setContentsMargins(0, 0, 0, 0)
+        layout.setSpacing(4)
+        for title, rows in (
+            (self._roles_title, self.roles),
+            (self._presets_title, self.presets),
+            (self._tiers_title, self.tiers),
+            (self._hosts_title, self.hosts),
+        ):
+            layout.addWidget(title)
+            layout.addWidget(rows)
+            layout.addSpacing(8)
+        layout.addStretch()
+        area = QScrollArea()
+        area.setWidgetResizable(True)
+        area.setFrameShape(QFrame.Shape.NoFrame)
+        area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+        area.setStyleSheet("QScrollArea, QScrollArea > QWidget > QWidget { background: transparent; }")
+        area.setWidget(inner)
+        return area
+
+    def _put_presets(self, rows: PaletteList, presets: Sequence[Preset]) -> None:
+        how = self.tr("Click or Enter adds what the design lacks; or drag it.")
+        tips = [f"{preset_sentence(preset)}\n{how}" for preset in presets]
+        rows.put([(preset.key, preset_title(preset), "") for preset in presets], tips)
 
     def show_plan(self, plan: Plan, hosts: Sequence[HostFacts]) -> None:
         """Counts and free GPUs as of now."""
@@ -237,8 +259,9 @@ class Palette(QFrame):
     def _paint_icons(self) -> None:
         for row in range(self.roles.count()):
             self.roles.item(row).setIcon(role_icon(str(self.roles.item(row).data(KEY))))
-        for row in range(self.presets.count()):
-            self.presets.item(row).setIcon(icon("topology"))
+        for presets in (self.presets, self.tiers):
+            for row in range(presets.count()):
+                presets.item(row).setIcon(icon("topology"))
         unknown = self.tr("unknown")
         for row in range(self.hosts.count()):
             item = self.hosts.item(row)
@@ -264,9 +287,10 @@ class Palette(QFrame):
     def _filter(self, _text: str) -> tuple[str, str, str]:
         """The first role, preset and host with these letters."""
         _, letters = self._parted()
-        presets = self.presets.keep(letters)
+        presets, tiers = self.presets.keep(letters), self.tiers.keep(letters)
         self._presets_title.setVisible(bool(presets))
-        return self.roles.keep(letters), presets, self.hosts.keep(letters)
+        self._tiers_title.setVisible(bool(tiers))
+        return self.roles.keep(letters), presets or tiers, self.hosts.keep(letters)
 
     def eventFilter(self, watched: object, event: QEvent) -> bool:
         if isinstance(event, QKeyEvent) and event.type() == QEvent.Type.KeyPress:
@@ -274,7 +298,7 @@ class Palette(QFrame):
                 self._quick_add(bool(event.modifiers() & Qt.KeyboardModifier.ShiftModifier))
                 return True
             if event.key() == Qt.Key.Key_Down:
-                shown = [rows for rows in (self.roles, self.presets, self.hosts) if rows.isVisible()]
+                shown = [rows for rows in (self.roles, self.presets, self.tiers, self.hosts) if rows.isVisible()]
                 if shown:
                     shown[0].setFocus(Qt.FocusReason.TabFocusReason)
                 return True

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from PySide6.QtCore import QCoreApplication
 
 from torchyard_core.topology.model import Role, StrategyKind
+from torchyard_core.topology.presets import PRESETS, Preset
 
 
 def tr(text: str) -> str:
@@ -73,16 +74,22 @@ def strategy_sentence(kind: StrategyKind) -> str:
     return sentences[kind]
 
 
-def preset_sentence(kind: StrategyKind) -> str:
+def preset_title(preset: Preset) -> str:
+    """What a preset is called; a strategy's by the strategy's own name."""
+    return strategy_name(StrategyKind(preset.key)) if preset.key in PRESETS else preset.title
+
+
+def preset_sentence(preset: Preset) -> str:
     """What a preset adds to a design that has nothing yet."""
     sentences = {
-        StrategyKind.ALL_REDUCE: tr("Four workers round a ring."),
-        StrategyKind.SANDBLASTER: tr("Four workers in step with two parameter servers."),
-        StrategyKind.REDUCTION_SERVER: tr("Four workers, and as many reducers as beat a ring: more than N²/(2(N−1))."),
-        StrategyKind.DOWNPOUR: tr("Two groups of two workers, each at its own pace, with two parameter servers."),
-        StrategyKind.HOGWILD: tr("Four workers that train apart and exchange with their neighbours."),
+        "all_reduce": tr("Three workers round a ring."),
+        "sandblaster": tr("Three workers in step with two parameter servers."),
+        "reduction_server": tr("Four workers, and as many reducers as beat a ring, more than N²/(2(N−1))."),
+        "downpour": tr("Two groups of two workers, each at its own pace, with two parameter servers."),
+        "hogwild": tr("Three workers that train apart and exchange with their neighbours."),
     }
-    return sentences[kind]
+    # Names of machines and frameworks are the same in every language; so are the sentences made of them.
+    return sentences.get(preset.key, preset.sentence)
 
 
 def named(names: Sequence[str]) -> str:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from PySide6.QtCore import QObject, QTimer
 
+from torchyard_core.booking.zones import zone_of
 from torchyard_core.home import Home
+from torchyard_core.launch.runs import is_over
 from torchyard_core.topology.document import TopologyDocument
 from torchyard_gui.bridge.fleet_model import FleetModel
 from torchyard_gui.bridge.login_questions import LoginQuestions
@@ -22,12 +25,15 @@ if TYPE_CHECKING:
     from torchyard_core.topology.file import TopologyFile
     from torchyard_gui.bookings.page import BookingsPage
     from torchyard_gui.bridge.bookings_model import BookingsModel
+    from torchyard_gui.bridge.calendar_exchange import CalendarExchange
     from torchyard_gui.bridge.runs_model import RunsModel
     from torchyard_gui.fleet.page import FleetPage
     from torchyard_gui.launch.panel import LaunchPanel
     from torchyard_gui.runs.page import RunsPage
     from torchyard_gui.topology.page import TopologyPage
 
+PLANNED = timedelta(hours=8)
+"""For so long a topology is thought to need its GPUs: "now, 8 h"."""
 SAY_AFTER_MS = 50
 """Hosts answer in bursts; the status line is written once for each."""
 
@@ -42,6 +48,7 @@ class Wiring(QObject):
         self.fleet = FleetModel(home, fleet_file, self, LoginQuestions(self))
         self.login_asker = LoginAsker(window, self.fleet.questions)
         self.document = TopologyDocument()
+        self._live_runs: set[str] = set()
         self._say_soon = QTimer(self)
         self._say_soon.setSingleShot(True)
         self._say_soon.setInterval(SAY_AFTER_MS)
@@ -70,14 +77,44 @@ class Wiring(QObject):
         """Made when first wanted: the history is read then."""
         from torchyard_gui.bridge.runs_model import RunsModel
 
-        return RunsModel(self.home, self.fleet, self)
+        model = RunsModel(self.home, self.fleet, self)
+        model.runs_changed.connect(self._runs_changed)
+        return model
 
     @cached_property
     def bookings(self) -> BookingsModel:
         """Made when first wanted. Opens no database before the page is shown."""
         from torchyard_gui.bridge.bookings_model import BookingsModel
 
-        return BookingsModel(self.home, self.fleet, self)
+        model = BookingsModel(self.home, self.fleet, self)
+        model.changed.connect(self._lay_bookings_over)
+        return model
+
+    @cached_property
+    def exchange(self) -> CalendarExchange:
+        """Made where there is a calendar to speak of."""
+        from torchyard_gui.bridge.calendar_exchange import CalendarExchange
+
+        return CalendarExchange(self.home, self.fleet, self.bookings)
+
+    def _lay_bookings_over(self) -> None:
+        """GPUs that others have booked for the coming hours are taken, on the Topology page too."""
+        seen, now = self.bookings.seen, self.bookings.now
+        zone = zone_of(seen.zone)
+        booked = {}
+        for booking in sorted(seen.bookings, key=lambda one: one.start, reverse=True):
+            if booking.is_live and booking.owner != seen.person and booking.start < now + PLANNED and booking.end > now:
+                start, end = f"{booking.start.astimezone(zone):%H:%M}", f"{booking.end.astimezone(zone):%H:%M}"
+                words = self.tr("{owner} (booked {start} to {end})")
+                booked |= dict.fromkeys(booking.gpus, words.format(owner=booking.owner, start=start, end=end))
+        self.fleet.set_booked(booked)
+
+    def _runs_changed(self) -> None:
+        """A run that has ended lets go of its booking."""
+        live = {run.run_id for run in self.runs.runs if not is_over(run.state)}
+        if self._live_runs - live and "exchange" in self.__dict__:
+            self.exchange.changed()
+        self._live_runs = live
 
     @cached_property
     def launch_panel(self) -> LaunchPanel:
@@ -168,6 +205,9 @@ class Wiring(QObject):
         """What takes long begins when there is something to look at."""
         self.window.make_pages()
         self.fleet.check()
+        if self.home.settings_file.exists() or self.home.bookings_file.exists():
+            self.bookings.show(self.bookings.now, self.bookings.now + PLANNED)
+            self.exchange.start()
 
     def _close(self) -> None:
         self._say_soon.stop()
@@ -179,6 +219,8 @@ class Wiring(QObject):
             self.launch_panel.close_launch()
         if self.window.has_page("bookings"):
             cast("BookingsPage", self.window.page("bookings")).close_page()
+        if "exchange" in self.__dict__:
+            self.exchange.close()
         if "bookings" in self.__dict__:
             self.bookings.close()
         if "runs" in self.__dict__:

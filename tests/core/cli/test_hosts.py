@@ -21,7 +21,7 @@ from tests.lab_fixtures import LabFactory
 
 MakeDesktop = Callable[..., Desktop]
 
-CHECK_KEYS = ["name", "state", "agent", "python", "torch", "cpus", "memory_gb", "gpus", "problems"]
+CHECK_KEYS = ["name", "state", "agent", "python", "torch", "cpus", "memory_gb", "gpus", "bookings", "problems"]
 
 
 def states(checks: list[dict[str, object]]) -> dict[object, object]:

@@ -162,12 +162,23 @@ def test_another_framework_s_servers_are_its_own_affair() -> None:
     ("strategy", "line"),
     [
         ("{kind: downpour, worker_groups: 3}", "3 worker groups cannot be made of 2 workers"),
-        ("{kind: downpour, server_groups: 2}", "parameter servers form one group in this version: leave `server_groups` out"),
+        (
+            "{kind: downpour, server_groups: 2}",
+            "parameter servers form one group in this version: drop `server_groups`",
+        ),
         ("{kind: sandblaster, backup_workers: 2}", "2 backup workers leave none of the 2 trainers to count"),
     ],
 )
 def test_counts_that_cannot_be(strategy: str, line: str) -> None:
     assert problems(WORKERS, SERVERS, strategy=strategy) == [f"3: error strategy-counts {line}"]
+
+
+def test_a_chief_and_one_worker_are_one_group_which_is_hardly_meant() -> None:
+    chief, worker = "{name: c, role: chief, replicas: 1}", "{name: w, role: worker, replicas: 1}"
+    (found,) = problems(chief, worker, strategy="{kind: hogwild}")
+    assert found.startswith("3: warning strategy-counts hogwild has one group here")
+    assert problems(chief, worker, strategy="{kind: hogwild, worker_groups: 1}") == []
+    assert problems("{name: w, role: worker, replicas: 2}", strategy="{kind: hogwild}") == []
 
 
 @pytest.mark.parametrize(

@@ -7,21 +7,45 @@ from PySide6.QtCore import Qt
 
 from tests.gui.topology.driving import CONTROL, Driver
 from torchyard_core.topology.model import StrategyKind
+from torchyard_gui.topology.palette import PaletteList
 
 RETURN = Qt.Key.Key_Return
 
 
-def test_the_palette_has_a_preset_for_each_strategy(empty: Driver) -> None:
+def names_of(rows: PaletteList) -> list[str]:
+    return [rows.item(row).text() for row in range(rows.count())]
+
+
+def test_the_palette_has_a_preset_for_each_strategy_and_framework(empty: Driver) -> None:
     presets = empty.page.palette_.presets
-    names = [presets.item(row).text() for row in range(presets.count())]
-    assert names == ["All-reduce", "Sandblaster", "Reduction server", "Downpour", "Hogwild"]
+    names = names_of(presets)
+    assert names[:5] == ["All-reduce", "Sandblaster", "Reduction server", "Downpour", "Hogwild"]
+    assert {"Mirrored", "MultiWorkerMirrored", "ParameterServer", "Horovod-style"} < set(names[5:])
     assert all(presets.item(row).toolTip() for row in range(presets.count()))
+
+
+def test_scale_tiers_are_a_group_of_their_own(empty: Driver) -> None:
+    tiers = empty.page.palette_.tiers
+    assert names_of(tiers) == ["BASIC", "BASIC_GPU", "STANDARD_1", "PREMIUM_1", "CUSTOM"]
+    empty.choose(tiers, "standard_1")
+    assert empty.counts() == {"chief": 1, "workers": 4, "servers": 3}
+    assert [pool.machine for pool in empty.value.pools] == ["n1-highcpu-8", "n1-highcpu-8", "n1-standard-4"]
+    assert empty.undo_text() == "Preset STANDARD_1"
+
+
+def test_a_scale_tier_can_be_typed_and_what_does_not_fit_is_hidden(empty: Driver) -> None:
+    empty.on_canvas()
+    empty.keys(Qt.Key.Key_A)
+    empty.type("premium")
+    assert not empty.page.palette_.presets.isVisible()
+    empty.keys(RETURN)
+    assert empty.counts() == {"chief": 1, "workers": 19, "servers": 11}
 
 
 def test_a_click_sets_the_strategy_and_adds_its_pools_in_one_step(empty: Driver) -> None:
     empty.choose(empty.page.palette_.presets, "sandblaster")
     assert empty.value.strategy.kind == "sandblaster"
-    assert empty.counts() == {"workers": 4, "servers": 2}
+    assert empty.counts() == {"workers": 3, "servers": 2}
     assert empty.undo_text() == "Preset Sandblaster"
     empty.on_canvas()
     empty.keys(Qt.Key.Key_Z, CONTROL)

@@ -61,7 +61,7 @@ def nameless(root: QWidget) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("page", ["topology", "fleet", "runs"])
+@pytest.mark.parametrize("page", ["topology", "fleet", "runs", "bookings"])
 def test_the_palette_offers_all_that_can_be_done_now(window: MainWindow, page: str) -> None:
     window.show_page(page)
     QTest.keyClick(window, Qt.Key.Key_P, CONTROL | SHIFT)

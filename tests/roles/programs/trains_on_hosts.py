@@ -18,8 +18,8 @@ import torchyard_roles.strategies
 
 WARM_UP = 9
 """A multiple of 4, and one: an exchange that is due every 4 steps has begun."""
-ELEMENTS = 2_000_000
-STEP_S = 0.06
+ELEMENTS = 1_000_000
+STEP_S = 0.08
 
 
 def line() -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, and_, insert, select, text, update
+from sqlalchemy import Connection, and_, insert, or_, select, text, update
 
 from torchyard_core.booking.conflict import Clashing, Conflict
 from torchyard_core.booking.find_slot import Fit, Wish
@@ -220,9 +220,9 @@ class Writing(Reading):
         table = tables.bookings
         for draft in map(normal, drafts):
             if draft.uid:
-                same = and_(
-                    table.c.uid == draft.uid, table.c.starts == draft.start, table.c.owner == self._owner(draft)
-                )
+                # What was made here has no other UID than the one that `export_ics` gives it.
+                known = or_(table.c.uid == draft.uid, table.c.id == draft.uid.removesuffix("@torchyard"))
+                same = and_(known, table.c.starts == draft.start, table.c.owner == self._owner(draft))
                 with transaction(self._engine) as connection:
                     there = connection.execute(select(table.c.id).where(same, table.c.state != "cancelled")).first()
                 if there is not None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import socket
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import paramiko
+from paramiko.common import cMSG_GLOBAL_REQUEST
 
 from torchyard_core.errors import HostError, Unreachable
 from torchyard_core.fleet.backoff import Backoff
@@ -31,6 +33,7 @@ HANDSHAKE_TIMEOUT_S = 30.0
 DROPS_FOR_S = 20.0
 """How long an sshd may go on dropping one login before it counts as unreachable. Waiting for a turn does not count."""
 LATE_ATTEMPTS = 3
+PASSED_WITHIN_S = 3.0
 DROPPED_MARKS = ("kex_exchange_identification", "Connection closed", "Connection reset", "MaxStartups")
 """What an `ssh` as ProxyCommand says when the sshd before it has dropped it."""
 
@@ -132,7 +135,8 @@ class SshDialer:
                 try:
                     self._shake_hands(route, transport, sock)
                     log_in(transport)
-                    _pass_through(transport)
+                    if transport.is_authenticated():  # not where only the host's key was asked for
+                        _pass_through(transport)
                 except BaseException:
                     transport.close()
                     raise
@@ -192,9 +196,19 @@ def _pass_through(transport: paramiko.Transport) -> None:
     """Waits for an answer from beyond the login.
 
     An sshd still counts us towards MaxStartups when it tells us that we are in. The process that answers the next
-    request has been let go of; seen: without it, the eleventh of eight at once.
+    request has been let go of; seen: without it, the eleventh of eight at once. Servers of other makes may leave the
+    question unanswered: then it costs a moment.
     """
-    transport.global_request("keepalive@openssh.com", wait=True)
+    # paramiko's own global_request() has no bound.
+    answered = transport.completion_event = threading.Event()
+    question = paramiko.Message()
+    question.add_byte(cMSG_GLOBAL_REQUEST)
+    question.add_string("keepalive@openssh.com")
+    question.add_boolean(True)
+    transport._send_user_message(question)  # type: ignore[attr-defined]  # the stubs leave it out
+    deadline = time.monotonic() + PASSED_WITHIN_S
+    while transport.is_active() and not answered.wait(0.1) and time.monotonic() < deadline:
+        pass
 
 
 def _was_dropped(error: BaseException) -> bool:

@@ -1,0 +1,88 @@
+"""One chunk on a server: its parameters and optimizer, and the gradients that a round has brought so far."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, NamedTuple
+
+import torch
+
+from torchyard_roles.layout import Chunk, Layout, dtype_named
+from torchyard_roles.serving import optimizers
+from torchyard_roles.serving.rounds import Push, Round
+
+
+class Delivery(NamedTuple):
+    """What is to be sent to one member of a group."""
+
+    group: int
+    rank: int
+    header: dict[str, Any]
+    payload: torch.Tensor | None
+
+
+class Contribution(NamedTuple):
+    push: Push
+    gradient: torch.Tensor | None
+    arrived_at: float
+
+
+class Sum:
+    """The gradients of one chunk in one round."""
+
+    def __init__(self, one: Round) -> None:
+        self.round = one
+        self.total: torch.Tensor | None = None
+        self.waiting: dict[int, Contribution] = {}
+        """In rank order only: arrived, but an earlier rank has not."""
+        self.arrived: list[Contribution] = []
+        self.counted = 0
+        """Contributions in `total` and those that are void or bare."""
+        self.late: list[Push] = []
+        """While it is held: who came too late for it, and is told the parameters of this step all the same."""
+        self.is_held = False
+        self.square = 0.0
+        """While it is held: the squared norm of the mean gradient."""
+        self.asked: set[int] = set()
+        """While it is held: ranks that have asked for the new parameters."""
+        self.ready: dict[int, Delivery] | None = None
+        """By rank, once it has been stepped with: what those who have not asked yet are to get."""
+
+
+class ChunkState:
+    """One chunk's parameters, a leaf tensor for each of its pieces, and their optimizer."""
+
+    def __init__(self, chunk: Chunk, layout: Layout, optimizer: str, options: optimizers.Arguments) -> None:
+        self.chunk = chunk
+        self.lock = threading.Lock()
+        self.parameters = torch.zeros(chunk.elements, dtype=dtype_named(chunk.dtype))
+        self.sums: dict[tuple[int, int], Sum] = {}
+        self._shaped = layout.whole_parameters
+        self._layout = layout
+        self._name = optimizer
+        self.options = options
+        self.leaves = [leaf.detach().requires_grad_() for leaf in self.views(self.parameters)]
+        self.optimizer = optimizers.build(optimizer, options, self.leaves)
+
+    def views(self, flat: torch.Tensor) -> list[torch.Tensor]:
+        """A flat tensor of the chunk cut into its pieces; in the parameters' shapes where none is cut."""
+        views, start = [], 0
+        for piece in self.chunk.pieces:
+            view = flat[start : start + piece.elements]
+            start += piece.elements
+            views.append(view.view(self._layout.entries[piece.parameter].shape) if self._shaped else view)
+        return views
+
+    def step(self, gradient: torch.Tensor, absent: frozenset[int], options: optimizers.Arguments) -> None:
+        if options is not self.options:
+            optimizers.apply(self.optimizer, options)
+            self.options = options
+        for number, (leaf, grad) in enumerate(zip(self.leaves, self.views(gradient))):
+            leaf.grad = None if number in absent else grad
+        self.optimizer.step()
+        for leaf in self.leaves:
+            leaf.grad = None
+
+    def forget(self) -> None:
+        """The optimizer as new."""
+        self.optimizer = optimizers.build(self._name, self.options, self.leaves)

@@ -1,0 +1,197 @@
+"""One worker's connection as its server has it: what comes in is obeyed, what is posted goes out."""
+
+from __future__ import annotations
+
+import queue
+import sys
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from torchyard_roles.errors import PeerLost, ProtocolError
+from torchyard_roles.exchange.wire import Connection
+from torchyard_roles.serving import messages, optimizers
+from torchyard_roles.serving.shard import Shard
+
+if TYPE_CHECKING:
+    from torchyard_roles.serving.server import ParameterServer
+
+MAX_ROW = 64 * 1024 * 1024 * 1024
+"""Bytes of buffers or frozen parameters; a model may be frozen but for its last layer."""
+
+
+class Refusal(Exception):
+    """A sentence for a worker that asks for what cannot be."""
+
+
+class Session:
+    """One worker's connection: this thread receives, another sends, so that neither waits for the other."""
+
+    def __init__(
+        self, server: ParameterServer, connection: Connection, group: int, rank: int, size: int, generation: int
+    ) -> None:
+        self.group = group
+        self.rank = rank
+        self.size = size
+        self.generation = generation
+        self.said_goodbye = False
+        self.buffers_seen = 0
+        self._server = server
+        self._connection = connection
+        self._outbox: queue.SimpleQueue[tuple[dict[str, Any], torch.Tensor | None] | None] = queue.SimpleQueue()
+        self._sender = threading.Thread(target=self._send, name=f"to {connection.peer}", daemon=True)
+
+    @property
+    def name(self) -> str:
+        return self._connection.peer
+
+    @property
+    def host(self) -> str:
+        return self._connection.host
+
+    def post(self, header: dict[str, Any], payload: torch.Tensor | None = None) -> None:
+        """Send it when its turn comes. The payload must not change any more."""
+        self._outbox.put((header, payload))
+
+    def end(self) -> None:
+        """Send what is posted, then part."""
+        self._outbox.put(None)
+        if self._sender.is_alive():
+            self._sender.join(timeout=2)
+        self._connection.close()
+
+    def run(self) -> None:
+        """Until the worker has gone."""
+        self._sender.start()
+        try:
+            while not self.said_goodbye:
+                self._obey(self._connection.receive())
+            self._server.goodbye(self)
+        except PeerLost as error:
+            self._server.lost(self, error.why)
+        except (ProtocolError, KeyError, TypeError, ValueError) as error:
+            print(f"torchyard_roles: {self._server.name} parts from {self.name}: {error}", file=sys.stderr, flush=True)
+            self._server.lost(self, f"it sent what cannot be ({error})")
+        self.end()
+
+    def _send(self) -> None:
+        with suppress(PeerLost):  # the receiving side sees it too, and says so
+            while True:
+                message = self._outbox.get()
+                if message is None:
+                    return
+                self._connection.send(*message)
+
+    def _obey(self, header: dict[str, Any]) -> None:
+        op = str(header.get("op"))
+        if op == "push":
+            self._push(header)
+        elif op == "pull":
+            self._server.deliver([self._shard.pull(self.group, self.rank, int(header["chunk"]))])
+        elif op == "scale":
+            factor = header["factor"]
+            self._scale(int(header["round"]), None if factor is None else float(factor))
+        else:
+            self._command(op, header)
+
+    def _scale(self, number: int, factor: float | None) -> None:
+        """What was held is stepped, chunk by chunk, so that the first are under way while the last are computed."""
+        before = self._shard.ledger.is_warm
+        for chunk in self._shard.numbers:
+            self._server.deliver(self._shard.scale(self.group, self.rank, self.generation, number, chunk, factor))
+        if not before:
+            self._server.warmed()
+
+    def _push(self, header: dict[str, Any]) -> None:
+        push = messages.push_of(header, self.group, self.rank, self.generation)
+        gradient = None
+        if not push.void and not push.bare:
+            if self._shard.expects(push):
+                gradient = self._shard.buffer(push.chunk)
+                self._connection.receive_into(gradient)
+            else:
+                self._connection.discard()
+        elif "bytes" in header:
+            raise ValueError("a push without gradients has none behind it")
+        before = self._shard.ledger.is_warm
+        self._server.deliver(self._shard.push(push, gradient))
+        if not before:
+            self._server.warmed()
+
+    @property
+    def _shard(self) -> Shard:
+        if self._server.shard is None:
+            raise ValueError("nothing has begun")
+        return self._server.shard
+
+    def _command(self, op: str, header: dict[str, Any]) -> None:
+        try:
+            answer = self._answer(op, header)
+        except Refusal as refusal:
+            answer = {"op": "failed", "message": str(refusal)}
+        except OSError as error:
+            answer = {"op": "failed", "message": f"{self._server.name} could not {op}: {error}."}
+        if answer is not None:
+            self.post(answer)
+
+    def _answer(self, op: str, header: dict[str, Any]) -> dict[str, Any] | None:
+        server = self._server
+        if op == "bye":
+            self.said_goodbye = True
+        elif op == "begin":
+            try:
+                return {"op": "begun", "keeps": server.begin(self, messages.receive_text(self._connection, header))}
+            except ValueError as error:
+                raise Refusal(f"{server.name} cannot serve this model: {error}.") from error
+        elif op == "join":
+            server.join(self, messages.receive_text(self._connection, header))
+            return {"op": "joined", "round": self._shard.ledger.closed_round(self.group)}
+        elif op == "assign":
+            values = self._shard.buffer(int(header["chunk"]))
+            self._connection.receive_into(values)
+            self._shard.assign(int(header["chunk"]), values)
+        elif op == "open":
+            server.open()
+            return {"op": "opened"}
+        elif op == "options":
+            received = messages.receive_text(self._connection, header)
+            self._shard.set_options(self.group, self.rank, optimizers.from_wire(received))
+        elif op in ("buffers", "constants"):
+            size = int(header.get("bytes", 0))
+            if not 0 < size <= MAX_ROW:
+                raise ValueError(f"{size} bytes of {op}")
+            values = torch.empty(size, dtype=torch.uint8)
+            self._connection.receive_into(values)
+            if op == "buffers":
+                server.take_buffers(self, values)
+            else:
+                server.take_constants(values)
+        elif op == "save":
+            server.save(int(header["step"]))
+            return {"op": "saved"}
+        elif op == "restore":
+            return {"op": "restored", "found": server.restore(self, int(header["step"]))}
+        elif op == "restored":
+            server.restored(self.generation)
+            return {"op": "ready"}
+        elif op == "await":
+            server.wait_restored(self.generation)
+            return {"op": "ready"}
+        elif op == "count":
+            return {"op": "counts", **_counts(self._shard)}
+        else:
+            raise ValueError(f"no such message: {op}")
+        return None
+
+
+def _counts(shard: Shard) -> dict[str, int]:
+    counts = shard.ledger.counts
+    return {
+        "version": shard.version,
+        "accepted": counts.accepted,
+        "stale": counts.stale,
+        "late": counts.late,
+        "void": counts.void,
+    }

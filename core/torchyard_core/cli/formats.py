@@ -1,0 +1,136 @@
+"""`torchyard import` and `export`: other systems' documents read into topologies, and written from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from torchyard_core.cli.output import Json, print_json, remark
+from torchyard_core.cli.validate import FILE, SET
+from torchyard_core.errors import FileProblem, UsageError
+
+if TYPE_CHECKING:
+    from torchyard_core.interop.conversion import Remark
+
+FORMAT = typer.Argument(
+    metavar="FORMAT",
+    help="cloudml, vertex, cluster-spec, tf-config, tensorflow, singa; export also torchx, kubernetes, slurm.",
+    show_default=False,
+)
+FOREIGN = typer.Argument(metavar="FILE", help="The document; - reads it from stdin.", show_default=False)
+OUTPUT = typer.Option("-o", "--output", metavar="FILE", help="Write the document to a file instead of stdout.")
+
+
+def import_(
+    format_: Annotated[str, FORMAT],
+    file: Annotated[Path, FOREIGN],
+    output: Annotated[Path | None, OUTPUT] = None,
+    as_json: Json = False,
+) -> None:
+    """Print another system's document as a topology. What could not be carried over is on stderr, with its line.
+
+    Exit code 2: the document is of another format, or says what its format does not allow.
+
+    Example: torchyard import vertex job.yaml -o digits.yaml
+    """
+    from torchyard_core.interop.formats import read_foreign
+    from torchyard_core.topology.file import dump
+
+    text, source = _text_of(file)
+    imported = read_foreign(format_, text, source)
+    document = dump(imported.topology)
+    if as_json:
+        remarks = [one.to_json() for one in imported.remarks]
+        print_json({"format": format_, "topology": imported.topology.as_data(), "remarks": remarks})
+        _write(output, document)
+        return
+    _print(document, output, imported.remarks, source)
+
+
+def export(
+    format_: Annotated[str, FORMAT],
+    file: Annotated[Path, FILE],
+    output: Annotated[Path | None, OUTPUT] = None,
+    form: Annotated[
+        str | None,
+        typer.Option(
+            "--as",
+            metavar="FORM",
+            help="vertex: yaml, json, flags. cluster-spec, tf-config: json, export. tensorflow: commands, cluster, "
+            "sparse. kubernetes: jobset, job. The first one by itself.",
+        ),
+    ] = None,
+    image: Annotated[
+        str | None, typer.Option(metavar="IMAGE", help="The container image; vertex, torchx and kubernetes need one.")
+    ] = None,
+    replica: Annotated[
+        str | None,
+        typer.Option(metavar="REPLICA", help="Whose CLUSTER_SPEC, TF_CONFIG or sparse ClusterSpec; else the chief's."),
+    ] = None,
+    set_: Annotated[list[str] | None, SET] = None,
+    as_json: Json = False,
+) -> None:
+    """Print a topology as another system's document. What could not be carried over is on stderr.
+
+    Exit code 1: the topology has errors. 2: the format has no way to say it.
+
+    Example: torchyard export kubernetes examples/digits/downpour.yaml --image registry/digits:1
+    """
+    from torchyard_core.interop.conversion import Wishes
+    from torchyard_core.interop.formats import format_named, write_foreign
+    from torchyard_core.topology.file import read_topology
+    from torchyard_core.topology.problems import has_errors
+
+    format_named(format_)
+    source = read_topology(file).with_settings(set_ or [])
+    # Where the working folder lies is no matter here: the document is for another system.
+    problems = [problem for problem in source.check() if problem.code not in ("workdir-missing", "script-missing")]
+    if source.topology is None or has_errors(problems):
+        for problem in problems:
+            remark(problem.printed(str(file)))
+        if as_json:
+            print_json({"format": format_, "text": None, "problems": [problem.to_json() for problem in problems]})
+        raise typer.Exit(1)
+    exported = write_foreign(format_, source.topology, Wishes(form, image, replica))
+    if as_json:
+        remarks = [one.to_json() for one in exported.remarks]
+        print_json({"format": format_, "text": exported.text, "remarks": remarks})
+        _write(output, exported.text)
+        return
+    _print(exported.text, output, exported.remarks, str(file))
+
+
+def _text_of(file: Path) -> tuple[str, str]:
+    """(text, what people call it)."""
+    from torchyard_core.topology.yaml_document import read_text
+
+    if str(file) != "-":
+        return read_text(file), str(file)
+    try:
+        return typer.get_text_stream("stdin").read(), "stdin"
+    except UnicodeDecodeError:
+        raise FileProblem("stdin: this is not UTF-8 text.", code="unreadable_file") from None
+
+
+def _print(document: str, output: Path | None, remarks: Sequence[Remark], source: str) -> None:
+    if output is None:
+        typer.echo(document, nl=False)
+    else:
+        _write(output, document)
+    for one in remarks:
+        remark(one.printed(source))
+
+
+def _write(output: Path | None, document: str) -> None:
+    from torchyard_core.topology.atomic_file import write_atomically
+
+    if output is None:
+        return
+    try:
+        write_atomically(output, document)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UsageError(f"{output} cannot be written: {reason}.", code="unwritable_file") from None

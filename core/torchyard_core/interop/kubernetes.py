@@ -1,0 +1,181 @@
+"""Kubernetes: a JobSet with an indexed Job a pool, or plain indexed Jobs with a headless Service. Written only.
+
+Sources: Kubernetes' "Job with Pod-to-Pod Communication" (a pod of an indexed Job is `JOB-INDEX.SERVICE`), and JobSet
+v1alpha2 (`JOBSET-REPLICATEDJOB-0-INDEX.SUBDOMAIN`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torchyard_core.interop.addresses import PORT
+from torchyard_core.interop.conversion import (
+    IMAGE,
+    NO_WISHES,
+    Exported,
+    Remark,
+    Wishes,
+    file_name,
+    left_behind,
+)
+from torchyard_core.interop.shell import (
+    Component,
+    cluster_variables,
+    components_of,
+    in_double_quotes,
+    start_command,
+)
+from torchyard_core.topology.model import EndsWith, Pool, Role, Topology
+from torchyard_core.topology.yaml_dump import dump_yaml
+
+FORMS = ("jobset", "job")
+
+
+def write(topology: Topology, wishes: Wishes = NO_WISHES) -> Exported:
+    """One JobSet, or with form `job` a Service and a Job for each pool."""
+    form = wishes.form or FORMS[0]
+    remarks: list[Remark] = []
+    name = file_name(topology.name)
+    components = components_of(topology, remarks)
+    pods = _Pods(topology, name, components, form, wishes.image or IMAGE)
+    jobs = [(one, pods.job(one)) for one in components]
+    if form == "job":
+        service = {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": name},
+            "spec": {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {"app": name}},
+        }
+        documents: list[Any] = [service]
+        for one, spec in jobs:
+            metadata = {"name": f"{name}-{one.name}", "labels": {"app": name}}
+            documents.append({"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec})
+        if any(not one.role.trains for one in components):
+            remarks.append(Remark("Jobs end one by one: delete those that serve when the trainers' are complete."))
+    else:
+        documents = [_jobset(topology, name, jobs)]
+    remarks += _said(topology, name, wishes)
+    return Exported("---\n".join(dump_yaml(document, lines=True) for document in documents), tuple(remarks))
+
+
+def _said(topology: Topology, name: str, wishes: Wishes) -> list[Remark]:
+    remarks = []
+    if not wishes.image:
+        remarks.append(Remark(f"`{IMAGE}` stands for an image with the program and its packages: `--image` names it."))
+    if topology.program.secrets:
+        keys = " ".join(f"--from-literal={key}=…" for key in topology.program.secrets)
+        remarks.append(Remark(f"secrets come from the Secret {name}: `kubectl create secret generic {name} {keys}`."))
+    for pool in topology.pools:
+        if pool.gpus and (pool.gpu_model or pool.gpu_memory_gb):
+            remarks.append(Remark(f"pool `{pool.name}`: choose nodes with its GPUs by your cluster's node labels."))
+    program = (
+        "script", "module", "command", "args", "setup", "python", "env", "secrets", "max_restarts", "ends_with",
+        "tf_master_name",
+    )  # fmt: skip
+    pool_keys = ("env", "args", "cpus", "memory_gb", "gpus", "gpu_model", "gpu_memory_gb")
+    return remarks + left_behind(topology, pool=pool_keys, program=program)
+
+
+def _jobset(topology: Topology, name: str, jobs: list[tuple[Component, dict[str, Any]]]) -> dict[str, Any]:
+    spec: dict[str, Any] = {"network": {"enableDNSHostnames": True, "subdomain": name}}
+    wanted = {
+        EndsWith.TRAINERS: [one.name for one, _ in jobs if one.role.trains],
+        EndsWith.CHIEF: [one.name for one, _ in jobs if one.role is Role.CHIEF],
+        EndsWith.ALL: [],
+    }[topology.ends_with]
+    if wanted:
+        spec["successPolicy"] = {"operator": "All", "targetReplicatedJobs": wanted}
+    spec["failurePolicy"] = {"maxRestarts": topology.program.max_restarts}
+    spec["replicatedJobs"] = [{"name": one.name, "replicas": 1, "template": {"spec": job}} for one, job in jobs]
+    return {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": name}, "spec": spec}
+
+
+class _Pods:
+    """The pods of every component, and their names in the cluster's DNS."""
+
+    def __init__(
+        self, topology: Topology, name: str, components: list[Component], form: str, image: str
+    ) -> None:  # fmt: skip
+        self._topology = topology
+        self._name = name
+        self._components = components
+        self._form = form
+        self._image = image
+        types: dict[str, list[str]] = {}
+        pools: dict[str, list[str]] = {}
+        for one in components:
+            addresses = [self._address(one, index) for index in range(one.pool.replicas)]
+            pools.setdefault(one.worker_pool, []).extend(addresses)
+            if one.tf_type not in (None, "evaluator"):
+                types.setdefault(str(one.tf_type), []).extend(addresses)
+        self._clusters = (in_double_quotes(pools), in_double_quotes(types))
+        self._ps, self._workers = self._hosts("ps"), self._hosts("worker")
+
+    def _hosts(self, job: str) -> list[str]:
+        """The addresses that a flag of TensorFlow's lists."""
+        members = [one for one in self._components if one.job == job]
+        return [self._address(one, index) for one in members for index in range(one.pool.replicas)]
+
+    def _host(self, one: Component, index: int) -> str:
+        between = "-0-" if self._form == "jobset" else "-"
+        return f"{self._name}-{one.name}{between}{index}.{self._name}"
+
+    def _address(self, one: Component, index: int) -> str:
+        return f"{self._host(one, index)}:{PORT}"
+
+    def job(self, one: Component) -> dict[str, Any]:
+        """The spec of a component's indexed Job."""
+        container: dict[str, Any] = {
+            "name": "replica",
+            "image": self._image,
+            "command": ["/bin/sh", "-c", self._script(one)],
+            "ports": [{"containerPort": PORT}],
+        }
+        env = self._environment(one.pool)
+        if env:
+            container["env"] = env
+        resources = _resources(one.pool)
+        if resources:
+            container["resources"] = resources
+        pod: dict[str, Any] = {"subdomain": self._name, "restartPolicy": "Never", "containers": [container]}
+        template: dict[str, Any] = {"spec": pod}
+        if self._form == "job":
+            template = {"metadata": {"labels": {"app": self._name}}, "spec": pod}
+        else:
+            del pod["subdomain"]  # JobSet sets it.
+        count = one.pool.replicas
+        return {
+            "completionMode": "Indexed",
+            "completions": count,
+            "parallelism": count,
+            "backoffLimit": 0,
+            "template": template,
+        }
+
+    def _environment(self, pool: Pool) -> list[dict[str, Any]]:
+        plain = self._topology.program.env | pool.env
+        listed: list[dict[str, Any]] = [{"name": name, "value": value} for name, value in plain.items()]
+        for secret in self._topology.program.secrets:
+            listed.append(
+                {"name": secret, "valueFrom": {"secretKeyRef": {"name": self._name, "key": secret}}},
+            )
+        return listed
+
+    def _script(self, one: Component) -> str:
+        lines = ["set -e", "REPLICA=$JOB_COMPLETION_INDEX", f"MASTER_ADDR={self._host(self._components[0], 0)}"]
+        lines += [f"PS_HOSTS={','.join(self._ps)}", f"WORKER_HOSTS={','.join(self._workers)}"]
+        several = sum(other.pool.replicas for other in self._components) > 1
+        lines += cluster_variables(one, self._clusters, several)
+        lines += self._topology.program.setup
+        lines.append(f"exec {start_command(self._topology, one, self._components)}")
+        return "\n".join(lines) + "\n"
+
+
+def _resources(pool: Pool) -> dict[str, Any]:
+    asked: dict[str, Any] = {}
+    if pool.cpus is not None:
+        asked["cpu"] = f"{pool.cpus:g}"
+    if pool.memory_gb is not None:
+        asked["memory"] = f"{pool.memory_gb * 1000:.0f}M"
+    limits = {"nvidia.com/gpu": pool.gpus} if pool.gpus else {}
+    return ({"requests": asked} if asked else {}) | ({"limits": limits} if limits else {})

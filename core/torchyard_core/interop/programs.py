@@ -1,0 +1,91 @@
+"""The program of a job between the words of other systems (a Python module, a container's command) and ours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+from typing import Any
+
+from torchyard_core.interop.conversion import Remark
+from torchyard_core.topology.model import Launcher, Pool, Program, Role, Topology
+
+SCRIPT = "train.py"
+"""What runs where a document does not say."""
+PYTHON = "python"
+
+
+def unsaid(remarks: list[Remark], *, command: bool = False) -> dict[str, Any]:
+    """The program of a document that names none."""
+    remarks.append(Remark(f"the document does not say what to run; it is {SCRIPT} here: change `program`."))
+    if command:
+        return {"launcher": "command", "command": [PYTHON, SCRIPT]}
+    return {"script": SCRIPT}
+
+
+def of_module(module: str, args: Sequence[str], *, torch: bool) -> dict[str, Any]:
+    """A Python module, with torch under torchrun's contract, else as a command."""
+    what: dict[str, Any] = {"module": module} if torch else {"launcher": "command", "command": [PYTHON, "-m", module]}
+    return what | ({"args": list(args)} if args else {})
+
+
+def words(program: Program, pool: Pool | None = None) -> list[str]:
+    """The command line of a replica, its placeholders as they are."""
+    args = [*program.args, *(pool.args if pool is not None else ())]
+    if program.launcher is Launcher.COMMAND:
+        return [*program.command, *args]
+    what = ["-m", program.module] if program.module else [program.script or SCRIPT]
+    return [program.python or PYTHON, *what, *args]
+
+
+def as_module(program: Program, remarks: list[Remark]) -> tuple[str, list[str]]:
+    """(module, arguments) for systems that run a module of a package. A script becomes the module of its name."""
+    args = list(program.args)
+    if program.module:
+        return program.module, args
+    command = list(program.command)
+    if program.launcher is Launcher.COMMAND and "-m" in command[1:-1] and "python" in PurePosixPath(command[0]).name:
+        at = command.index("-m")
+        return command[at + 1], [*command[at + 2 :], *args]
+    script = program.script
+    if program.launcher is Launcher.COMMAND:
+        found = next((position for position, word in enumerate(command) if word.endswith(".py")), None)
+        if found is None:
+            remarks.append(Remark(f"`{' '.join(command)}` is no Python module; put it into one, named here `main`."))
+            return "main", args
+        script, args = command[found], [*command[found + 1 :], *args]
+    module = ".".join(PurePosixPath(script or SCRIPT).with_suffix("").parts)
+    remarks.append(Remark(f"{script} is written as the module {module}: it must be in the package that you upload."))
+    return module, args
+
+
+def role_pools(topology: Topology, remarks: list[Remark], *roles: Role, one_machine: bool = True) -> list[Pool]:
+    """The pools of these roles, the chief's first: without a chief pool one worker of the first pool is taken for it.
+
+    `one_machine` merges the pools of a role, with a remark where they differ, for systems with one kind a role.
+    """
+    pools = [pool for role in roles for pool in topology.pools if pool.role is role]
+    if Role.CHIEF in roles and not any(pool.role is Role.CHIEF for pool in pools):
+        first = next(position for position, pool in enumerate(pools) if pool.role is Role.WORKER)
+        worker = pools[first]
+        pools[first] = worker.model_copy(update={"replicas": worker.replicas - 1})
+        pools.insert(0, worker.model_copy(update={"name": "chief", "role": Role.CHIEF, "replicas": 1}))
+        remarks.append(Remark("there is no chief pool: worker-0, which is the chief, becomes the first replica there."))
+    pools = [pool for pool in pools if pool.replicas]
+    return _merged(pools, remarks) if one_machine else pools
+
+
+def _merged(pools: list[Pool], remarks: list[Remark]) -> list[Pool]:
+    merged: dict[Role, Pool] = {}
+    for pool in pools:
+        first = merged.setdefault(pool.role, pool)
+        if first is not pool:
+            merged[pool.role] = first.model_copy(update={"replicas": first.replicas + pool.replicas})
+            if _needs(first) != _needs(pool):
+                remarks.append(
+                    Remark(f"pool `{pool.name}` becomes part of `{first.name}`: there, one kind of machine a role.")
+                )
+    return list(merged.values())
+
+
+def _needs(pool: Pool) -> tuple[Any, ...]:
+    return pool.gpus, pool.machine, pool.cpus, pool.memory_gb, pool.gpu_model, pool.gpu_memory_gb, pool.env, pool.args

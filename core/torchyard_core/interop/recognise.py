@@ -1,0 +1,114 @@
+"""Which format a document is of, by what is in it: so that one of another format is told from one that is wrong."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from torchyard_core.errors import FileProblem
+from torchyard_core.interop.conversion import refuse
+from torchyard_core.topology.yaml_compose import compose
+
+TITLES = {
+    "cloudml": "a CloudML job",
+    "vertex": "a Vertex job",
+    "cluster-spec": "a CLUSTER_SPEC",
+    "tf-config": "a TF_CONFIG",
+    "tensorflow": "a TensorFlow cluster",
+    "singa": "a SINGA job",
+    "torchx": "a TorchX AppDef",
+    "kubernetes": "a Kubernetes document",
+    "slurm": "a Slurm batch script",
+    "topology": "a Torchyard topology",
+}
+"""Every format as people call a document of it."""
+
+_TF_JOBS = {"chief", "master", "worker", "ps", "evaluator"}
+_POOLS = re.compile(r"worker_?pool_?specs", re.IGNORECASE)
+
+
+def _keys(data: Any) -> set[str]:
+    return {str(key) for key in data} if isinstance(data, dict) else set()
+
+
+def _is_vertex(data: Any, text: str) -> bool:
+    if "--worker-pool-spec" in text:
+        return True
+    if isinstance(data, list):
+        return any(_keys(pool) & {"machineSpec", "machine_spec", "containerSpec", "container_spec"} for pool in data)
+    inner = [data, *(data.values() if isinstance(data, dict) else ())]
+    return any(_POOLS.fullmatch(key) for part in inner for key in _keys(part))
+
+
+def _cluster_keys(data: Any) -> set[str]:
+    return _keys(data.get("cluster")) if isinstance(data, dict) else set()
+
+
+def _is_cluster_spec(data: Any, _text: str) -> bool:
+    return any(key.startswith("workerpool") for key in _cluster_keys(data))
+
+
+def _is_tf_config(data: Any, _text: str) -> bool:
+    return isinstance(data, dict) and "cluster" in data and not _is_cluster_spec(data, "")
+
+
+def _is_tensorflow(data: Any, text: str) -> bool:
+    if re.search(r"--?(ps|worker)_hosts\b|ClusterSpec\s*\(", text):
+        return True
+    return bool(_keys(data)) and _keys(data) <= _TF_JOBS
+
+
+SIGNS: dict[str, Callable[[Any, str], bool]] = {
+    "slurm": lambda _data, text: "#SBATCH" in text,
+    "torchx": lambda _data, text: "specs.AppDef" in text,
+    "singa": lambda _data, text: bool(
+        re.search(r"^\s*cluster\s*:?\s*[{<]|\bn(worker|server)_groups\s*:|\bneuralnet\s*:?\s*[{<]", text, re.MULTILINE)
+    ),
+    "vertex": _is_vertex,
+    "cloudml": lambda data, _text: bool(_keys(data) & {"trainingInput", "scaleTier"}),
+    "kubernetes": lambda data, _text: {"apiVersion", "kind"} <= _keys(data),
+    "cluster-spec": _is_cluster_spec,
+    "tf-config": _is_tf_config,
+    "tensorflow": _is_tensorflow,
+    "topology": lambda data, _text: {"version", "pools"} <= _keys(data),
+}
+"""Whether a document is of a format, asked in this order. `data` is None where it is no YAML."""
+
+
+def recognise(text: str, among: Iterable[str] = TITLES) -> str | None:
+    """The name of the format that a document is of; None where it looks like none."""
+    try:
+        data = compose(text, "document").data
+    except FileProblem:
+        data = None
+    wanted = set(among)
+    return next((name for name, fits in SIGNS.items() if name in wanted and fits(data, text)), None)
+
+
+def expect(name: str, text: str, source: str, allowed: str) -> None:
+    """Raises FileProblem where a document is not of the format `name`; `allowed` is what one of it must hold."""
+    if not text.strip():
+        refuse(source, None, "the file is empty.", f"{_sentence(name)} holds {allowed}.")
+    if recognise(text, [name]):
+        return
+    found = recognise(text)
+    if found is None:
+        refuse(source, 1, f"this is not {TITLES[name]}.", f"It must hold {allowed}.")
+    hint = f"It must hold {allowed}."
+    if found == "topology":
+        hint = f"It is read as it is: `torchyard validate {source}`."
+    elif found not in ("torchx", "kubernetes", "slurm"):
+        hint = f"`torchyard import {found} {source}` reads it. {_sentence(name)} holds {allowed}."
+    refuse(source, 1, f"this looks like {TITLES[found]}, not {_short(name)}.", hint)
+
+
+def _sentence(name: str) -> str:
+    title = TITLES[name]
+    return title[0].upper() + title[1:]
+
+
+def _short(name: str) -> str:
+    """`CloudML` for a CloudML job."""
+    words = TITLES[name].removeprefix("a ").removesuffix(" job")
+    return words if name in ("cloudml", "vertex", "singa", "cluster-spec", "tf-config") else TITLES[name]

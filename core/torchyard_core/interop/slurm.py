@@ -1,0 +1,132 @@
+"""Slurm: an `sbatch` script in which each pool is a component of a heterogeneous job. Written only.
+
+Source: Slurm's "Heterogeneous Job Support". Addresses are only known when it runs, so the script works them out.
+"""
+
+from __future__ import annotations
+
+from torchyard_core.interop.addresses import PORT
+from torchyard_core.interop.conversion import NO_WISHES, Exported, Remark, Wishes, file_name, left_behind
+from torchyard_core.interop.shell import Component, cluster_variables, components_of, start_command
+from torchyard_core.topology.model import EndsWith, Pool, Role, Topology
+
+_HOSTS = """\
+hosts_of() {  # the nodes of a component as host:port,host:port
+  local of_group="SLURM_JOB_NODELIST_HET_GROUP_$1"
+  local list="" node
+  for node in $(scontrol show hostnames "${!of_group:-$SLURM_JOB_NODELIST}"); do
+    list+="${list:+,}$node:$2"
+  done
+  printf '%s' "$list"
+}
+as_json() {  # host:port,host:port as a JSON list
+  printf '["%s"]' "${1//,/\\",\\"}"
+}
+joined() {  # lists as one
+  local IFS=,
+  printf '%s' "$*"
+}"""
+
+
+def write(topology: Topology, wishes: Wishes = NO_WISHES) -> Exported:
+    """The script; each replica has a node of its own."""
+    remarks: list[Remark] = []
+    components = components_of(topology, remarks)
+    lines = ["#!/bin/bash", f"#SBATCH --job-name={file_name(topology.name)}"]
+    for number, one in enumerate(components):
+        if number:
+            lines.append("#SBATCH hetjob")
+        lines.append(f"#SBATCH {' '.join(_resources(one.pool))}")
+    lines += ["", "set -u", "", _HOSTS, ""]
+    lines += [f"pool_{number}=$(hosts_of {number} {PORT + number})" for number in range(len(components))]
+    lines += _clusters(components)
+    lines += ["export MASTER_ADDR=${pool_0%%:*} PS_HOSTS WORKER_HOSTS POOLS TYPES", ""]
+    several = sum(one.pool.replicas for one in components) > 1
+    for number, one in enumerate(components):
+        lines += _start(topology, number, one, components, several)
+    lines += _end(topology, components)
+    remarks += _said(topology)
+    return Exported("\n".join(lines) + "\n", tuple(remarks))
+
+
+def _said(topology: Topology) -> list[Remark]:
+    remarks = [Remark("submit it with `sbatch` in the folder that `program.workdir` names; all nodes must see it.")]
+    remarks.append(Remark("partition, account and time limit are your site's: give them to `sbatch`."))
+    if any(pool.gpu_model for pool in topology.pools):
+        remarks.append(Remark("GPU types are their models in small letters; your site may name them otherwise."))
+    if topology.program.secrets:
+        names = ", ".join(topology.program.secrets)
+        remarks.append(Remark(f"{names}: `sbatch` hands on the environment it is called in."))
+    program = (
+        "script", "module", "command", "args", "setup", "python", "env", "secrets", "ends_with", "tf_master_name",
+    )  # fmt: skip
+    pool = ("env", "args", "cpus", "memory_gb", "gpus", "gpu_model")
+    return remarks + left_behind(topology, pool=pool, program=program)
+
+
+def _resources(pool: Pool) -> list[str]:
+    options = [f"--nodes={pool.replicas}", "--ntasks-per-node=1"]
+    if pool.cpus is not None:
+        options.append(f"--cpus-per-task={-(-pool.cpus // 1):.0f}")
+    if pool.memory_gb is not None:
+        options.append(f"--mem={pool.memory_gb * 1000:.0f}M")
+    if pool.gpus:
+        model = f"{pool.gpu_model.lower().replace(' ', '_')}:" if pool.gpu_model else ""
+        options.append(f"--gpus-per-node={model}{pool.gpus}")
+    return options
+
+
+def _clusters(components: list[Component]) -> list[str]:
+    """CLUSTER_SPEC's and TF_CONFIG's `cluster`, and the two lists of TensorFlow's flags."""
+    pools: dict[str, list[str]] = {}
+    types: dict[str, list[str]] = {}
+    for number, one in enumerate(components):
+        pools.setdefault(one.worker_pool, []).append(f'"$pool_{number}"')
+        if one.tf_type not in (None, "evaluator"):
+            types.setdefault(str(one.tf_type), []).append(f'"$pool_{number}"')
+    lines = []
+    for variable, job in (("PS_HOSTS", "ps"), ("WORKER_HOSTS", "worker")):
+        members = [f'"$pool_{number}"' for number, one in enumerate(components) if one.job == job]
+        lines.append(f"{variable}=$(joined {' '.join(members)})" if members else f"{variable}=")
+    for variable, lists in (("POOLS", pools), ("TYPES", types)):
+        parts = [f'\\"{name}\\":$(as_json "$(joined {" ".join(members)})")' for name, members in lists.items()]
+        lines.append(f'{variable}="{{{",".join(parts)}}}"')
+    return lines
+
+
+def _start(topology: Topology, number: int, one: Component, components: list[Component], several: bool) -> list[str]:
+    env = topology.program.env | one.pool.env
+    script = ["set -e", "REPLICA=$SLURM_PROCID", *cluster_variables(one, ("$POOLS", "$TYPES"), several)]
+    script += [f"export {name}={_single_quoted(value)}" for name, value in env.items()]
+    script += topology.program.setup
+    script.append(f"exec {start_command(topology, one, components)}")
+    mark = f"POOL_{number}"
+    group = f"--het-group={number} " if len(components) > 1 else ""
+    return [
+        f"run_{number}=$(cat <<'{mark}'",
+        *script,
+        mark,
+        ")",
+        f'srun {group}--kill-on-bad-exit=1 bash -c "$run_{number}" &  # {one.pool.name}',
+        f"started_{number}=$!",
+        "",
+    ]
+
+
+def _single_quoted(value: str) -> str:
+    return "'" + value.replace("'", "'\\''") + "'"
+
+
+def _end(topology: Topology, components: list[Component]) -> list[str]:
+    """Waits for those whose end is the run's; the others are stopped then."""
+    ends = {
+        EndsWith.TRAINERS: lambda one: one.role.trains,
+        EndsWith.CHIEF: lambda one: one.role is Role.CHIEF,
+        EndsWith.ALL: lambda one: True,
+    }[topology.ends_with]
+    awaited = [f"$started_{number}" for number, one in enumerate(components) if ends(one)]
+    others = [f"$started_{number}" for number, one in enumerate(components) if not ends(one)]
+    lines = ["status=0", f"for one in {' '.join(awaited)}; do", '  wait "$one" || status=$?', "done"]
+    if others:
+        lines += [f"kill {' '.join(others)} 2>/dev/null", "wait"]
+    return [*lines, 'exit "$status"']

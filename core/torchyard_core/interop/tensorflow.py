@@ -1,0 +1,288 @@
+"""TensorFlow clusters that people start by hand: a ClusterSpec's dictionary, dense or sparse, and the set of command
+lines with `--ps_hosts --worker_hosts --job_name --task_index` that starts one."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from dataclasses import replace
+from typing import Any
+
+from torchyard_core.errors import UsageError
+from torchyard_core.interop.addresses import (
+    Job,
+    addresses_for,
+    as_pins,
+    as_pools,
+    read_jobs,
+    refuse_two_chiefs,
+    split_address,
+)
+from torchyard_core.interop.command_lines import CommandLine, command_lines
+from torchyard_core.interop.conversion import (
+    NO_WISHES,
+    Exported,
+    Imported,
+    Reading,
+    Remark,
+    Wishes,
+    built,
+    left_behind,
+    refuse,
+)
+from torchyard_core.interop.programs import unsaid, words
+from torchyard_core.interop.recognise import expect
+from torchyard_core.topology.model import Launcher, Role, Topology
+from torchyard_core.topology.replicas import Replica, replicas_of
+from torchyard_core.topology.reserved import is_reserved, is_variable_name
+
+FORMS = ("commands", "cluster", "sparse")
+ALLOWED = (
+    'a ClusterSpec\'s dictionary (`{"worker": [host:port, …], "ps": […]}`), or commands with `--ps_hosts`, '
+    "`--worker_hosts`, `--job_name` and `--task_index`"
+)
+JOBS = {"chief": Role.CHIEF, "master": Role.CHIEF, "worker": Role.WORKER, "ps": Role.PS, "evaluator": Role.EVALUATOR}
+PLACED = (
+    "--ps_hosts={ps_hosts}",
+    "--worker_hosts={worker_hosts}",
+    "--job_name={job_name}",
+    "--task_index={task_index}",
+)
+"""What Torchyard fills in at launch."""
+_SPEC = re.compile(r"ClusterSpec\s*\(")
+_VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
+
+
+def read(text: str, source: str = "cluster") -> Imported:
+    """Raises FileProblem for what is no cluster, and for tasks that their lists do not have."""
+    expect("tensorflow", text, source, ALLOWED)
+    if re.search(r"--?\w+_hosts\b", text):
+        return _Commands(text, source).imported()
+    reading = Reading.of(_dictionary(text), source)
+    refuse_two_chiefs(reading, ())
+    jobs = read_jobs(reading, (), JOBS)
+    data: dict[str, Any] = {"name": "tensorflow", "pools": as_pools(jobs.values())}
+    if pins := as_pins(reading, jobs.values()):
+        data["pins"] = pins
+    reading.remark("the document does not say how many GPUs a replica takes: set `gpus`.")
+    data["program"] = unsaid(reading.remarks, command=True)
+    if "master" in jobs:
+        data["program"]["tf_master_name"] = "master"
+    return Imported(built(data, source, reading.line(())), tuple(reading.remarks))
+
+
+def _dictionary(text: str) -> str:
+    """The dictionary in `tf.train.ClusterSpec({…})`, on the lines where it stands; YAML reads it as it is."""
+    match = _SPEC.search(text)
+    if match is None:
+        return text
+    start = text.find("{", match.end())
+    depth = 0
+    for end in range(start, len(text)):
+        depth += {"{": 1, "}": -1}.get(text[end], 0)
+        if depth == 0:
+            return "\n" * text.count("\n", 0, start) + text[start : end + 1]
+    return text
+
+
+class _Commands:
+    """The command lines of one cluster: the lists must be the same in all of them."""
+
+    def __init__(self, text: str, source: str) -> None:
+        self._source = source
+        self._lists: dict[str, str] = {}
+        self._tasks: dict[tuple[str, int], CommandLine] = {}
+        self._remarks: list[Remark] = []
+        for command in command_lines(text, source):
+            options = dict(command.options())
+            if any(name.endswith("_hosts") for name in options):
+                self._take(command, options)
+
+    def _stop(self, command: CommandLine, message: str, hint: str = "") -> None:
+        refuse(self._source, command.line, message, hint)
+
+    def _take(self, command: CommandLine, options: dict[str, str]) -> None:
+        for name, value in options.items():
+            if name.endswith("_hosts"):
+                job = name.removesuffix("_hosts")
+                if job not in JOBS:
+                    allowed = ", ".join(f"--{job}_hosts" for job in JOBS)
+                    self._stop(command, f"there is no job `{job}`.", f"Allowed are {allowed}.")
+                if self._lists.setdefault(job, value) != value:
+                    self._stop(command, f"--{name} is not as in the commands above it.", "It is the same in all tasks.")
+        job, index = options.get("job_name", ""), options.get("task_index", "")
+        given = {name.removesuffix("_hosts"): value for name, value in options.items() if name.endswith("_hosts")}
+        if job not in given:
+            allowed = ", ".join(given)
+            self._stop(command, f"--job_name is '{job}'.", f"Allowed are those with hosts: {allowed}.")
+        count = len([host for host in given[job].split(",") if host])
+        if not index.isdecimal() or int(index) >= count:
+            hint = (
+                f"--{job}_hosts names {count}: allowed are 0 to {count - 1}." if count else f"--{job}_hosts is empty."
+            )
+            self._stop(command, f"--task_index is '{index}', beyond the list of `{job}`.", hint)
+        other = self._tasks.setdefault((job, int(index)), command)
+        if other is not command:
+            self._stop(command, f"{job} {index} is started twice, first in line {other.line}.")
+
+    def imported(self) -> Imported:
+        if not self._tasks:
+            refuse(self._source, 1, "no command here starts a task.", f"Allowed are {ALLOWED}.")
+        first = next(iter(self._tasks.values()))
+        if {"chief", "master"} <= self._lists.keys():
+            refuse(self._source, first.line, "the cluster has a chief and a master.", "Allowed is one of the two.")
+        jobs: dict[str, Job] = {}
+        for name, value in self._lists.items():
+            hosts = {index: self._host(first, name, one) for index, one in enumerate(filter(None, value.split(",")))}
+            if hosts:
+                jobs[name] = Job(JOBS[name], (), len(hosts), hosts)
+        reading = Reading.of("{}", self._source)
+        pools = as_pools(jobs.values())
+        for pool in pools:
+            self._settle(pool, next(name for name, job in jobs.items() if job.role == pool["role"]))
+        data: dict[str, Any] = {"name": "tensorflow", "pools": pools, "program": self._program(first)}
+        if pins := as_pins(reading, jobs.values()):
+            data["pins"] = pins
+        missing = [
+            f"{name} {index}" for name, job in jobs.items() for index in job.hosts if (name, index) not in self._tasks
+        ]
+        if missing:
+            self._remarks.append(Remark(f"no command starts {', '.join(missing[:5])}; Torchyard starts all of them."))
+        if "master" in jobs:
+            data["program"]["tf_master_name"] = "master"
+        remarks = (*self._remarks, *(replace(remark, line=None) for remark in reading.remarks))
+        return Imported(built(data, self._source, first.line), remarks)
+
+    def _host(self, command: CommandLine, job: str, address: str) -> str:
+        parted = split_address(address)
+        if parted is None:
+            self._stop(command, f"--{job}_hosts names '{address}'.", "Allowed is `host:port`, like gpu-a:2222.")
+        assert parted is not None
+        return parted[0]
+
+    def _settle(self, pool: dict[str, Any], job: str) -> None:
+        """Variables before the commands of a job: CUDA_VISIBLE_DEVICES counts its GPUs, others are its environment."""
+        env: dict[str, str] = {}
+        for (name, _), command in self._tasks.items():
+            if name != job:
+                continue
+            for word in command.words:
+                match = _VARIABLE.fullmatch(word)
+                if match is None:
+                    break
+                variable, value = match[1], match[2]
+                if variable == "CUDA_VISIBLE_DEVICES":
+                    gpus = len([one for one in value.split(",") if one.strip() not in ("", "-1")])
+                    if gpus and pool["role"] != "ps":
+                        pool["gpus"] = max(gpus, pool.get("gpus", 0))
+                elif is_variable_name(variable) and not is_reserved(variable):
+                    env[variable] = value
+                else:
+                    self._remarks.append(Remark(f"{variable} is left out: Torchyard itself sets it.", command.line))
+        if env:
+            pool["env"] = env
+
+    def _program(self, first: CommandLine) -> dict[str, Any]:
+        start = [word for word in first.program() if not _VARIABLE.fullmatch(word)]
+        if not start:
+            return unsaid(self._remarks, command=True)
+        others = []
+        for name, value in first.options():
+            if name in ("job_name", "task_index") or name.endswith("_hosts") or name in _short(start):
+                continue
+            others.append(f"--{name}={value}" if value else f"--{name}")
+            for command in self._tasks.values():
+                if dict(command.options()).get(name) != value:
+                    self._remarks.append(
+                        Remark(f"--{name} differs from line {first.line}, whose is taken for all.", command.line)
+                    )
+        extra = [f"--{name}_hosts" for name in self._lists if name not in ("ps", "worker")]
+        if extra:
+            self._remarks.append(
+                Remark(f"{', '.join(extra)} has no placeholder and is left out of the command: TF_CONFIG tells them.")
+            )
+        return {"launcher": "command", "command": start, "args": [*PLACED, *others]}
+
+
+def _short(start: list[str]) -> set[str]:
+    """Options of the interpreter, as `-m` and `-u`, which are part of the command."""
+    return {word.lstrip("-") for word in start if word.startswith("-")}
+
+
+# Writing
+
+
+def write(topology: Topology, wishes: Wishes = NO_WISHES) -> Exported:
+    """A command for each task, the dictionary, or the sparse one of a worker. Raises UsageError without trainers."""
+    form = wishes.form or FORMS[0]
+    remarks = [Remark("addresses are made of names: put in your hosts' own. At launch Torchyard does it.")]
+    addresses = addresses_for(topology)
+    replicas = replicas_of(topology)
+    if any(replica.role is Role.REDUCER for replica in replicas):
+        remarks.append(Remark("reducers are not carried over: TensorFlow has no word for them."))
+    if form == "commands":
+        text = _written_commands(topology, addresses, remarks)
+        carried = ("script", "module", "command", "args", "python", "env")
+        remarks += left_behind(topology, pool=("args", "env", "gpus"), program=carried)
+        return Exported(text, tuple(remarks))
+    cluster: dict[str, list[str]] = {}
+    for replica in replicas:
+        if replica.role not in (Role.REDUCER, Role.EVALUATOR):
+            job = topology.program.tf_master_name.value if replica.role is Role.CHIEF else replica.role.value
+            cluster.setdefault(job, []).append(addresses[replica.name])
+    if any(replica.role is Role.EVALUATOR for replica in replicas):
+        remarks.append(Remark("the evaluator is not in it: it is outside the cluster."))
+    remarks += left_behind(topology, program=("tf_master_name",))
+    if form == "sparse":
+        return Exported(_sparse(cluster, wishes.replica, addresses), tuple(remarks))
+    return Exported(json.dumps(cluster, indent=2) + "\n", tuple(remarks))
+
+
+def _sparse(cluster: dict[str, list[str]], name: str | None, addresses: dict[str, str]) -> str:
+    """What one worker knows: itself, and all servers."""
+    workers = cluster.get("worker", [])
+    name = name or f"worker-{max(0, len(workers) - 1)}"
+    if addresses.get(name) not in workers:
+        there = ", ".join(f"worker-{index}" for index in range(len(workers))) or "none"
+        raise UsageError(f"there is no worker {name}.", code="no_replica", hint=f"There are {there}.")
+    parts = [f'"worker": {{{workers.index(addresses[name])}: "{addresses[name]}"}}']
+    parts += [f"{json.dumps(job)}: {json.dumps(tasks)}" for job, tasks in cluster.items() if job != "worker"]
+    return "{" + ", ".join(parts) + "}\n"
+
+
+def _written_commands(topology: Topology, addresses: dict[str, str], remarks: list[Remark]) -> str:
+    """TensorFlow 1.x has no chief: it is worker 0."""
+    replicas = replicas_of(topology)
+    workers = [replica for replica in replicas if replica.role.trains]
+    servers = [replica for replica in replicas if replica.role is Role.PS]
+    if any(replica.role is Role.CHIEF for replica in workers):
+        remarks.append(Remark("the chief is worker 0 in these commands, as TensorFlow 1.x has it."))
+    if any(replica.role is Role.EVALUATOR for replica in replicas):
+        remarks.append(Remark("the evaluator has no command: these flags have no word for it."))
+    hosts = {
+        "ps_hosts": ",".join(addresses[replica.name] for replica in servers),
+        "worker_hosts": ",".join(addresses[replica.name] for replica in workers),
+    }
+    lines = []
+    for job, members in (("ps", servers), ("worker", workers)):
+        for index, replica in enumerate(members):
+            lines.append(_written_command(topology, replica, {**hosts, "job_name": job, "task_index": str(index)}))
+    return "\n".join(lines) + "\n"
+
+
+def _written_command(topology: Topology, replica: Replica, values: dict[str, str]) -> str:
+    line = words(topology.program, replica.pool)
+    if topology.program.launcher is Launcher.TORCH or not any("{task_index}" in word for word in line):
+        at = len(line) - len(topology.program.args) - len(replica.pool.args)
+        line[at:at] = list(PLACED)
+    filled = []
+    for word in line:
+        for name, value in values.items():
+            word = word.replace(f"{{{name}}}", value)
+        filled.append(shlex.quote(word))
+    env = topology.program.env | replica.pool.env
+    assigned = [f"{name}={shlex.quote(value)}" for name, value in env.items()]
+    if replica.pool.gpus and replica.role.trains:
+        assigned.insert(0, f"CUDA_VISIBLE_DEVICES={','.join(map(str, range(replica.pool.gpus)))}")
+    return " ".join([f"# {replica.name}\n" + " ".join([*assigned, *filled])])

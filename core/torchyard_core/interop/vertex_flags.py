@@ -1,0 +1,101 @@
+"""`--worker-pool-spec` flags of `gcloud ai custom-jobs create`, as the `workerPoolSpecs` that they stand for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torchyard_core.interop.command_lines import CommandLine, command_lines
+from torchyard_core.interop.conversion import refuse
+from torchyard_core.topology.problems import did_you_mean
+
+FLAG = "worker-pool-spec"
+KEYS = {
+    "machine-type": ("machineSpec", "machineType"),
+    "accelerator-type": ("machineSpec", "acceleratorType"),
+    "accelerator-count": ("machineSpec", "acceleratorCount"),
+    "replica-count": ("replicaCount",),
+    "boot-disk-type": ("diskSpec", "bootDiskType"),
+    "boot-disk-size": ("diskSpec", "bootDiskSizeGb"),
+    "container-image-uri": ("containerSpec", "imageUri"),
+    "executor-image-uri": ("pythonPackageSpec", "executorImageUri"),
+    "python-module": ("pythonPackageSpec", "pythonModule"),
+    "local-package-path": ("pythonPackageSpec", "localPackagePath"),
+    "script": ("pythonPackageSpec", "script"),
+    "output-image-uri": ("pythonPackageSpec", "outputImageUri"),
+    "requirements": ("pythonPackageSpec", "requirements"),
+    "extra-packages": ("pythonPackageSpec", "extraPackages"),
+    "extra-dirs": ("pythonPackageSpec", "extraDirs"),
+}
+"""What each key of a flag is in a document."""
+
+
+def are_flags(text: str) -> bool:
+    return f"--{FLAG}" in text
+
+
+def job_of_flags(text: str, source: str) -> tuple[dict[str, Any], list[int]]:
+    """(the job as a document has it, the line of each pool). Raises FileProblem for keys that no flag has."""
+    job: dict[str, Any] = {"workerPoolSpecs": []}
+    lines: list[int] = []
+    for command in command_lines(text, source):
+        for (name, value), line in zip(command.options(), _option_lines(text, command), strict=True):
+            if name == FLAG:
+                job["workerPoolSpecs"].append(_pool(value, source, line))
+                lines.append(line)
+            elif name == "display-name":
+                job["displayName"] = value
+            elif name in ("args", "command"):
+                job[name] = value.split(",")
+    return job, lines
+
+
+def _option_lines(text: str, command: CommandLine) -> list[int]:
+    """The line of each option: as many lines on as there were backslashes before it."""
+    lines = text.splitlines()
+    at, found = command.line - 1, []
+    column = 0
+    for name, _ in command.options():
+        while at < len(lines):
+            position = lines[at].find(f"-{name}", column)
+            if position >= 0:
+                column = position + len(name) + 1
+                break
+            at, column = at + 1, 0
+        found.append(min(at, len(lines) - 1) + 1)
+    return found
+
+
+def _pool(value: str, source: str, line: int) -> dict[str, Any]:
+    pool: dict[str, Any] = {}
+    key = ""
+    for part in value.split(",") if value.strip() else ():
+        name, equals, said = part.partition("=")
+        name = name.strip()
+        if not equals and key in ("requirements", "extra-packages", "extra-dirs"):
+            continue  # A list's further entry.
+        if name not in KEYS:
+            hint = did_you_mean(name, KEYS).removeprefix("; ").capitalize() or f"Allowed are {', '.join(KEYS)}."
+            refuse(source, line, f"--{FLAG} has no key `{name}`.", hint)
+        key = name
+        *around, last = KEYS[name]
+        block = pool
+        for step in around:
+            block = block.setdefault(step, {})
+        block[last] = said
+    return pool
+
+
+def as_flags(job: dict[str, Any]) -> str:
+    """The command that creates a job: what a flag cannot say is left out."""
+    said = {path: key for key, path in KEYS.items()}
+    words = ["gcloud ai custom-jobs create", f"--display-name={job['displayName']}"]
+    for pool in job["workerPoolSpecs"]:
+        parts = []
+        for key, value in pool.items():
+            inner = {(key, name): one for name, one in value.items()} if isinstance(value, dict) else {(key,): value}
+            parts += [f"{said[path]}={one}" for path, one in inner.items() if path in said]
+        words.append(f"--{FLAG}={','.join(parts)}")
+    for name in ("command", "args"):
+        if job.get(name):
+            words.append(f"--{name}={','.join(job[name])}")
+    return " \\\n  ".join(words) + "\n"

@@ -1,0 +1,291 @@
+"""`torchyard book` and `torchyard bookings`, on real stores."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.core.booking.cluster import Cluster
+from tests.core.cli.commands import answer, torchyard
+from tests.lab import Desktop
+from torchyard_core.booking.store import open_store
+
+MakeDesktop = Callable[..., Desktop]
+GPUS = {"gpu-a": 4, "gpu-b": 4}
+
+
+def with_fleet(desktop: Desktop, **settings: str) -> Desktop:
+    """Two hosts of four GPUs each and one without, as if they had been checked."""
+    hosts = [f"  - {{name: {name}, address: 192.0.2.1}}\n" for name in (*GPUS, "big-cpu")]
+    desktop.fleet_file.write_text("version: 1\nhosts:\n" + "".join(hosts))
+    facts = {
+        name: {
+            "address": "192.0.2.1",
+            "checked_at": "2026-11-22T00:00:00Z",
+            "gpus": [
+                {"index": number, "uuid": f"GPU-{name}-{number}", "name": "NVIDIA A100", "memory_mb": 40960}
+                for number in range(GPUS.get(name, 0))
+            ],
+        }
+        for name in (*GPUS, "big-cpu")
+    }
+    (desktop.home / "facts.json").write_text(json.dumps(facts))
+    (desktop.home / "settings.yaml").write_text("".join(f"{key}: {value}\n" for key, value in settings.items()))
+    return desktop
+
+
+@pytest.fixture
+def kim(make_desktop: MakeDesktop) -> Desktop:
+    return with_fleet(make_desktop(), person="kim", zone="Europe/Berlin")
+
+
+def refused(desktop: Desktop, *arguments: str, code: int = 1) -> dict[str, Any]:
+    """The error of a command, as JSON; nothing is booked by it."""
+    before = answer(desktop, "bookings", "list", "--all")
+    error: dict[str, Any] = json.loads(torchyard(desktop, *arguments, "--json", code=code).stdout)["error"]
+    assert answer(desktop, "bookings", "list", "--all") == before
+    return error
+
+
+def test_gpus_are_booked_listed_shown_extended_and_let_go(kim: Desktop) -> None:
+    booked = answer(kim, "book", "gpu-a:0-1", "gpu-b:*", "--to", "+2h", "--title", "digits", "--purpose", "a paper")
+    assert booked["names"] == "gpu-a:0-1, gpu-b:0-3"
+    assert (booked["owner"], booked["zone"], booked["state"]) == ("kim", "Europe/Berlin", "booked")
+
+    listed = torchyard(kim, "bookings", "list", "--mine")
+    assert "gpu-a:0-1, gpu-b:0-3" in listed.stdout
+    assert "only on this computer" in listed.stderr
+    assert "a paper" in torchyard(kim, "bookings", "show", booked["id"][:6]).stdout
+    assert answer(kim, "bookings", "list", "--gpus", "gpu-a:3") == []
+    assert answer(kim, "bookings", "list", "--title", "DIGITS") == [booked]
+
+    longer = answer(kim, "bookings", "change", booked["id"], "--extend", "30m")
+    lasts = datetime.fromisoformat(longer["end"]) - datetime.fromisoformat(booked["start"])
+    assert lasts == timedelta(hours=2, minutes=30)
+    assert answer(kim, "bookings", "release", booked["id"])[0]["state"] == "released"
+    assert answer(kim, "bookings", "list") == []
+    assert [one["id"] for one in answer(kim, "bookings", "list", "--all")] == [booked["id"]]
+
+
+def test_times_are_of_the_persons_zone_and_a_night_ends_on_the_next_day(kim: Desktop) -> None:
+    booked = answer(kim, "book", "gpu-a:0", "--from", "2026-12-01 22:00", "--to", "06:00")
+    assert (booked["start"], booked["end"]) == ("2026-12-01T21:00:00Z", "2026-12-02T05:00:00Z")
+    other = answer(kim, "book", "gpu-a:1", "--from", "2026-12-01 22:00", "--to", "+8h", "--zone", "Asia/Seoul")
+    assert (other["start"], other["end"]) == ("2026-12-01T13:00:00Z", "2026-12-01T21:00:00Z")
+
+
+def test_a_clash_says_whose_when_and_the_command_that_books_the_nearest(kim: Desktop) -> None:
+    torchyard(kim, "book", "gpu-a:0-1", "--from", "tomorrow 9", "--to", "17:00", "--title", "digits")
+    told = torchyard(kim, "book", "gpu-a:1-2", "--from", "tomorrow 10", "--to", "+2h", code=1).stderr
+    assert "gpu-a:1 is booked by you ('digits') from" in told
+    assert "09:00 to 17:00" in told
+    command = told[told.index("`torchyard ") + len("`torchyard ") : told.rindex("`")]
+
+    error = refused(kim, "book", "gpu-a:1-2", "--from", "tomorrow 10", "--to", "+2h")
+    assert error["code"] == "conflict"
+    assert error["conflict"]["clashing"][0]["names"] == "gpu-a:1"
+
+    words = command.split('"')
+    pieces = [*words[0].split(), words[1], *words[2].split()]
+    nearest = answer(kim, *pieces)
+    assert nearest["gpus"] == error["conflict"]["nearest"][0]["gpus"]
+    assert nearest["start"] == error["conflict"]["nearest"][0]["start"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "exit_code", "said"),
+    [
+        (["gpu-a:0", "--from", "+3h", "--to", "now"], "end_before_start", 1, "end after its start"),
+        (["gpu-a:0", "--from", "2026-01-05 09:00", "--to", "+2h"], "past", 1, "earliest start is now"),
+        (["gpu-a:0", "--to", "+8d"], "too_long", 1, "extend it later"),
+        (["gpu-a:0", "--to", "+1m"], "too_short", 1, "at least"),
+        (["gpu-a:0", "--from", "+200d", "--to", "+2h"], "too_far", 1, "may end by"),
+        (["gpu-x:0", "--to", "+2h"], "unknown_gpu", 2, "There are:"),
+        (["gpu-a:7", "--to", "+2h"], "unknown_gpu", 2, "gpu-a has gpu-a:0-3"),
+        (["gpu-a:0", "--to", "+2h", "--zone", "Europe/Berln"], "unknown_zone", 2, "did you mean `Europe/Berlin`"),
+        (["gpu-a:0", "--to", "noon"], "bad_time", 2, "tomorrow 9"),
+        (["gpu-a:0", "--to", "+2h", "--free-ones"], "usage", 2, "--repeat"),
+    ],
+)
+def test_what_cannot_be_booked_is_a_sentence_with_the_nearest_way(
+    kim: Desktop, arguments: list[str], code: str, exit_code: int, said: str
+) -> None:
+    error = refused(kim, "book", *arguments, code=exit_code)
+    assert error["code"] == code
+    assert said in f"{error['message']} {error['hint']}"
+
+
+def test_a_quota_that_is_exceeded_says_how_much_is_left(kim: Desktop) -> None:
+    torchyard(kim, "bookings", "rules", "--set", "quota_gpu_hours=10", "--set", "same_day_is_free=false")
+    error = refused(kim, "book", "gpu-a:*", "--from", "+2d", "--to", "+4h")
+    assert error["code"] == "quota"
+    assert "10 GPU-hours" in error["message"]
+
+
+def test_a_rule_that_there_is_not_is_named_with_the_nearest(kim: Desktop) -> None:
+    done = torchyard(kim, "bookings", "rules", "--set", "longest=4", code=2)
+    assert "longest_h" in done.stderr
+    assert answer(kim, "bookings", "rules")["longest_h"] == 168
+
+
+def test_repeated_bookings_are_all_or_nothing_or_the_free_ones(kim: Desktop) -> None:
+    torchyard(kim, "book", "gpu-a:0", "--from", "2026-12-08 08:30", "--to", "10:00", "--title", "in the way")
+    weekly = ["book", "gpu-a:0", "--from", "2026-12-01 09:00", "--to", "10:00", "--repeat", "FREQ=WEEKLY;COUNT=3"]
+    assert refused(kim, *weekly)["code"] == "conflict"
+
+    made = answer(kim, *weekly, "--free-ones")
+    assert [one["start"] for one in made["booked"]] == ["2026-12-01T08:00:00Z", "2026-12-15T08:00:00Z"]
+    assert [one["start"] for one in made["missed"]] == ["2026-12-08T08:00:00Z"]
+
+    gone = answer(kim, "bookings", "cancel", made["booked"][0]["id"], "--series", "-y")
+    assert [one["state"] for one in gone] == ["cancelled", "cancelled"]
+    assert refused(kim, "book", "gpu-a:0", "--to", "+2h", "--repeat", "FREQ=SOMETIMES", code=2)["message"]
+
+
+def test_a_place_is_found_and_its_command_books_it(kim: Desktop) -> None:
+    torchyard(kim, "book", "gpu-a:0", "--to", "+6h")
+    first, *_ = answer(kim, "bookings", "find", "4", "--for", "3h", "--min-memory-gb", "40")
+    assert first["names"] == "gpu-b:0-3"
+    assert answer(kim, *first["command"].split()[1:])["names"] == "gpu-b:0-3"
+    error = refused(kim, "bookings", "find", "9", "--for", "3h")
+    assert "has 8 of that kind" in error["hint"]
+
+
+def test_who_waits_gets_what_is_released_in_order(kim: Desktop) -> None:
+    held = answer(kim, "book", "gpu-a:*", "gpu-b:*", "--to", "+5d")
+    wanted = ["bookings", "wait", "4", "--for", "3h", "--to", "+4d", "--title", "evaluation"]
+    waiting = answer(kim, *wanted)
+    assert waiting["state"] == "waiting"
+    assert [one["id"] for one in answer(kim, "bookings", "waitlist")] == [waiting["id"]]
+
+    told = torchyard(kim, "bookings", "release", held["id"])
+    assert "kim waited for this" in told.stderr
+    (one,) = answer(kim, "bookings", "waitlist", "--all")
+    assert one["state"] == "booked"
+    assert [b["title"] for b in answer(kim, "bookings", "list", "--mine")] == ["evaluation"]
+
+    again = answer(kim, "bookings", "wait", "8", "--for", "3h", "--to", "+3h")
+    assert answer(kim, "bookings", "waitlist", "--leave", again["id"]) == []
+
+
+def test_bookings_go_to_other_calendars_and_come_back(kim: Desktop, tmp_path: Path, make_desktop: MakeDesktop) -> None:
+    booked = answer(kim, "book", "gpu-a:0-1", "--from", "2026-12-01 09:00", "--to", "17:00", "--title", "digits")
+    file = tmp_path / "gpus.ics"
+    torchyard(kim, "bookings", "export", "-o", file)
+    assert "BEGIN:VEVENT" in file.read_text()
+
+    (seen,) = answer(kim, "bookings", "import", file)["preview"]
+    assert seen["verdict"] == "there"
+    other = with_fleet(make_desktop(), person="lee")
+    assert answer(other, "bookings", "import", file, "--preview")["booked"] == []
+    (there,) = answer(other, "bookings", "import", file, "-y")["booked"]
+    assert (there["names"], there["start"], there["owner"]) == ("gpu-a:0-1", booked["start"], "lee")
+
+    file.write_text("BEGIN:VCALENDAR\nBEGIN:VEVENT\nSUMMARY:x\n")
+    assert refused(kim, "bookings", "import", str(file), "-y", code=2)["code"] == "bad_calendar"
+    assert refused(kim, "bookings", "import", str(tmp_path / "none.ics"), code=2)["code"] == "bad_calendar"
+
+
+def test_usage_is_counted_and_written_as_csv(kim: Desktop) -> None:
+    torchyard(kim, "book", "gpu-a:0-1", "--to", "+4h")
+    (row,) = answer(kim, "bookings", "usage", "--to", "+1d")
+    assert row["key"] == "kim"
+    assert row["booked_h"] == pytest.approx(8)
+    text = torchyard(kim, "bookings", "usage", "--to", "+1d", "--by", "host", "--csv").stdout
+    assert [line["host"] for line in csv.DictReader(io.StringIO(text))] == ["gpu-a"]
+    assert refused(kim, "bookings", "usage", "--by", "month", code=2)["code"] == "wrong_value"
+
+
+def test_logins_stand_for_persons(kim: Desktop) -> None:
+    entries = answer(kim, "bookings", "logins", "--add", "gpu-*:ubuntu=kim", "--add", "gpu-*:ubuntu=lee")
+    assert [one["person"] for one in entries] == ["kim", "lee"]
+    assert len(answer(kim, "bookings", "logins", "--remove", "gpu-*:ubuntu=lee")) == 1
+    assert refused(kim, "bookings", "logins", "--add", "ubuntu", code=2)["code"] == "bad_login"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("booking_url: sqlite:///x\n", "did you mean `bookings_url`"),
+        ("zone: Europe/Berln\n", "did you mean `Europe/Berlin`"),
+        ("bookings_url: mysql://x\n", "postgresql+psycopg://"),
+        ("bookings_url: postgresql+psycopg://kim:secret@db/x\n", "password"),
+    ],
+)
+def test_wrong_settings_are_a_sentence_and_no_command_goes_on(kim: Desktop, text: str, said: str) -> None:
+    (kim.home / "settings.yaml").write_text(text)
+    done = torchyard(kim, "bookings", "wait", "1", "--for", "2h", code=2)
+    assert said in done.stderr
+    assert not (kim.home / "bookings.sqlite3").exists()
+
+
+def test_a_fleet_that_was_never_looked_at_has_nothing_to_book(make_desktop: MakeDesktop) -> None:
+    assert "torchyard hosts check" in torchyard(make_desktop(), "book", "gpu-a:0", "--to", "+2h", code=1).stderr
+
+
+# A team's database
+
+
+def test_a_team_is_set_up_shares_a_calendar_and_takes_the_private_one_along(
+    kim: Desktop, make_desktop: MakeDesktop, postgres: Cluster, tmp_path: Path
+) -> None:
+    with postgres.connect("owner", "postgres") as connection:
+        connection.execute("CREATE DATABASE cli_team")
+    url = postgres.url("owner", "cli_team")
+    made = answer(kim, "bookings", "setup-team", url, "--admin", "ada", "--member", "kim", "--member", "lee")
+    urls = {one["name"]: one["bookings_url"] for one in made["members"]}
+    mine = answer(kim, "book", "gpu-a:0-1", "--to", "+4h", "--title", "digits")
+
+    # An admin takes the private calendar along; the persons' names become their roles.
+    moved = answer(kim, "bookings", "move-to", urls["ada"], "--rename", "kim=kim", "-y")
+    assert moved["counts"]["bookings"] == 1
+
+    # Lee sees it, is refused, and cannot take it away; kim's own desktop can.
+    lee = with_fleet(make_desktop(), bookings_url=urls["lee"])
+    assert [one["owner"] for one in answer(lee, "bookings", "list")] == ["kim"]
+    error = refused(lee, "book", "gpu-a:1-2", "--to", "+2h")
+    assert "is booked by kim ('digits')" in error["message"]
+    assert refused(lee, "bookings", "cancel", mine["id"])["code"] == "not_yours"
+    assert refused(lee, "bookings", "rules", "--set", "longest_h=1")["code"] == "no_rights"
+    own = with_fleet(make_desktop(), bookings_url=urls["kim"])
+    torchyard(own, "bookings", "release", mine["id"])
+    torchyard(lee, "book", "gpu-a:1-2", "--to", "+2h")
+
+    # And back into a file, without loss.
+    file = f"sqlite:///{tmp_path / 'back.sqlite3'}"
+    answer(own, "bookings", "move-to", file, "-y")
+    store = open_store(file, "kim")
+    assert store.count() == 2
+    store.close()
+    with postgres.connect("owner", "postgres") as connection:
+        connection.execute("DROP DATABASE cli_team WITH (FORCE)")
+
+
+def test_while_the_database_is_away_the_last_known_state_is_shown_with_its_age_and_nothing_is_booked(
+    make_desktop: MakeDesktop,
+) -> None:
+    from tests.core.booking.cluster import cluster
+
+    with cluster() as server:
+        desktop = with_fleet(make_desktop(), bookings_url=server.url("kim", "team"))
+        booked = answer(desktop, "book", "gpu-a:0", "--to", "+4h", "--title", "digits")
+        torchyard(desktop, "bookings", "list")
+        server.stop()
+
+        seen = torchyard(desktop, "bookings", "list", code=3)
+        assert booked["id"] in seen.stdout
+        assert "as of " in seen.stderr
+        denied = torchyard(desktop, "book", "gpu-a:1", "--to", "+4h", code=3)
+        assert "nothing was booked" in denied.stderr
+        assert "digits" in torchyard(desktop, "bookings", "show", booked["id"], code=3).stdout
+
+        server.start()
+        assert len(answer(desktop, "bookings", "list")) == 1
+        torchyard(desktop, "book", "gpu-a:1", "--to", "+4h")

@@ -1,0 +1,146 @@
+"""The Bookings page on a real calendar in SQLite, at a time that stands still until it is moved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from PySide6.QtCore import QPoint, Qt
+from PySide6.QtTest import QTest
+from pytestqt.qtbot import QtBot
+
+from torchyard_core.booking.model import Booking, Draft, Slot
+from torchyard_core.booking.offline import Calendar
+from torchyard_core.booking.refusals import StoreAway
+from torchyard_core.booking.store import BookingStore, default_url, open_store
+from torchyard_core.home import Home
+from torchyard_gui.bookings.page import BookingsPage
+from torchyard_gui.bridge.bookings_model import BookingsModel
+from torchyard_gui.bridge.fleet_model import FleetModel
+from torchyard_gui.theme.tokens import METRICS as M
+
+ZONE = "Europe/Berlin"
+NOW = datetime(2031, 1, 8, 8, 0, tzinfo=UTC)
+"""Wednesday, 09:00 in Berlin."""
+SLOTS = (
+    *(Slot(f"GPU-a{number}", "gpu-a", number, "NVIDIA A100-SXM4-40GB", 40960) for number in range(4)),
+    *(Slot(f"GPU-b{number}", "gpu-b", number, "NVIDIA H100 80GB HBM3", 81559) for number in range(4)),
+)
+LEFT = Qt.MouseButton.LeftButton
+
+
+@dataclass
+class Desk:
+    """A page, the store behind it, and a hand."""
+
+    qtbot: QtBot
+    folder: Path
+    now: datetime = NOW
+    person: str = "kim"
+    is_away: bool = False
+    slots: tuple[Slot, ...] = SLOTS
+    page: BookingsPage = field(init=False)
+    model: BookingsModel = field(init=False)
+    store: BookingStore = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.url = default_url(self.folder / "bookings.sqlite3")
+        self.store = open_store(self.url, self.person, clock=self.clock)
+        self.store.remember_slots(self.slots)
+
+    def clock(self) -> datetime:
+        return self.now
+
+    def open(self) -> None:
+        """Shows the page, with what is in the store."""
+        home = Home(self.folder / "home")
+        self.fleet = FleetModel(home, self.folder / "fleet.yaml")
+        self.model = BookingsModel(home, self.fleet, opener=self._opener, clock=self.clock)
+        self.page = BookingsPage(self.model)
+        self.page.resize(1168, 700)
+        self.qtbot.addWidget(self.page)
+        self.page.show()
+        self.page.activateWindow()
+        self.qtbot.waitUntil(self.page.isActiveWindow)
+        self.qtbot.waitUntil(lambda: self.model.has_loaded)
+        self.page.surface.setFocus()
+
+    def _opener(self) -> tuple[Calendar, str]:
+        def reach(url: str, person: str) -> BookingStore:
+            if self.is_away:
+                raise StoreAway("the bookings database does not answer")
+            return open_store(url, person, clock=self.clock)
+
+        calendar = Calendar(self.url, self.person, self.folder / "seen.json", open_it=reach, monotonic=lambda: 0.0)
+        self.calendar = calendar
+        return calendar, ZONE
+
+    def close(self) -> None:
+        if hasattr(self, "page"):
+            self.page.close_page()
+            self.page.hide()
+            self.model.close()
+            self.fleet.close()
+        self.store.close()
+
+    # -- the calendar
+
+    def book(
+        self, gpus: str, starts_in_h: float, hours: float, title: str = "digits", owner: str | None = None
+    ) -> Booking:
+        ids = tuple(f"GPU-{word}" for word in gpus.split())
+        start = self.now + timedelta(hours=starts_in_h)
+        return self.store.book(Draft(title, ids, start, start + timedelta(hours=hours), ZONE, owner=owner))
+
+    def book_long_ago(
+        self, gpus: str, starts_in_h: float, hours: float, title: str, owner: str | None = None
+    ) -> Booking:
+        """One that began in the past: made when that was still to come."""
+        now, self.now = self.now, self.now + timedelta(hours=starts_in_h)
+        try:
+            return self.book(gpus, 0, hours, title, owner)
+        finally:
+            self.now = now
+
+    def live(self) -> dict[str, Booking]:
+        """By title."""
+        found = self.store.bookings(self.now - timedelta(days=9), self.now + timedelta(days=60))
+        return {one.title: one for one in found if one.is_live}
+
+    def wait(self, condition: Callable[[], object]) -> None:
+        self.qtbot.waitUntil(lambda: bool(condition()), timeout=8000)
+
+    def shown(self, title: str) -> bool:
+        return any(block.booking.title == title for block in self.page.surface.picture.blocks)
+
+    # -- the hand
+
+    def place(self, gpu: str, hours: float) -> QPoint:
+        """Where a GPU's lane and a moment, so many hours from now, meet."""
+        surface = self.page.surface
+        row = surface.picture.lanes.lane_of[f"GPU-{gpu}"]
+        x = surface.axis.x_of((self.now + timedelta(hours=hours)).timestamp())
+        y = row.top + row.height // 2 - surface.verticalScrollBar().value()
+        return QPoint(round(x) + M.lane_header, y + M.days_header)
+
+    def drag(self, begin: QPoint, end: QPoint, *, drop: bool = True) -> None:
+        viewport = self.page.surface.viewport()
+        QTest.mousePress(viewport, LEFT, pos=begin)
+        for step in range(1, 6):
+            QTest.mouseMove(viewport, begin + (end - begin) * step / 5)
+        if drop:
+            QTest.mouseRelease(viewport, LEFT, pos=end)
+
+    def key(self, key: Qt.Key, held: Qt.KeyboardModifier = Qt.KeyboardModifier.NoModifier) -> None:
+        QTest.keyClick(self.page.surface, key, held)
+
+
+@pytest.fixture
+def desk(qtbot: QtBot, tmp_path: Path) -> Iterator[Desk]:
+    """Not open yet: first put into its store what is to be seen."""
+    made = Desk(qtbot, tmp_path)
+    yield made
+    made.close()
