@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torchyard_roles.errors import PeerLost, ProtocolError, RolesError, UsageProblem
+from torchyard_roles.errors import PeerLost, ProtocolError, UsageProblem
 from torchyard_roles.exchange.wire import Connection, Peer
 from torchyard_roles.layout import Chunk
 from torchyard_roles.serving import messages
@@ -54,7 +54,7 @@ class Completion:
     def __init__(self, parts: int) -> None:
         self._condition = threading.Condition()
         self._left = parts
-        self._error: RolesError | None = None
+        self._error: Exception | None = None
         self.lost: list[ServerLink] = []
         """Links whose server is gone, where that is borne."""
 
@@ -63,7 +63,7 @@ class Completion:
             self._left -= 1
             self._condition.notify_all()
 
-    def failed(self, error: RolesError) -> None:
+    def failed(self, error: Exception) -> None:
         with self._condition:
             self._error = self._error or error
             self._left -= 1
@@ -147,13 +147,13 @@ class ServerLink:
         """Rows of bytes that the server hands round beside the parameters: how many, and who takes them."""
         self._by_number: dict[int, Chunk] = {}
         self._connection: Connection | None = None
-        self._answers: queue.SimpleQueue[dict[str, Any] | RolesError] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[dict[str, Any] | Exception] = queue.SimpleQueue()
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._flow = threading.Condition()
         self._job: _Job | None = None
         self._held: _Job | None = None
         """One whose gradients the server has summed, and waits for the factor."""
-        self._error: RolesError | None = None
+        self._error: Exception | None = None
         self._parts = False
         self._threads: list[threading.Thread] = []
 
@@ -219,7 +219,7 @@ class ServerLink:
         """Ask, and wait for the answer. Raises UsageProblem with the server's sentence where it refuses."""
         self.tell(header, payload)
         answer = self._answers.get()
-        if isinstance(answer, RolesError):
+        if isinstance(answer, Exception):
             raise answer
         if answer.get("op") == "failed":
             raise UsageProblem(str(answer.get("message", "")))
@@ -275,7 +275,7 @@ class ServerLink:
         elif broken:
             self._fail(job)
         else:
-            with suppress(RolesError):  # the receiving thread sees it too, and ends the job
+            with suppress(PeerLost):  # the receiving thread sees it too, and ends the job
                 self.tell({"op": "scale", "round": job.round, "factor": factor})
 
     def _send(self) -> None:
@@ -288,8 +288,10 @@ class ServerLink:
                 self._send_all(job)
             except PeerLost:
                 return  # the receiving thread sees it too, and ends the job
-            except RolesError as error:
+            except Exception as error:  # such as torch's own, of a GPU or of memory: it is the training thread's to raise
                 self._break(error)
+                if self._connection is not None:
+                    self._connection.close()
                 return
 
     def _send_all(self, job: _Job) -> None:
@@ -331,6 +333,9 @@ class ServerLink:
             self._break(error)
         except (KeyError, TypeError, ValueError) as error:
             self._break(ProtocolError(f"{self.peer.name} sent what cannot be: {error}."))
+            connection.close()
+        except Exception as error:  # as in _send
+            self._break(error)
             connection.close()
 
     def _take(self, connection: Connection, header: dict[str, Any]) -> None:
@@ -405,7 +410,7 @@ class ServerLink:
         if job.exchange.target is not None:
             self.version = job.version or 0
 
-    def _break(self, error: RolesError) -> None:
+    def _break(self, error: Exception) -> None:
         """The connection is of no use any more: end what waits for it."""
         with self._flow:
             self._error = self._error or error
@@ -424,6 +429,6 @@ class ServerLink:
         else:
             job.completion.failed(error)
 
-    def bears(self, error: RolesError) -> bool:
+    def bears(self, error: Exception) -> bool:
         """Whether training goes on without the server until it is back: its own death, not that of a fellow worker."""
         return self._outlives and isinstance(error, PeerLost) and error.name == self.peer.name and not self._parts

@@ -17,6 +17,8 @@ worker                                              server
                                                  <- params chunk, outcome + parameters, for all chunks
   save step, restore step, count                 ->
                                                  <- saved, restored, counts
+rest                                           ->                     chief only, when it has done all its steps
+                                                 <- rest: the groups that still train
   bye                                            ->
 """
 

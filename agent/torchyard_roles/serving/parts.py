@@ -10,18 +10,23 @@ from __future__ import annotations
 
 import os
 import pickle
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 KEPT = 3
-"""As many steps as there are checkpoints of the chief's."""
+"""As many steps as there are checkpoints of the chief's; where it names none."""
 NEWEST = "newest.pt"
 
 
-def save(folder: Path, replica: str, step: int | None, state: dict[str, Any]) -> None:
-    """Write a shard: for a checkpoint of `step`, or (None) for this server alone. Raises OSError where it cannot."""
+def save(folder: Path, replica: str, step: int | None, state: dict[str, Any], kept: Sequence[int] = ()) -> None:
+    """Write a shard: for a checkpoint of `step`, or (None) for this server alone. Raises OSError where it cannot.
+
+    `kept`: the steps of the chief's complete checkpoints, whose parts stay. Only the chief knows them: were the newest
+    parts kept instead, those of the last complete checkpoint would go where its own save fails often enough.
+    """
     place = folder / "parts" / replica
     place.mkdir(parents=True, exist_ok=True)
     unfinished = place / f".unfinished-{os.getpid()}"
@@ -42,8 +47,13 @@ def save(folder: Path, replica: str, step: int | None, state: dict[str, Any]) ->
     finally:
         unfinished.unlink(missing_ok=True)
         link.unlink(missing_ok=True)
-    for old in sorted(place.glob("step-*.pt"))[:-KEPT]:
-        old.unlink(missing_ok=True)
+    if step is None:
+        return
+    there = sorted(place.glob("step-*.pt"))
+    staying = {name_of(each) for each in (step, *kept)} if kept else {path.name for path in there[-KEPT:]}
+    for path in there:
+        if path.name not in staying:
+            path.unlink(missing_ok=True)
 
 
 def load(folder: Path, replica: str, step: int | None) -> dict[str, Any] | None:

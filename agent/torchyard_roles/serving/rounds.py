@@ -118,6 +118,8 @@ class Ledger:
         self.rules = rules
         self.version = 0
         self.counts = Counts()
+        self.is_over = False
+        """Whether the chief has done all its steps, and only waits for the other groups."""
         self._chunks = chunks
         self._groups: dict[int, Group] = {}
 
@@ -226,7 +228,7 @@ class Ledger:
     @property
     def is_warm(self) -> bool:
         """Whether groups other than 0 may begin: group 0 has done its steps, or is at its end."""
-        return self.counts.by_group.get(0, 0) >= self.rules.warm_start_steps or self.has_left(0)
+        return self.counts.by_group.get(0, 0) >= self.rules.warm_start_steps or self.is_over or self.has_left(0)
 
     def closed_round(self, group: int) -> int:
         """After which number the next round of a member is to be counted."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from torchyard_roles.errors import PeerLost, ProtocolError
+from torchyard_roles.errors import PeerLost, ProtocolError, RolesError
 from torchyard_roles.exchange.wire import Connection
 from torchyard_roles.layout import Layout
 from torchyard_roles.serving import memory, messages, optimizers, parts
@@ -21,6 +21,9 @@ from torchyard_roles.serving.rounds import Rules
 from torchyard_roles.serving.session import Refusal, Session
 from torchyard_roles.serving.shard import Shard
 
+DESCRIBED = ("layout", "options", "optimizer", "chunk_bytes", "rows", "whole_rows")
+"""What stays of the chief's description. `rows`: bytes of buffers and frozen parameters that come to this server, and
+`whole_rows`: that there are, whichever server they come to."""
 BEGIN_S = 660.0
 """How long workers wait for their chief's word: longer than a keeper waits for the chief's host, should it be lost."""
 
@@ -69,11 +72,13 @@ class ParameterServer:
         self._changed = threading.Condition()
         self._writing = threading.Lock()
         self._ends = False
+        self._failure: Exception | None = None
 
     # Serving
 
     def serve(self, listener: socket.socket) -> None:
-        """Until every worker of every group has said goodbye, or stop(). Closes the listener."""
+        """Until every worker of every group has said goodbye, or stop(). Closes the listener. Raises RolesError where
+        this server cannot go on."""
         saver = threading.Thread(target=self._save_now_and_then, name="saver", daemon=True)
         if self._folder is not None and self._save_every_s > 0:
             saver.start()
@@ -94,6 +99,13 @@ class ParameterServer:
                 session.end()
             for connection in list(self._connections):
                 connection.close()
+        if self._failure is not None:
+            raise RolesError(f"{self.name} cannot go on: {self._failure}.") from self._failure
+
+    def fail(self, error: Exception) -> None:
+        """From a connection's thread: what it did to the shard did not come to its end. Ends serve() with that."""
+        self._failure = self._failure or error
+        self.stop()
 
     def stop(self) -> None:
         """End serve() soon; from any thread, twice is once."""
@@ -200,11 +212,15 @@ class ParameterServer:
         """The chief describes model and optimizer. Whether this server goes on with the parameters that it has."""
         layout = Layout.read(said["layout"])
         options = optimizers.from_wire(said["options"])
+        rows = _rows(said)
         with self._changed:
             if self._layout is not None and self._keeps and self._is_open and session.generation > 0:
-                self._compare(session, layout, said["optimizer"])
+                self._compare(session, layout, said)
                 return True
-            chunks = [c for c in layout.chunks(self._count, said.get("chunk_bytes")) if c.shard == self._index]
+            whole = layout.chunks(self._count, said.get("chunk_bytes"))
+            chunks = [chunk for chunk in whole if chunk.shard == self._index]
+            if not chunks or chunks[0].shard != whole[0].shard:
+                rows = dict.fromkeys(rows, 0)  # the first server that has chunks hands them round
             size = sum(chunk.bytes for chunk in chunks)
             sentence = memory.shortage(
                 self.name,
@@ -213,12 +229,14 @@ class ParameterServer:
                     "gradients": min(size, messages.IN_FLIGHT * max((c.bytes for c in chunks), default=0))
                     * sum(one.size for one in {s.group: s for s in self._sessions.values()}.values()),
                     "optimizer": optimizers.state_bytes(said["optimizer"], size),
+                    "buffers": self.rules.groups * rows["buffers"],
+                    "frozen parameters": rows["constants"],
                 },
                 self._available(),
             )
             if sentence:
                 raise Refusal(sentence)
-            self._make(layout, said, chunks, options)
+            self._make(layout, {**said, "rows": rows, "whole_rows": _rows(said)}, chunks, options)
             self._begun = session.generation
         return False
 
@@ -229,7 +247,7 @@ class ParameterServer:
         self._buffers.clear()
         self._constants = None
         self._layout = layout
-        self._description = {name: said.get(name) for name in ("layout", "options", "optimizer", "chunk_bytes")}
+        self._description = {name: said.get(name) for name in DESCRIBED}
         self.shard = Shard(layout, chunks, said["optimizer"], options, self.rules)
         for session in self._sessions.values():
             self.shard.enter(session.group, session.rank, session.size, session.generation)
@@ -245,7 +263,7 @@ class ParameterServer:
         with self._changed:
             self._wait_for_the_chief(lambda: self._is_open_to(session))
             if not self._ends:
-                self._compare(session, Layout.read(said["layout"]), said["optimizer"])
+                self._compare(session, Layout.read(said["layout"]), said)
             if session.group:
                 self._changed.wait_for(lambda: self._ends or (self.shard is not None and self.shard.ledger.is_warm))
             if self._ends:
@@ -266,11 +284,16 @@ class ParameterServer:
         """Trainers that were started again wait for their chief's word, unless servers go on as they are."""
         return self._is_open and (self._keeps or self._begun >= session.generation)
 
-    def _compare(self, session: Session, layout: Layout, optimizer: str) -> None:
+    def _compare(self, session: Session, layout: Layout, said: dict[str, Any]) -> None:
         assert self._layout is not None
         difference = self._layout.difference(layout)
-        if not difference and optimizer != self._description["optimizer"]:
-            difference = f"has the optimizer {optimizer} where the chief's has {self._description['optimizer']}"
+        optimizer, chiefs = said["optimizer"], self._description["optimizer"]
+        if not difference and optimizer != chiefs:
+            difference = f"has the optimizer {optimizer} where the chief's has {chiefs}"
+        for name, size in _rows(said).items():
+            if not difference and size != self._description["whole_rows"][name]:
+                what = "frozen parameters" if name == "constants" else name
+                difference = f"has {size} bytes of {what} where the chief's has {self._description['whole_rows'][name]}"
         if difference:
             raise Refusal(f"The model of {session.name} is not the chief's: it {difference}.")
 
@@ -280,6 +303,25 @@ class ParameterServer:
             with self._changed:
                 self._changed.notify_all()
 
+    def wait_for_other_groups(self, session: Session, within_s: float) -> tuple[list[int], list[int]]:
+        """The chief's group has done all its steps. The groups that have not said goodbye, at most `within_s` later,
+        and those of them that are connected. None where this server stops."""
+
+        def waiting() -> list[int]:
+            assert self.shard is not None
+            left = self.shard.ledger.has_left
+            return [group for group in range(self.rules.groups) if group != session.group and not left(group)]
+
+        with self._changed:
+            if self.shard is None:
+                raise Refusal(f"{self.name} has nothing yet.")
+            self.shard.ledger.is_over = True  # else groups that wait for the warm start would wait for this one's goodbye
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._ends or not waiting(), timeout=within_s)
+            connected = {group for group, _ in self._sessions}
+            left = [] if self._ends else waiting()
+            return left, [group for group in left if group in connected]
+
     # Deliveries
 
     def deliver(self, deliveries: list[Delivery]) -> None:
@@ -288,6 +330,12 @@ class ParameterServer:
             if session is not None:
                 self.bring_buffers(session)
                 session.post(delivery.header, delivery.payload)
+
+    def row_bytes(self, name: str) -> int:
+        """Of the buffers or constants that come to this server, as the chief has described its model."""
+        if self.shard is None:
+            raise ValueError("nothing has begun")
+        return int(self._description["rows"][name])
 
     def take_buffers(self, session: Session, values: torch.Tensor) -> None:
         """Of the first of a group (at the beginning: the chief's, for all groups)."""
@@ -309,8 +357,8 @@ class ParameterServer:
 
     # Disk
 
-    def save(self, step: int | None) -> None:
-        """Raises OSError where it cannot, and Refusal where there is nothing or no place."""
+    def save(self, step: int | None, kept: Sequence[int] = ()) -> None:
+        """`kept`: see parts.save(). Raises OSError where it cannot, and Refusal where there is nothing or no place."""
         if self.shard is None or self._folder is None or not self._is_open:
             raise Refusal(f"{self.name} has nothing to save, or no folder for it.")
         state = {
@@ -322,7 +370,7 @@ class ParameterServer:
             "goodbyes": self.shard.ledger.goodbyes(),
         }
         with self._writing:
-            parts.save(self._folder, self.name, step, state)
+            parts.save(self._folder, self.name, step, state, kept)
 
     def restore(self, session: Session, step: int) -> bool:
         """Whether the shard of that checkpoint is in place again."""
@@ -375,3 +423,11 @@ class ParameterServer:
                 if self._changed.wait_for(lambda: self._ends, timeout=self._save_every_s):
                     return
             self.save_for_itself()
+
+
+def _rows(said: dict[str, Any]) -> dict[str, int]:
+    """Bytes of the buffers and of the frozen parameters of the model that a worker describes. Raises ValueError."""
+    sizes = {name: int(said["rows"][name]) for name in ("buffers", "constants")}
+    if min(sizes.values()) < 0:
+        raise ValueError(f"rows of {sizes} bytes")
+    return sizes

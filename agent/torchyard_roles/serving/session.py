@@ -18,8 +18,9 @@ from torchyard_roles.serving.shard import Shard
 if TYPE_CHECKING:
     from torchyard_roles.serving.server import ParameterServer
 
-MAX_ROW = 64 * 1024 * 1024 * 1024
-"""Bytes of buffers or frozen parameters; a model may be frozen but for its last layer."""
+
+REST_S = 60.0
+"""At most so long does an answer about the other groups take."""
 
 
 class Refusal(Exception):
@@ -74,6 +75,8 @@ class Session:
         except (ProtocolError, KeyError, TypeError, ValueError) as error:
             print(f"torchyard_roles: {self._server.name} parts from {self.name}: {error}", file=sys.stderr, flush=True)
             self._server.lost(self, f"it sent what cannot be ({error})")
+        except Exception as error:  # such as torch's own, for want of memory: the shard may be half a step ahead
+            self._server.fail(error)
         self.end()
 
     def _send(self) -> None:
@@ -159,17 +162,14 @@ class Session:
             received = messages.receive_text(self._connection, header)
             self._shard.set_options(self.group, self.rank, optimizers.from_wire(received))
         elif op in ("buffers", "constants"):
-            size = int(header.get("bytes", 0))
-            if not 0 < size <= MAX_ROW:
-                raise ValueError(f"{size} bytes of {op}")
-            values = torch.empty(size, dtype=torch.uint8)
+            values = torch.empty(server.row_bytes(op), dtype=torch.uint8)
             self._connection.receive_into(values)
             if op == "buffers":
                 server.take_buffers(self, values)
             else:
                 server.take_constants(values)
         elif op == "save":
-            server.save(int(header["step"]))
+            server.save(int(header["step"]), [int(step) for step in header.get("kept", ())])
             return {"op": "saved"}
         elif op == "restore":
             return {"op": "restored", "found": server.restore(self, int(header["step"]))}
@@ -179,6 +179,9 @@ class Session:
         elif op == "await":
             server.wait_restored(self.generation)
             return {"op": "ready"}
+        elif op == "rest":
+            waiting, here = server.wait_for_other_groups(self, min(REST_S, float(header["within_s"])))
+            return {"op": "rest", "waiting": waiting, "here": here}
         elif op == "count":
             return {"op": "counts", **_counts(self._shard)}
         else:

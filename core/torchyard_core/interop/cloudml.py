@@ -23,7 +23,7 @@ from torchyard_core.interop.recognise import expect
 from torchyard_core.topology.machines import Machine, cloudml_machines, machine
 from torchyard_core.topology.model import Launcher, Pool, Role, TfMasterName, Topology
 from torchyard_core.topology.presets import Preset, presets_of
-from torchyard_core.topology.problems import Place, did_you_mean
+from torchyard_core.topology.problems import Place, did_you_mean, nearest
 from torchyard_core.topology.yaml_dump import dump_yaml
 
 ALLOWED = "`trainingInput` with a `scaleTier`"
@@ -61,7 +61,7 @@ def read(text: str, source: str = "config.yaml") -> Imported:
     reading.leave(job, carried, _LEFT)
     tier = (reading.text((*job, "scaleTier")) or "BASIC").upper()
     if tier not in TIERS:
-        meant = did_you_mean(tier, TIERS).removeprefix("; ").capitalize()
+        meant = nearest(tier, TIERS)
         reading.stop(f"there is no scale tier {tier}.", (*job, "scaleTier"), meant or f"Allowed: {', '.join(TIERS)}.")
     pools = _custom(reading, job) if tier == "CUSTOM" else _of_tier(reading, job, tier)
     if any("cpus" in pool for pool in pools):

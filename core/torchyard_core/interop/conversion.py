@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 from torchyard_core.errors import FileProblem, UsageError
 from torchyard_core.topology.model import MAX_REPLICAS, Pool, Program, Role, Strategy, StrategyKind, Topology
@@ -80,7 +80,7 @@ class Reading:
     remarks: list[Remark] = field(default_factory=list)
 
     @classmethod
-    def of(cls, text: str, source: str) -> Reading:
+    def of(cls, text: str, source: str) -> Self:
         """Raises FileProblem where it does not parse."""
         if text.lstrip()[:1] in ("{", "["):
             text = text.replace("\t", " ")  # JSON may be indented with tabs, YAML may not; lines stay.

@@ -19,7 +19,7 @@ from torchyard_core.interop import (
 )
 from torchyard_core.interop.conversion import NO_WISHES, Exported, Imported, Wishes
 from torchyard_core.topology.model import Topology
-from torchyard_core.topology.problems import did_you_mean
+from torchyard_core.topology.problems import nearest
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ FORMATS = {
 def format_named(name: str) -> Format:
     """Raises UsageError where there is none."""
     if name not in FORMATS:
-        meant = did_you_mean(name, FORMATS).removeprefix("; ").capitalize()
+        meant = nearest(name, FORMATS)
         hint = meant or f"There are {', '.join(FORMATS)}."
         raise UsageError(f"there is no format {name}.", code="no_format", hint=hint)
     return FORMATS[name]

@@ -24,7 +24,7 @@ from torchyard_core.interop.programs import unsaid
 from torchyard_core.interop.proto_text import Block, Entry, parse_proto
 from torchyard_core.interop.recognise import expect, recognise
 from torchyard_core.topology.model import MAX_REPLICAS, Role, StrategyKind, Topology
-from torchyard_core.topology.problems import did_you_mean
+from torchyard_core.topology.problems import nearest
 from torchyard_core.topology.replicas import replicas_of, worker_groups
 
 COUNTS = {
@@ -47,7 +47,7 @@ _LEFT = {
     "poll_time": "it is SINGA's own",
     "server_update": "it is SINGA's own",
 }
-_OTHERS = ("vertex", "cloudml", "tf-config", "cluster-spec", "topology", "slurm", "kubernetes")
+_OTHERS = ("vertex", "cloudml", "tf-config", "cluster-spec", "tensorflow", "topology", "torchx", "slurm", "kubernetes")
 """Formats whose documents must not be parsed as this one to say what they are."""
 _WORDS = {"true": True, "1": True, "false": False, "0": False}
 
@@ -104,7 +104,7 @@ class _Cluster:
         elif entry.name in _LEFT:
             self._remarks.append(Remark(f"`{entry.name}` is left out: {_LEFT[entry.name]}.", entry.line))
         else:
-            hint = did_you_mean(entry.name, (*COUNTS, SEPARATE)).removeprefix("; ").capitalize()
+            hint = nearest(entry.name, (*COUNTS, SEPARATE))
             self._stop(
                 entry.line, f"`cluster` has no `{entry.name}`.", hint or f"Allowed are {', '.join(COUNTS)}, {SEPARATE}."
             )

@@ -119,13 +119,10 @@ def _single_quoted(value: str) -> str:
 
 def _end(topology: Topology, components: list[Component]) -> list[str]:
     """Waits for those whose end is the run's; the others are stopped then."""
-    ends = {
-        EndsWith.TRAINERS: lambda one: one.role.trains,
-        EndsWith.CHIEF: lambda one: one.role is Role.CHIEF,
-        EndsWith.ALL: lambda one: True,
-    }[topology.ends_with]
-    awaited = [f"$started_{number}" for number, one in enumerate(components) if ends(one)]
-    others = [f"$started_{number}" for number, one in enumerate(components) if not ends(one)]
+    roles = {EndsWith.TRAINERS: (Role.CHIEF, Role.WORKER), EndsWith.CHIEF: (Role.CHIEF,), EndsWith.ALL: tuple(Role)}
+    ends = roles[topology.ends_with]
+    awaited = [f"$started_{number}" for number, one in enumerate(components) if one.role in ends]
+    others = [f"$started_{number}" for number, one in enumerate(components) if one.role not in ends]
     lines = ["status=0", f"for one in {' '.join(awaited)}; do", '  wait "$one" || status=$?', "done"]
     if others:
         lines += [f"kill {' '.join(others)} 2>/dev/null", "wait"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
 
 from torchyard_agent.protocol.contract import Contract
 from torchyard_agent.protocol.shapes import Cluster, ReplicaPlan
@@ -13,7 +12,7 @@ from torchyard_core.errors import UsageError
 from torchyard_core.interop.addresses import Job, addresses_for
 from torchyard_core.interop.conversion import Exported, Reading, Remark, Wishes, the_chief
 from torchyard_core.topology.model import Role, Topology
-from torchyard_core.topology.problems import did_you_mean, no_lines
+from torchyard_core.topology.problems import nearest, no_lines
 from torchyard_core.topology.replicas import replicas_of
 from torchyard_core.topology.yaml_validate import validate
 
@@ -61,7 +60,7 @@ def check_task(reading: Reading, jobs: dict[str, Job], allowed: tuple[str, ...])
         return None
     kind = reading.text(("task", "type")) or ""
     if kind not in allowed:
-        meant = did_you_mean(kind, allowed).removeprefix("; ").capitalize()
+        meant = nearest(kind, allowed)
         reading.stop(f"there is no task type `{kind}`.", ("task", "type"), meant or f"Allowed: {', '.join(allowed)}.")
     index = reading.whole(("task", "index"), 0)
     trial = reading.text(("task", "trial"))
@@ -118,7 +117,6 @@ def _cluster(topology: Topology, replicas: int) -> Cluster:
 def _plans(topology: Topology) -> list[ReplicaPlan]:
     """Just what names and addresses are made of: nothing is started."""
     addresses = addresses_for(topology)
-    nothing: dict[str, Any] = {"gpus": [], "processes": 1, "host": "", "run_dir": "", "argv": [], "env": {}}
     return [
         ReplicaPlan(
             name=replica.name,
@@ -128,7 +126,12 @@ def _plans(topology: Topology) -> list[ReplicaPlan]:
             gang="trainers" if replica.role.trains else replica.name,
             trainer=replica.role.trains,
             address=addresses[replica.name],
-            **nothing,
+            gpus=[],
+            processes=1,
+            host="",
+            run_dir="",
+            argv=[],
+            env={},
         )
         for replica in replicas_of(topology)
     ]

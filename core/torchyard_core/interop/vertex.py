@@ -366,12 +366,12 @@ class _Runs:
         if self._module:
             module, args = as_module(self._program, [])
             args = [*args, *pool.args]
-            said = {"executorImageUri": self._image, "pythonModule": module}
-            return {"pythonPackageSpec": said | ({"args": args} if args else {}) | listed}
+            package: dict[str, Any] = {"executorImageUri": self._image, "pythonModule": module}
+            return {"pythonPackageSpec": package | ({"args": args} if args else {}) | listed}
         line = words(self._program)
         given = [*self._program.args, *pool.args]
         command = line[: len(line) - len(self._program.args)]
-        said = {"imageUri": self._image, "command": command}
+        said: dict[str, Any] = {"imageUri": self._image, "command": command}
         return {"containerSpec": said | ({"args": given} if given else {}) | listed}
 
 

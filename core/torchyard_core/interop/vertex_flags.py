@@ -6,7 +6,7 @@ from typing import Any
 
 from torchyard_core.interop.command_lines import CommandLine, command_lines
 from torchyard_core.interop.conversion import refuse
-from torchyard_core.topology.problems import did_you_mean
+from torchyard_core.topology.problems import nearest
 
 FLAG = "worker-pool-spec"
 KEYS = {
@@ -74,7 +74,10 @@ def _pool(value: str, source: str, line: int) -> dict[str, Any]:
         if not equals and key in ("requirements", "extra-packages", "extra-dirs"):
             continue  # A list's further entry.
         if name not in KEYS:
-            hint = did_you_mean(name, KEYS).removeprefix("; ").capitalize() or f"Allowed are {', '.join(KEYS)}."
+            hint = (
+                nearest(name, KEYS)
+                or f"Allowed are {', '.join(KEYS)}."
+            )
             refuse(source, line, f"--{FLAG} has no key `{name}`.", hint)
         key = name
         *around, last = KEYS[name]

@@ -46,8 +46,10 @@ def machine(name: str) -> Machine:
     behind = named.get("machine", name)
     sized = _SIZED.fullmatch(behind)
     per_cpu = _data()["series"].get(sized["series"]) if sized is not None else None
-    cpus = int(sized["cpus"]) if sized is not None and per_cpu is not None else None
-    memory = None if cpus is None else round(cpus * per_cpu, 2)
+    cpus = memory = None
+    if sized is not None and per_cpu is not None:
+        cpus = int(sized["cpus"])
+        memory = round(cpus * per_cpu, 2)
     return Machine(name, behind, cpus, memory, int(named.get("gpus", 0)), named.get("gpu_model"))
 
 

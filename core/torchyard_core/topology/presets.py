@@ -12,7 +12,7 @@ from typing import Any
 from torchyard_core.errors import UsageError
 from torchyard_core.topology.edits import add_replicas, empty_topology, pools_of, set_pools, set_program, set_strategy
 from torchyard_core.topology.model import MAX_REPLICAS, Role, Strategy, StrategyKind, Topology
-from torchyard_core.topology.problems import did_you_mean
+from torchyard_core.topology.problems import nearest
 from torchyard_core.topology.reduction import reducers_for_bandwidth, reducers_that_beat_the_ring
 from torchyard_core.topology.replicas import replicas_of
 from torchyard_core.topology.yaml_compose import compose
@@ -67,7 +67,7 @@ class Preset:
 def preset(key: str) -> Preset:
     """A preset by the name of its file, read when it is first asked for. Raises UsageError where there is none."""
     if key not in _keys():
-        meant = did_you_mean(key, _keys()).removeprefix("; ").capitalize()
+        meant = nearest(key, _keys())
         hint = meant or f"There are {', '.join(_keys())}."
         raise UsageError(f"there is no preset {key}.", code="no_preset", hint=hint)
     name = f"presets/{key}.yaml"

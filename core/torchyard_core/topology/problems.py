@@ -102,3 +102,9 @@ def did_you_mean(word: str, known: Iterable[str], cutoff: float = 0.55) -> str:
     """`; did you mean `x`?`, or nothing."""
     close = near_miss(word, known, cutoff)
     return f"; did you mean `{close}`?" if close is not None else ""
+
+
+def nearest(word: str, known: Iterable[str], cutoff: float = 0.55) -> str:
+    """`Did you mean `x`?` as a sentence of its own, or nothing."""
+    close = near_miss(word, known, cutoff)
+    return f"Did you mean `{close}`?" if close is not None else ""

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import pytest
 
+from torchyard_core.errors import UsageError
+from torchyard_core.topology.checks import check
 from torchyard_core.topology.checks_strategy import check_strategy
 from torchyard_core.topology.edits import add_replicas, empty_topology, set_strategy
+from torchyard_core.topology.machines import machine
 from torchyard_core.topology.model import Role, StrategyKind, Topology
-from torchyard_core.topology.presets import PRESETS, with_preset
+from torchyard_core.topology.presets import GROUPS, PRESETS, all_presets, preset, preset_topology, with_preset
+from torchyard_core.topology.reduction import reducers_for_bandwidth
 
 
 def counts(topology: Topology) -> dict[str, int]:
     return {pool.role.value: pool.replicas for pool in topology.pools}
+
+
+KEYS = [one.key for one in all_presets()]
 
 
 @pytest.mark.parametrize("kind", PRESETS)
@@ -48,3 +55,86 @@ def test_settings_of_the_strategy_before_are_gone_and_groups_fit_the_workers() -
     before = set_strategy(before, kind="hogwild", sync_every=3, max_staleness=2)
     after, _ = with_preset(before, StrategyKind.DOWNPOUR, has_gpus=False)
     assert after.strategy.model_dump(exclude_unset=True) == {"kind": StrategyKind.DOWNPOUR, "worker_groups": 1}
+
+
+# All that the folder holds
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_every_preset_is_a_whole_topology_without_errors(key: str) -> None:
+    assert [problem for problem in check(preset_topology(key)) if problem.severity == "error"] == []
+    assert preset(key).group in GROUPS
+    assert preset(key).title
+    assert preset(key).sentence.endswith(".")
+
+
+def test_presets_come_by_group_and_each_strategy_has_one_of_its_name() -> None:
+    groups = [one.group for one in all_presets()]
+    assert groups == sorted(groups, key=GROUPS.index)
+    assert KEYS[: len(PRESETS)] == [kind.value for kind in PRESETS]
+
+
+@pytest.mark.parametrize(
+    ("key", "pools"),
+    [
+        ("basic", [(1, "n1-standard-4", 4, 15)]),
+        ("standard_1", [(1, "n1-highcpu-8", 8, 7.2), (4, "n1-highcpu-8", 8, 7.2), (3, "n1-standard-4", 4, 15)]),
+        ("premium_1", [(1, "n1-highcpu-16", 16, 14.4), (19, "n1-highcpu-16", 16, 14.4), (11, "n1-highmem-8", 8, 52)]),
+        ("basic_gpu", [(1, "n1-standard-8", 8, 30)]),
+        ("custom", [(1, "complex_model_m", 16, 14.4), (9, "complex_model_m", 16, 14.4), (3, "large_model", 8, 52)]),
+    ],
+)
+def test_scale_tiers_have_cloudmls_counts_and_sizes(key: str, pools: list[tuple[int, str, int, float]]) -> None:
+    made = preset_topology(key).pools
+    assert [(pool.replicas, pool.machine, pool.cpus, pool.memory_gb) for pool in made] == pools
+    for pool in made:
+        of_machine = machine(pool.machine or "")
+        assert (pool.cpus, pool.memory_gb) == (of_machine.cpus, of_machine.memory_gb)
+    assert [pool.gpu_model for pool in made] == (["K80"] if key == "basic_gpu" else [None] * len(made))
+
+
+@pytest.mark.parametrize(
+    ("name", "cpus", "memory", "gpus", "model"),
+    [
+        ("standard", 4, 15, 0, None),
+        ("large_model", 8, 52, 0, None),
+        ("complex_model_l", 32, 28.8, 0, None),
+        ("complex_model_l_gpu", 32, 120, 8, "K80"),
+        ("complex_model_m_p100", 16, 60, 4, "P100"),
+        ("n1-highmem-96", 96, 624, 0, None),
+        ("a2-highgpu-1g", None, None, 0, None),
+    ],
+)
+def test_machine_types_have_sizes(
+    name: str, cpus: int | None, memory: float | None, gpus: int, model: str | None
+) -> None:
+    known = machine(name)
+    assert (known.cpus, known.memory_gb, known.gpus, known.gpu_model) == (cpus, memory, gpus, model)
+
+
+@pytest.mark.parametrize(
+    ("workers", "gbps", "reducer_gbps", "reducers"),
+    [(8, 100, 32, 25), (5, 100, 32, 16), (1, 1, 100, 1), (4, 10, 10, 4)],
+)
+def test_reducers_for_vertex_have_the_workers_bandwidth(
+    workers: int, gbps: float, reducer_gbps: float, reducers: int
+) -> None:
+    assert reducers_for_bandwidth(workers, gbps, reducer_gbps) == reducers
+
+
+def test_the_reduction_server_preset_of_vertex_goes_by_that_rule_and_the_designs_own_workers() -> None:
+    assert counts(preset_topology("vertex_reduction_server")) == {"worker": 8, "reducer": 25}
+    before, _ = add_replicas(empty_topology("x"), Role.WORKER, 5)
+    after, _ = with_preset(before, "vertex_reduction_server", has_gpus=True)
+    assert counts(after) == {"worker": 5, "reducer": 16}
+
+
+def test_a_tier_asks_for_no_gpu_where_there_is_none() -> None:
+    after, _ = with_preset(empty_topology("x"), "basic_gpu", has_gpus=False)
+    assert (after.pools[0].gpus, after.pools[0].gpu_model) == (0, None)
+
+
+def test_an_unknown_preset_is_refused_with_the_nearest() -> None:
+    with pytest.raises(UsageError) as caught:
+        preset("standard")
+    assert caught.value.hint == "Did you mean `standard_1`?"

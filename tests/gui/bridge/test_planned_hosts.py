@@ -106,3 +106,15 @@ def test_ones_own_run_is_told_by_its_name(model: FleetModel, home: Home) -> None
     full = topology("{name: workers, role: worker, replicas: 1, gpus: 1}")
     planned = plan(full, [facts(model)])
     assert "all of them are taken (1 used by your run digits, 1 used by kim)" in planned.problems[0].message
+
+
+def test_gpus_that_others_have_booked_are_taken_by_name(model: FleetModel, qtbot: QtBot) -> None:
+    facts(model)
+    with qtbot.waitSignal(model.facts_changed, timeout=5000):
+        model.set_booked({"GPU-0": "kim (booked 09:00 to 17:00)"})
+    host = facts(model)
+    assert host.busy_gpus == {"GPU-0"}
+    assert host.user_of(host.gpus[0]) == "kim (booked 09:00 to 17:00)"
+    with qtbot.waitSignal(model.facts_changed, timeout=5000):
+        model.set_booked({})
+    assert facts(model).busy_gpus == frozenset()

@@ -1,0 +1,96 @@
+"""`torchyard import`, `export` and `presets`: the document on stdout, remarks on stderr."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.core.cli.commands import answer, torchyard
+from tests.core.interop import samples
+from tests.lab import Desktop
+from torchyard_core.topology.file import read_topology, topology_from_text
+from torchyard_core.topology.presets import all_presets
+
+MakeDesktop = Callable[..., Desktop]
+
+
+@pytest.fixture
+def desktop(make_desktop: MakeDesktop) -> Desktop:
+    return make_desktop("lee")
+
+
+def test_import_prints_a_topology_and_says_what_stayed_behind(desktop: Desktop, tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(samples.CLOUDML_GPUS, encoding="utf-8")
+    done = torchyard(desktop, "import", "cloudml", file)
+    topology = topology_from_text(done.stdout).topology
+    assert topology is not None
+    assert [pool.replicas for pool in topology.pools] == [1, 4, 2, 1]
+    assert f"{file}:16: `packageUris` is left out" in done.stderr
+    said = answer(desktop, "import", "cloudml", file)
+    assert said["topology"] == topology.as_data()
+    assert {"message", "line"} == set(said["remarks"][0])
+
+
+def test_import_and_export_write_files_that_the_other_reads(desktop: Desktop, tmp_path: Path) -> None:
+    given, made, back = tmp_path / "job.conf", tmp_path / "made.yaml", tmp_path / "back.conf"
+    given.write_text(samples.SINGA, encoding="utf-8")
+    assert torchyard(desktop, "import", "singa", given, "-o", made).stdout == ""
+    assert read_topology(made).topology is not None
+    assert torchyard(desktop, "export", "singa", made, "-o", back).stdout == ""
+    again = topology_from_text(torchyard(desktop, "import", "singa", back).stdout).topology
+    first = read_topology(made).topology
+    assert again is not None
+    assert first is not None
+    assert again.pools == first.pools
+
+
+def test_a_document_of_another_format_ends_with_2(desktop: Desktop, tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(samples.VERTEX, encoding="utf-8")
+    done = torchyard(desktop, "import", "cloudml", file, code=2)
+    assert done.stdout == ""
+    assert "this looks like a Vertex job, not CloudML" in done.stderr
+    assert answer(desktop, "import", "cloudml", file, code=2)["error"]["code"] == "bad_document"
+    assert "Did you mean `cloudml`?" in torchyard(desktop, "import", "cloud-ml", file, code=2).stderr
+    assert "there is no such file" in torchyard(desktop, "import", "cloudml", tmp_path / "no", code=2).stderr
+
+
+def test_export_takes_its_options(desktop: Desktop, tmp_path: Path) -> None:
+    file = tmp_path / "tf.yaml"
+    file.write_text(samples.WHOLE, encoding="utf-8")
+    done = torchyard(desktop, "export", "kubernetes", file, "--as", "job", "--image", "registry/x:1")
+    assert next(iter(yaml.safe_load_all(done.stdout)))["kind"] == "Service"
+    config = torchyard(desktop, "export", "tf-config", file, "--replica", "ps-1").stdout
+    assert yaml.safe_load(config)["task"] == {"type": "ps", "index": 1}
+    more = torchyard(desktop, "export", "slurm", file, "--set", "pools.workers.replicas=9").stdout
+    assert "--nodes=8" in more
+    assert answer(desktop, "export", "slurm", file)["text"].startswith("#!/bin/bash")
+    torchyard(desktop, "export", "slurm", file, "--image", "x", code=2)
+
+
+def test_export_of_a_topology_with_errors_says_them_and_ends_with_1(desktop: Desktop, tmp_path: Path) -> None:
+    file = tmp_path / "tf.yaml"
+    file.write_text(samples.WHOLE + "strategy: {kind: reduction_server}\n", encoding="utf-8")
+    done = torchyard(desktop, "export", "slurm", file, code=1)
+    assert done.stdout == ""
+    assert f"{file}:12: error strategy-needs" in done.stderr
+    said = answer(desktop, "export", "slurm", file, code=1)
+    assert (said["text"], said["problems"][0]["code"]) == (None, "strategy-needs")
+
+
+def test_presets_are_listed_and_shown_as_topologies(desktop: Desktop) -> None:
+    listed = torchyard(desktop, "presets", "list").stdout
+    for name in ("all_reduce", "horovod", "STANDARD_1", "complex_model_l_gpu", "32 CPUs, 120 GB, 8 × K80"):
+        assert name in listed
+    assert {one.key for one in all_presets()} < {one["name"] for one in answer(desktop, "presets", "list")}
+    shown = torchyard(desktop, "presets", "show", "premium_1").stdout
+    topology = topology_from_text(shown).topology
+    assert topology is not None
+    assert [pool.replicas for pool in topology.pools] == [1, 19, 11]
+    assert answer(desktop, "presets", "show", "premium_1")["topology"] == topology.as_data()
+    assert "memory_gb: 52" in torchyard(desktop, "presets", "show", "large_model").stdout
+    assert "Did you mean `premium_1`?" in torchyard(desktop, "presets", "show", "premium", code=2).stderr

@@ -1,0 +1,170 @@
+"""Documents as the systems' own guides have them, shortened where they repeat themselves."""
+
+from __future__ import annotations
+
+CLOUDML_CUSTOM = """\
+trainingInput:
+  scaleTier: CUSTOM
+  masterType: complex_model_m
+  workerType: complex_model_m
+  workerCount: 9
+  parameterServerType: large_model
+  parameterServerCount: 3
+"""
+CLOUDML_GPUS = """\
+# gcloud ai-platform jobs submit training census --config config.yaml
+trainingInput:
+  scaleTier: CUSTOM
+  masterType: n1-highcpu-16
+  masterConfig:
+    acceleratorConfig: {count: 2, type: NVIDIA_TESLA_V100}
+  workerType: n1-highcpu-16
+  workerConfig:
+    acceleratorConfig: {count: 2, type: NVIDIA_TESLA_V100}
+  workerCount: "4"
+  parameterServerType: n1-highmem-8
+  parameterServerCount: 2
+  evaluatorType: standard_p100
+  evaluatorCount: 1
+  pythonModule: trainer.task
+  packageUris: [gs://bucket/trainer-0.1.tar.gz]
+  args: [--train-steps, 1000]
+  region: us-central1
+  runtimeVersion: "1.15"
+  useChiefInTfConfig: true
+"""
+VERTEX = """\
+displayName: mnist
+jobSpec:
+  workerPoolSpecs:
+    - machineSpec:
+        machineType: n1-highmem-8
+        acceleratorType: NVIDIA_TESLA_V100
+        acceleratorCount: 2
+      replicaCount: 1
+      diskSpec: {bootDiskType: pd-ssd, bootDiskSizeGb: 100}
+      containerSpec: &container
+        imageUri: gcr.io/project/mnist
+        command: [python, task.py]
+        args: [--epochs, "2"]
+        env: [{name: MODE, value: fast}]
+    - machineSpec:
+        machineType: n1-highmem-8
+        acceleratorType: NVIDIA_TESLA_V100
+        acceleratorCount: 2
+      replicaCount: 3
+      containerSpec: *container
+    - {}
+    - machineSpec: {machineType: n1-standard-4}
+      replicaCount: 1
+      containerSpec: *container
+"""
+VERTEX_JSON = """\
+{
+\t"worker_pool_specs": [
+\t\t{"machine_spec": {"machine_type": "n1-standard-8", "accelerator_type": "NVIDIA_TESLA_T4", "accelerator_count": 1},
+\t\t "replica_count": "1",
+\t\t "python_package_spec": {"executor_image_uri": "us-docker.pkg.dev/vertex-ai/training/pytorch-gpu.1-13:latest",
+\t\t   "package_uris": ["gs://bucket/trainer.tar.gz"], "python_module": "trainer.task", "args": ["--lr", "0.1"]}}
+\t]
+}
+"""
+VERTEX_FLAGS = """\
+gcloud ai custom-jobs create \\
+  --region=us-central1 \\
+  --display-name=reduction \\
+  --worker-pool-spec=machine-type=n1-highmem-96,replica-count=1,accelerator-type=NVIDIA_TESLA_V100,accelerator-count=8,container-image-uri=IMAGE \\
+  --worker-pool-spec=machine-type=n1-highmem-96,replica-count=4,accelerator-type=NVIDIA_TESLA_V100,accelerator-count=8,container-image-uri=IMAGE \\
+  --worker-pool-spec=machine-type=n1-highcpu-16,replica-count=16,container-image-uri=us-docker.pkg.dev/vertex-ai-restricted/training/reductionserver:latest
+"""  # noqa: E501
+CLUSTER_SPEC = """\
+{
+   "cluster":{
+      "workerpool0":["cmle-training-workerpool0-ab-0:2222"],
+      "workerpool1":["cmle-training-workerpool1-ab-0:2222", "cmle-training-workerpool1-ab-1:2222"],
+      "workerpool2":["cmle-training-workerpool2-ab-0:2222"],
+      "workerpool3":["cmle-training-workerpool3-ab-0:2222"]
+   },
+   "environment":"cloud",
+   "task":{"type":"workerpool1", "index":1, "trial":"3"}
+}
+"""
+TF_CONFIG = """\
+TF_CONFIG='{
+  "cluster": {
+    "chief": ["host0:2222"],
+    "worker": ["host1:2222", "host2:2222", "host3:2222"],
+    "ps": ["host4:2222", "host5:2222"]
+  },
+  "task": {"type": "worker", "index": 1}
+}'
+"""
+TF_DENSE = """\
+cluster = tf.train.ClusterSpec({"worker": ["worker0.example.com:2222",
+                                           "worker1.example.com:2222",
+                                           "worker2.example.com:2222"],
+                                "ps": ["ps0.example.com:2222",
+                                       "ps1.example.com:2222"]})
+server = tf.train.Server(cluster, job_name="worker", task_index=0)
+"""
+TF_SPARSE = """\
+{"worker": {1: "worker1.example.com:2222"}, "ps": ["ps0.example.com:2222", "ps1.example.com:2222"]}
+"""
+TF_COMMANDS = """\
+# On ps0.example.com:
+$ CUDA_VISIBLE_DEVICES= python trainer.py \\
+     --ps_hosts=ps0.example.com:2222,ps1.example.com:2222 \\
+     --worker_hosts=worker0.example.com:2222,worker1.example.com:2222 \\
+     --job_name=ps --task_index=0 --batch_size 32
+# On ps1.example.com:
+$ CUDA_VISIBLE_DEVICES= python trainer.py \\
+     --ps_hosts=ps0.example.com:2222,ps1.example.com:2222 \\
+     --worker_hosts=worker0.example.com:2222,worker1.example.com:2222 \\
+     --job_name=ps --task_index=1 --batch_size 32
+# On worker0.example.com:
+$ CUDA_VISIBLE_DEVICES=0,1 python trainer.py \\
+     --ps_hosts=ps0.example.com:2222,ps1.example.com:2222 \\
+     --worker_hosts=worker0.example.com:2222,worker1.example.com:2222 \\
+     --job_name=worker --task_index=0 --batch_size 32
+# On worker1.example.com:
+$ CUDA_VISIBLE_DEVICES=0,1 python trainer.py \\
+     --ps_hosts=ps0.example.com:2222,ps1.example.com:2222 \\
+     --worker_hosts=worker0.example.com:2222,worker1.example.com:2222 \\
+     --job_name=worker --task_index=1 --batch_size 32
+"""
+SINGA = """\
+name: "cifar10-convnet"
+train_steps: 1000
+disp_freq: 30
+train_one_batch { alg: kBP }
+updater {
+  type: kSGD
+  learning_rate { type: kFixedStep fixedstep_conf: { step: 0 step: 60000 step_lr: 0.001 } }  # two steps
+}
+neuralnet {
+  layer { name: "data" type: kRecordInput store_conf { backend: "kvfile" path: "examples/{cifar10}/train.bin" } }
+}
+cluster {
+  nworker_groups: 2
+  nserver_groups: 1
+  nworkers_per_group: 2
+  nservers_per_group: 2
+  server_worker_separate: true
+  workspace: "examples/cifar10"
+}
+"""
+WHOLE = """\
+version: 1
+name: tf job
+pools:
+  - {name: workers, role: worker, replicas: 3, gpus: 2, gpu_model: A100, cpus: 4}
+  - {name: servers, role: ps, replicas: 2, memory_gb: 16}
+  - {name: eval, role: evaluator, replicas: 1}
+program:
+  launcher: command
+  command: [python, "it's.py", "--ps={ps_hosts}", "--workers={worker_hosts}", "--job={job_name}", "--task={task_index}"]
+  env: {MODE: "a b"}
+  secrets: [TOKEN]
+  setup: ["export READY=1"]
+"""
+"""A topology without a chief pool, with all that a command may hold."""

@@ -1,0 +1,173 @@
+"""A document that cannot be read is told apart from one of another format, with the line and what is allowed."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+
+import pytest
+
+from tests.core.interop import samples
+from torchyard_core.errors import FileProblem, TorchyardError, UsageError
+from torchyard_core.interop.conversion import Wishes
+from torchyard_core.interop.formats import FORMATS, read_foreign, write_foreign
+from torchyard_core.topology.file import topology_from_text
+
+POOL = "{machineSpec: {machineType: n1-standard-4}, containerSpec: {imageUri: i}}"
+REDUCER = "us-docker.pkg.dev/vertex-ai-restricted/training/reductionserver:latest"
+BAD = [
+    ("cloudml", "trainingInput: {scaleTier: PREMIUM}", 1, "no scale tier PREMIUM", "PREMIUM_1"),
+    (
+        "cloudml",
+        "trainingInput:\n  scaleTier: CUSTOM\n  masterType: complex_model_x\n",
+        3,
+        "complex_model_x",
+        "standard",
+    ),
+    ("cloudml", "trainingInput:\n  scaleTier: CUSTOM\n", 2, "needs a `masterType`", "n1-standard-4"),
+    ("cloudml", "trainingInput:\n  scaleTier: BASIC\n  workerCount: 3\n", 3, "BASIC has its own", ""),
+    ("cloudml", "trainingInput:\n  scaleTier: CUSTOM\n  masterType: standard\n  workerCount: -1\n", 4, "-1", "from 0"),
+    ("vertex", "workerPoolSpecs:\n  - replicaCount: 2\n", 2, "replicaCount 2", "Allowed is 1"),
+    ("vertex", "workerPoolSpecs:\n  - {}\n", 2, "pool 0 is empty", "1 workers"),
+    (
+        "vertex",
+        "workerPoolSpecs:\n" + f"  - {POOL}\n" * 5,
+        6,
+        "5 worker pools",
+        "at most four: 0 the primary, 1 workers, 2 parameter servers or reducers, 3 evaluators",
+    ),
+    (
+        "vertex",
+        f"workerPoolSpecs:\n  - {POOL}\n  - {{}}\n  - containerSpec: {{imageUri: '{REDUCER}'}}\n"
+        "    pythonPackageSpec: {pythonModule: ps.main}\n",
+        5,
+        "runs two things",
+        "parameter servers or reducers, not both",
+    ),
+    ("vertex", samples.VERTEX_FLAGS.replace("replica-count=1,", "replica-count=3,"), 4, "replicaCount 3", "is 1"),
+    ("vertex", samples.VERTEX_FLAGS.replace("replica-count=4", "replica-cout=4"), 5, "`replica-cout`", "replica-count"),
+    ("cluster-spec", '{"cluster": {"workerpool1": ["h:1"]}}', 1, "workerpool0", "one address"),
+    (
+        "cluster-spec",
+        '{"cluster": {\n"workerpool0": ["h:1"],\n"workerpool7": ["h:1"]}}',
+        3,
+        "`workerpool7`",
+        "workerpool3",
+    ),
+    ("tf-config", '{"cluster": {"chief": ["a:1"],\n "master": ["b:1"]}}', 2, "a chief and a master", "one of the two"),
+    ("tf-config", '{"cluster": {"chief": ["a:1"],\n "evaluator": ["b:1"]}}', 2, "evaluator", "outside the cluster"),
+    (
+        "tf-config",
+        '{"cluster": {"worker": ["a:1", "b:1"]},\n "task": {"type": "worker",\n "index": 2}}',
+        3,
+        "index is 2, beyond the list of `worker`",
+        "0 to 1",
+    ),
+    ("tf-config", '{"cluster": {"worker": ["a:1"]}, "task": {"type": "wroker"}}', 1, "`wroker`", "`worker`"),
+    ("tf-config", '{"cluster": {"worker":\n ["a"]}}', 2, "is at 'a'", "host:port"),
+    ("tensorflow", '{"worker":\n {10000: "a:1"}}', 2, "index is 10000, beyond every list", "0 to 9999"),
+    ("tensorflow", '{"worker": {"x": "a:1"}}', 1, "index is x", "whole numbers"),
+    ("tensorflow", '{"chief": ["a:1"],\n"master": ["b:1"]}', 2, "a chief and a master", "one of the two"),
+    (
+        "tensorflow",
+        samples.TF_COMMANDS.replace("--job_name=worker --task_index=1", "--job_name=worker --task_index=2"),
+        17,
+        "'2', beyond the list of `worker`",
+        "0 to 1",
+    ),
+    ("tensorflow", samples.TF_COMMANDS.replace("=ps --task_index=1", "=ps --task_index=0"), 7, "twice", ""),
+    ("tensorflow", samples.TF_COMMANDS.replace("ps1.example.com", "ps9.example.com", 1), 7, "--ps_hosts", "same"),
+    ("tensorflow", "python t.py --ps_hosts='a:1", 1, "cannot be read", "quotes"),
+    ("singa", 'name: "x"\ntrain_steps: 3\nneuralnet { }\n', 1, "no `cluster", "nworker_groups"),
+    ("singa", "train_steps: 3\nnworker_groups: 2\n", 2, "outside of `cluster`", "nworkers_per_group"),
+    ("singa", "cluster {\n nworker_group: 2\n}", 2, "`nworker_group`", "nworker_groups"),
+    ("singa", "cluster {\n nworker_groups: none\n}", 2, "is none", "from 1"),
+    ("singa", "cluster {\n nworker_groups: 2\n", 1, "not closed", "}"),
+    ("singa", "cluster {\n server_worker_separate: maybe\n}", 2, "maybe", "true and false"),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "line", "message", "hint"), BAD)
+def test_what_is_wrong_is_said_with_its_line_and_what_is_allowed(
+    name: str, text: str, line: int, message: str, hint: str
+) -> None:
+    with pytest.raises(FileProblem) as caught:
+        read_foreign(name, text, "doc")
+    assert caught.value.message.startswith(f"doc:{line}: "), caught.value.sentence()
+    assert message in caught.value.message
+    assert hint in caught.value.sentence()
+
+
+OF_EACH = {
+    "cloudml": samples.CLOUDML_CUSTOM,
+    "vertex": samples.VERTEX,
+    "cluster-spec": samples.CLUSTER_SPEC,
+    "tf-config": samples.TF_CONFIG.removeprefix("TF_CONFIG='").rstrip("'\n"),
+    "tensorflow": samples.TF_COMMANDS,
+    "singa": samples.SINGA,
+}
+
+
+@pytest.mark.parametrize("asked", OF_EACH)
+@pytest.mark.parametrize("given", OF_EACH)
+def test_a_document_of_another_format_is_told_what_it_looks_like(asked: str, given: str) -> None:
+    if asked == given:
+        return
+    with pytest.raises(FileProblem, match="this looks like a ") as caught:
+        read_foreign(asked, OF_EACH[given], "doc")
+    assert f"`torchyard import {given} doc` reads it" in caught.value.hint
+
+
+def test_the_sentence_of_the_issue() -> None:
+    with pytest.raises(FileProblem) as caught:
+        read_foreign("cloudml", samples.VERTEX, "job.yaml")
+    assert "this looks like a Vertex job, not CloudML." in caught.value.message
+
+
+@pytest.mark.parametrize("name", OF_EACH)
+@pytest.mark.parametrize("text", ["", "[]", "hello", "a: [", "\x00", "{}", "- 1\n- 2\n", samples.WHOLE])
+def test_nothing_else_is_taken_for_a_document(name: str, text: str) -> None:
+    with pytest.raises(TorchyardError):
+        read_foreign(name, text, "doc")
+
+
+@pytest.mark.parametrize("name", OF_EACH)
+def test_a_document_cut_anywhere_is_read_or_refused_with_a_sentence(name: str) -> None:
+    text = OF_EACH[name]
+    refused = []
+    for end in range(0, len(text), 17):
+        with contextlib.suppress(FileProblem):
+            read_foreign(name, text[:end], "doc")
+            continue
+        with pytest.raises(FileProblem) as caught:
+            read_foreign(name, text[:end], "doc")
+        refused.append(caught.value.message)
+    assert all(re.match(r"doc(:\d+)?: .", message) for message in refused)
+    assert refused
+
+
+def test_servers_and_reducers_are_not_both_put_into_pool_2() -> None:
+    both = samples.WHOLE.replace("role: evaluator", "role: reducer")
+    topology = topology_from_text(both).topology
+    assert topology is not None
+    with pytest.raises(UsageError, match="pool 2 holds parameter servers or reducers, not both"):
+        write_foreign("vertex", topology)
+
+
+def test_wishes_that_a_format_does_not_have_are_refused() -> None:
+    topology = topology_from_text(samples.WHOLE).topology
+    assert topology is not None
+    for name, wishes in (
+        ("slurm", Wishes(form="json")),
+        ("vertex", Wishes(form="toml")),
+        ("singa", Wishes(image="x")),
+        ("kubernetes", Wishes(replica="worker-0")),
+        ("tf-config", Wishes(replica="worker-9")),
+        ("tensorflow", Wishes("sparse", replica="ps-0")),
+        ("clouldml", Wishes()),
+    ):
+        with pytest.raises(UsageError):
+            write_foreign(name, topology, wishes)
+    for name in [name for name, one in FORMATS.items() if one.read is None]:
+        with pytest.raises(UsageError, match="written only"):
+            read_foreign(name, "x", "doc")

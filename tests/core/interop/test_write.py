@@ -1,0 +1,203 @@
+"""Documents for cluster managers start what the topology says: their scripts are run here, with the managers' own
+commands played by a few lines of shell."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.core.interop import samples
+from torchyard_core.interop.conversion import Wishes
+from torchyard_core.interop.formats import FORMATS, write_foreign
+from torchyard_core.topology.file import topology_from_text
+from torchyard_core.topology.model import Topology
+from torchyard_core.topology.presets import all_presets, preset_topology
+
+PRINT = """#!/bin/sh
+{{ echo "$0 $*"; echo "TF=$TF_CONFIG"; echo "SPEC=$CLUSTER_SPEC"; echo "MODE=$MODE READY=$READY"; }} > {out}/$$
+"""
+SCONTROL = """#!/bin/bash
+for name in ${3//,/ }; do echo "$name"; done
+"""
+SRUN = """#!/bin/bash
+group=0; [[ $1 == --het-group=* ]] && group=${1#*=}
+list=SLURM_JOB_NODELIST_HET_GROUP_$group
+nodes=${!list:-$SLURM_JOB_NODELIST}
+number=0
+for node in ${nodes//,/ }; do SLURM_PROCID=$number bash -c "${@: -1}" & number=$((number + 1)); done
+wait
+"""
+
+
+def whole() -> Topology:
+    topology = topology_from_text(samples.WHOLE).topology
+    assert topology is not None
+    return topology
+
+
+@dataclasses.dataclass
+class Started:
+    """What one replica was started with."""
+
+    command: str
+    tf: Any
+    spec: Any
+    rest: str
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A folder of commands that write down how they were called."""
+    (tmp_path / "out").mkdir()
+    for name in ("python", "torchrun"):
+        _program(tmp_path / name, PRINT.format(out=tmp_path / "out"))
+    _program(tmp_path / "scontrol", SCONTROL)
+    _program(tmp_path / "srun", SRUN)
+    return tmp_path
+
+
+def _program(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+    path.chmod(0o755)
+
+
+def run(place: Path, command: list[str], **env: str) -> list[Started]:
+    """All that was started, by command."""
+    path = f"{place}{os.pathsep}{os.environ['PATH']}"
+    subprocess.run(command, env={"PATH": path, **env}, cwd=place, check=True, timeout=20)
+    found = []
+    for file in (place / "out").iterdir():
+        command_line, tf, spec, rest = file.read_text(encoding="utf-8").splitlines()
+        tf_config, cluster_spec = tf.removeprefix("TF="), spec.removeprefix("SPEC=")
+        found.append(
+            Started(
+                command_line.replace(f"{place}/", ""),
+                json.loads(tf_config) if tf_config else None,
+                json.loads(cluster_spec),
+                rest,
+            )
+        )
+        file.unlink()
+    return sorted(found, key=lambda one: one.command)
+
+
+def test_a_slurm_script_starts_each_replica_with_its_own_task(place: Path) -> None:
+    script = place / "job.sbatch"
+    script.write_text(write_foreign("slurm", whole()).text, encoding="utf-8")
+    groups = {"0": "a", "1": "b,c", "2": "d,e", "3": "f"}
+    env = {f"SLURM_JOB_NODELIST_HET_GROUP_{number}": nodes for number, nodes in groups.items()}
+    started = run(place, ["bash", str(script)], SLURM_JOB_NODELIST="a", **env)
+    lists = "--ps=d:2224,e:2224 --workers=a:2222,b:2223,c:2223"
+    chief = next(one for one in started if one.tf["task"]["type"] == "chief")
+    assert chief.command == f"python it's.py {lists} --job=worker --task=0"
+    assert chief.rest == "MODE=a b READY=1"
+    cluster = {"chief": ["a:2222"], "worker": ["b:2223", "c:2223"], "ps": ["d:2224", "e:2224"]}
+    tasks = {(one.tf["task"]["type"], one.tf["task"]["index"]) for one in started}
+    # The chief's end is the run's here, so that those who serve may be stopped before they have begun.
+    assert tasks <= {("chief", 0), ("worker", 0), ("worker", 1), ("ps", 0), ("ps", 1), ("evaluator", 0)}
+    assert all(one.tf["cluster"] == cluster for one in started)
+    assert all(one.spec["cluster"]["workerpool2"] == ["d:2224", "e:2224"] for one in started)
+
+
+def test_a_slurm_script_runs_torchrun_on_every_trainer(place: Path) -> None:
+    topology = preset_topology("multi_worker_mirrored")
+    text = write_foreign("slurm", topology).text
+    assert text.count("#SBATCH hetjob") == 1
+    assert "--nodes=3 --ntasks-per-node=1 --gpus-per-node=1" in text
+    script = place / "job.sbatch"
+    script.write_text(text, encoding="utf-8")
+    env = {"SLURM_JOB_NODELIST_HET_GROUP_0": "a", "SLURM_JOB_NODELIST_HET_GROUP_1": "b,c,d"}
+    started = run(place, ["bash", str(script)], SLURM_JOB_NODELIST="a", **env)
+    assert [one.command for one in started] == [
+        f"torchrun --nnodes=4 --node-rank={rank} --nproc-per-node=1 --master-addr=a --master-port=29400 train.py"
+        for rank in range(4)
+    ]
+
+
+@pytest.mark.parametrize("form", ["jobset", "job"])
+def test_kubernetes_pods_find_each_other_by_name(place: Path, form: str) -> None:
+    documents = list(yaml.safe_load_all(write_foreign("kubernetes", whole(), Wishes(form, "registry/x:1")).text))
+    if form == "job":
+        service, *jobs = documents
+        assert (service["kind"], service["spec"]["clusterIP"]) == ("Service", "None")
+        specs = [job["spec"] for job in jobs]
+        labels = [spec["template"]["metadata"]["labels"] for spec in specs]
+        assert all(one == service["spec"]["selector"] for one in labels)
+        assert {spec["template"]["spec"]["subdomain"] for spec in specs} == {service["metadata"]["name"]}
+        middle = ""
+    else:
+        [jobset] = documents
+        assert jobset["spec"]["successPolicy"]["targetReplicatedJobs"] == ["chief"]
+        specs = [one["template"]["spec"] for one in jobset["spec"]["replicatedJobs"]]
+        middle = "0-"
+    assert [spec["completions"] for spec in specs] == [1, 2, 2, 1]
+    assert {spec["completionMode"] for spec in specs} == {"Indexed"}
+    container = specs[1]["template"]["spec"]["containers"][0]
+    assert container["image"] == "registry/x:1"
+    assert container["resources"] == {"requests": {"cpu": "4"}, "limits": {"nvidia.com/gpu": 2}}
+    assert container["env"][1]["valueFrom"]["secretKeyRef"] == {"name": "tf-job", "key": "TOKEN"}
+    [started] = run(place, container["command"], JOB_COMPLETION_INDEX="1", MODE="a b")
+    ps = ",".join(f"tf-job-servers-{middle}{index}.tf-job:2222" for index in range(2))
+    workers = [
+        f"tf-job-{name}.tf-job:2222" for name in (f"chief-{middle}0", f"workers-{middle}0", f"workers-{middle}1")
+    ]
+    assert started.command == f"python it's.py --ps={ps} --workers={','.join(workers)} --job=worker --task=2"
+    assert started.tf["task"] == {"type": "worker", "index": 1}
+    assert started.tf["cluster"]["chief"] == workers[:1]
+    assert "evaluator" not in started.tf["cluster"]
+    assert started.spec["task"] == {"type": "workerpool1", "index": 1}
+
+
+def test_a_torchx_file_gives_an_app_of_roles(monkeypatch: pytest.MonkeyPatch) -> None:
+    specs = types.ModuleType("torchx.specs")
+    for name in ("AppDef", "Role", "Resource"):
+        setattr(specs, name, lambda **said: types.SimpleNamespace(**said))
+    package = types.ModuleType("torchx")
+    package.specs = specs  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torchx", package)
+    monkeypatch.setitem(sys.modules, "torchx.specs", specs)
+    there: dict[str, Any] = {}
+    exec(write_foreign("torchx", preset_topology("parameter_server"), Wishes(image="registry/x:1")).text, there)
+    app = there["parameter_server"]()
+    assert [(role.name, role.num_replicas, role.resource.gpu) for role in app.roles] == [
+        ("trainers", 4, 1),
+        ("servers", 2, 0),
+        ("eval", 1, 0),
+    ]
+    trainers = app.roles[0]
+    assert trainers.image == "registry/x:1"
+    assert (
+        "--nnodes=4 --nproc_per_node=1 --rdzv_endpoint=$${${rank0_env}:=localhost}:29500 train.py" in trainers.args[1]
+    )
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("key", [preset.key for preset in all_presets()])
+def test_every_preset_can_be_written_in_every_format_or_is_refused_with_a_sentence(name: str, key: str) -> None:
+    topology = preset_topology(key)
+    if name == "tf-config" and sum(pool.replicas for pool in topology.pools) == 1:
+        with pytest.raises(Exception, match="a single replica gets none"):
+            write_foreign(name, topology)
+        return
+    for form in FORMATS[name].forms or (None,):
+        if (name, form) == ("tensorflow", "sparse") and not any(pool.role == "worker" for pool in topology.pools):
+            continue
+        assert write_foreign(name, topology, Wishes(form)).text.strip()
+
+
+def test_what_is_left_behind_is_told() -> None:
+    text = samples.WHOLE + "pins: {worker-0: gpu-a}\nstrategy: {kind: downpour}\n"
+    topology = topology_from_text(text).topology
+    assert topology is not None
+    remarks = " ".join(remark.message for remark in write_foreign("torchx", topology).remarks)
+    for word in ("strategy downpour", "pins are not carried over (worker-0)", "setup", "secrets", "gpu_model"):
+        assert word in remarks
