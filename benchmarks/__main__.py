@@ -13,6 +13,7 @@ from benchmarks import (
     first_step,
     idle_daemon,
     log_flood,
+    placement,
     resend,
     restart,
     runs_page,
@@ -28,6 +29,7 @@ BENCHMARKS = {
     "first_paint": first_paint.main,
     "canvas": canvas.main,
     "runs_page": runs_page.main,
+    "placement": placement.main,
     "bookings": bookings.main,
     "bookings_page": bookings_page.main,
 }

@@ -71,7 +71,7 @@ def _serve(environment: Environment) -> None:
 
             reducing.serve(environment)
     except RolesError as error:
-        raise SystemExit(f"torchyard_roles: {error}") from None
+        raise SystemExit(f"torchyard: {error}") from None
 
 
 def _at_exit(leave: Callable[[], None]) -> None:
@@ -298,10 +298,9 @@ class Cluster:
         if self._left or os.getpid() != self._process:
             return
         self._left = True
-        if self._optimizer is not None:
-            self._strategy.finish()
+        anew = self._strategy.finish() if self._optimizer is not None else False
         if self._saving is not None and self._optimizer is not None and self._saving.automatic:
-            self._saving.save(self._progress.steps, last=True, final=True)
+            self._saving.save(self._progress.steps, last=True, final=True, anew=anew)
         self._part()
 
     def _part(self) -> None:
@@ -468,7 +467,7 @@ class Cluster:
             self.leave()
         except RolesError as error:
             # Python would print a traceback, and end with 0 as if all were well.
-            print(f"torchyard_roles: {error}", file=sys.stderr)
+            print(f"torchyard: {error}", file=sys.stderr)
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(1)

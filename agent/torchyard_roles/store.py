@@ -249,7 +249,7 @@ class JoinStore:
                     callback(value)
                 except Exception as error:  # of the caller's own code: the next news must still be told
                     name = getattr(callback, "__qualname__", callback)
-                    print(f"torchyard_roles: {name} failed at news from the join store: {error!r}", file=sys.stderr)
+                    print(f"torchyard: {name} failed at news from the join store: {error!r}", file=sys.stderr)
 
     def _give_up(self, lost: StoreLost) -> None:
         with self._lock:

@@ -13,6 +13,7 @@ from torch import nn
 from tests.roles.served_run import Run, descend, difference
 from tests.roles.test_sandblaster import batches, momentum, network
 from torchyard_roles.errors import NotFinite, PeerLost, ProtocolError, UsageProblem
+from torchyard_roles.strategies import served
 
 pytestmark = pytest.mark.train
 
@@ -220,9 +221,107 @@ def test_or_they_are_skipped_and_counted() -> None:
         return change, strategy.statistics()["skipped"]
 
     with run.serving():
-        for change, skipped in run.on_workers(act):
+        for rank, (change, skipped) in enumerate(run.on_workers(act)):
             assert change == pytest.approx(-0.02, rel=1e-4)  # the mean over the one that is finite
-            assert skipped == 1
+            assert skipped == 1 + rank  # each worker's own
+
+
+def test_a_worker_s_own_skipped_steps_are_counted_where_it_pushes_only_now_and_then() -> None:
+    run = Run(1, 1, 1, "downpour", options={"push_every": 2, "pull_every": 2, "on_nan": "skip"})
+    with run.serving():
+        strategy, model, optimizer = distribute(run, 0)
+        for gradient in (1.0, float("nan"), float("nan"), 1.0):
+            model[0].weight.grad = torch.full((24, 12), gradient)
+            optimizer.step()
+        assert strategy.statistics()["skipped"] == 2
+        strategy.leave()
+
+
+def test_the_chief_s_last_parameters_hold_what_slower_groups_have_pushed_after_its_own_end() -> None:
+    run = Run(2, 2, 2, "downpour")
+    finished = threading.Event()
+
+    def act(rank: int) -> nn.Module:
+        strategy, model, optimizer = distribute(run, rank)
+        if not rank:
+            descend(model, optimizer, batches(3, 4, torch.float32))
+            finished.set()
+            assert strategy.finish()
+        else:
+            assert finished.wait(30)
+            descend(model, optimizer, batches(10, 4, torch.float32))
+            assert not strategy.finish()
+        strategy.leave()
+        return model
+
+    with run.serving():
+        chief, _ = run.on_workers(act)
+        assert run.ended()
+        held = {
+            number: state.parameters for server in run.servers_now for number, state in server.shard._chunks.items()
+        }
+        assert sum(server.shard.version for server in run.servers_now) == 13 * 2
+    last = torch.cat([held[number] for number in sorted(held)])
+    assert torch.equal(torch.cat([parameter.detach().reshape(-1) for parameter in chief.parameters()]), last)
+
+
+def test_a_group_that_waits_for_the_warm_start_is_let_in_where_the_chief_ends_before_it() -> None:
+    run = Run(2, 1, 2, "downpour", options={"warm_start_steps": 100})
+
+    def act(rank: int) -> None:
+        strategy, model, optimizer = distribute(run, rank)
+        descend(model, optimizer, batches(3, 4, torch.float32))
+        strategy.finish()
+        strategy.leave()
+
+    with run.serving():
+        run.on_workers(act)
+        assert run.ended()
+        assert run.servers_now[0].shard.version == 6
+
+
+def test_the_chief_does_not_wait_for_ever_for_a_group_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served, "AWAY_S", 0.2)
+    monkeypatch.setattr(served, "SAY_WAITING_S", 0.1)
+    run = Run(2, 1, 2, "downpour")
+    with run.serving():
+        strategy, model, optimizer = distribute(run, 0)
+        descend(model, optimizer, batches(3, 4, torch.float32))
+        assert strategy.finish()
+        strategy.leave()
+
+
+@pytest.mark.parametrize("strategy_name", ["sandblaster", "downpour"])
+@pytest.mark.parametrize("end", ["gradient", "arrived"])
+def test_an_error_of_torch_in_a_link_s_thread_is_the_training_thread_s(strategy_name: str, end: str) -> None:
+    run = Run(1, 2, 1, strategy_name)
+
+    def fails(*_: object) -> None:
+        raise RuntimeError("CUDA error: out of memory")
+
+    with run.serving():
+        strategy, model, optimizer = distribute(run, 0)
+        setattr(strategy._staging, end, fails)
+        with pytest.raises(RuntimeError, match="out of memory"):
+            descend(model, optimizer, batches(3, 4, torch.float32))
+        strategy.abandon()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # serve() raises: its process ends
+def test_a_server_that_cannot_step_ends_and_its_workers_hear_of_it() -> None:
+    run = Run(1, 1)
+    with run.serving():
+        strategy, model, optimizer = distribute(run, 0)
+
+        def fails(*_: object) -> None:
+            raise RuntimeError("not enough memory")
+
+        server = run.servers_now[0]
+        server.shard.push = fails
+        with pytest.raises(PeerLost, match="ps-0"):
+            descend(model, optimizer, batches(3, 4, torch.float32))
+        until(lambda: isinstance(server._failure, RuntimeError))
+        strategy.abandon()
 
 
 def test_a_gradient_scaler_s_skipped_step_is_no_ones_step() -> None:
@@ -290,6 +389,41 @@ def test_a_gradient_of_another_size_than_the_chunk_s_ends_the_connection_before_
         with pytest.raises(PeerLost, match="ps-0"):
             link.command({"op": "push", "chunk": 0, "round": 1, "base": 0}, torch.zeros(1_000_000))
         assert "announced 4000000 bytes of float32, but 256 bytes" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["buffers", "constants"])
+def test_buffers_of_another_size_than_the_chief_has_described_are_not_received(
+    name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = Run(1, 1)
+    with run.serving():
+        strategy = run.worker(0)
+        model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 4).requires_grad_(False))
+        strategy.distribute(model, momentum(model), CPU)
+        assert run.servers_now[0]._constants.numel() == 4 * 20
+        (link,) = strategy._links
+        with pytest.raises(PeerLost, match="ps-0"):
+            link.command({"op": name}, torch.zeros(1_000_000, dtype=torch.uint8))
+        assert "announced 1000000 bytes of uint8, but" in capfd.readouterr().err
+
+
+def test_buffers_that_are_not_the_chiefs_are_refused_by_name() -> None:
+    run = Run(2, 2)
+
+    def act(rank: int) -> str:
+        strategy = run.worker(rank)
+        model = nn.Linear(4, 4)
+        model.register_buffer("seen", torch.zeros(1 + rank))
+        try:
+            strategy.distribute(model, momentum(model), CPU)
+        except UsageProblem as problem:
+            return str(problem)
+        finally:
+            strategy.leave()
+        return ""
+
+    with run.serving():
+        assert "it has 8 bytes of buffers where the chief's has 4" in run.on_workers(act)[1]
 
 
 def test_a_server_that_cannot_hold_its_shard_says_so_before_anything_trains() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from torchyard_roles.errors import PeerLost, ProtocolError
+from torchyard_roles.errors import PeerLost, ProtocolError, RolesError
 from torchyard_roles.exchange import reducer as reducer_module
 from torchyard_roles.exchange.reduce_client import ReduceClient, split
 from torchyard_roles.exchange.reducer import Reducer
@@ -298,6 +298,48 @@ def test_a_rank_that_ends_without_goodbye_is_named_to_the_others(
     assert waiting.reduce(torch.ones(3), 0, 1).exception(1) is error
     waiting.close()
     leaving.close()
+
+
+def test_a_rank_that_is_abandoned_says_no_goodbye_and_the_others_are_told(reducers: Callable[[int], Reducers]) -> None:
+    cluster = reducers(1)
+    clients = [cluster.client(rank, 2) for rank in range(2)]
+    future = clients[0].reduce(torch.ones(10), 0, 0)
+    clients[1].close(goodbye=False)
+    with pytest.raises(PeerLost, match="worker-1"):
+        future.result(DEADLINE_S)
+    clients[0].close()
+
+
+def test_an_error_of_torch_in_the_sending_thread_ends_what_waits_for_a_sum(
+    reducers: Callable[[int], Reducers], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = reducers(1)
+    client = cluster.client(0, 2)
+
+    def fails(_: object) -> None:
+        raise RuntimeError("not enough memory")
+
+    monkeypatch.setattr(client.memory, "take", fails)
+    with pytest.raises(RolesError, match="The exchange of gradients failed: not enough memory"):
+        client.reduce(torch.ones(10), 0, 0).result(DEADLINE_S)
+    client.close()
+
+
+def test_a_sum_that_arrives_while_the_exchange_fails_ends_its_future_once(
+    reducers: Callable[[int], Reducers], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = reducers(1)
+    client = cluster.client(0, 2)
+    future = client.reduce(torch.ones(10), 0, 0)
+    (operation,) = client._running
+    ((chunk,),) = client._chunks(operation)
+    monkeypatch.setattr(future, "done", lambda: False)  # as another thread sees it a moment before
+    client.fail(PeerLost("worker-1", "127.0.0.1", "gone"))
+    client.finished(chunk, 0.0)
+    assert not future.cancel()
+    with pytest.raises(PeerLost):
+        future.result(0)
+    client.close()
 
 
 def test_shares_are_contiguous_and_by_weight_and_small_tensors_go_to_one() -> None:

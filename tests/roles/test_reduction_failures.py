@@ -68,8 +68,9 @@ def test_a_step_with_nan_is_left_out_by_all_alike_and_counted(runs: Runs) -> Non
         assert json.loads(output.splitlines()[-1])["statistics"]["skipped"] == 1
 
 
-def test_a_step_with_nan_ends_all_of_them_with_its_number(runs: Runs) -> None:
-    for worker in runs.topology(2, 2, on_nan="fail").train("reduced.py", "nan=2"):
+@pytest.mark.parametrize("workers", [2, 3])  # by the workers' own ring, and by reducers
+def test_a_step_with_nan_ends_all_of_them_with_its_number(runs: Runs, workers: int) -> None:
+    for worker in runs.topology(workers, workers, on_nan="fail").train("reduced.py", "nan=2"):
         output, _ = worker.communicate(timeout=DEADLINE_S)
         assert worker.returncode == 1
         assert "The gradients of step 3 are NaN or infinite in 7 of 7 parameters, the first being first." in output

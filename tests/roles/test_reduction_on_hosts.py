@@ -37,7 +37,7 @@ def order(process: subprocess.Popen[str], line: str) -> None:
 def answer(process: subprocess.Popen[str]) -> str:
     """The next line that is not meant for people."""
     assert process.stdout is not None
-    return next(line.strip() for line in process.stdout if not line.startswith("torchyard_roles:"))
+    return next(line.strip() for line in process.stdout if not line.startswith("torchyard:"))
 
 
 def test_a_worker_sends_and_receives_its_gradients_once_a_step_and_a_host_that_is_gone_is_named_within_10_s(

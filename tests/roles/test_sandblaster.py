@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,9 @@ import torch
 from torch import nn
 
 from tests.roles.served_run import SEEDING, Run, descend, difference, train
+from torchyard_roles.checkpoints import files
 from torchyard_roles.errors import PeerLost, UsageProblem
+from torchyard_roles.serving.link import Completion
 
 pytestmark = pytest.mark.train
 
@@ -226,6 +229,27 @@ def test_a_run_that_is_resumed_goes_on_as_if_it_had_not_ended(tmp_path: Path, pa
         assert 1e-12 < difference(resumed.state_dict(), expected) < 0.1
 
 
+def test_a_server_keeps_its_parts_of_complete_checkpoints_however_often_a_chief_fails_to_save(tmp_path: Path) -> None:
+    content = {name: {} for name in files.FILES}
+    part = files.part_path(tmp_path, "ps-0", 10)
+    with Run(1, 1, folder=str(tmp_path)).serving() as run:
+        strategy, model = run.worker(0), network()
+        strategy.distribute(model, momentum(model), torch.device("cpu"))
+        strategy.save(tmp_path, 10)
+        files.write(tmp_path, 10, content, {})
+        for step in (20, 30, 40, 50):  # after each of which the chief's own disk is full
+            strategy.save(tmp_path, step)
+            assert part.exists()
+        assert files.part_steps(tmp_path, "ps-0") == [50, 10]
+        for step in (60, 70, 80, 90):
+            strategy.save(tmp_path, step)
+            files.write(tmp_path, step, content, {})
+            files.prune(tmp_path)
+        assert not part.exists()
+        assert files.part_steps(tmp_path, "ps-0") == [90, 80, 70, 60]  # 60's goes with the next
+        strategy.leave()
+
+
 def test_a_worker_that_dies_is_named_to_the_others() -> None:
     run = Run(3, 2)
 
@@ -242,6 +266,16 @@ def test_a_worker_that_dies_is_named_to_the_others() -> None:
 
     with run.serving():
         run.on_workers(act)
+
+
+def test_a_server_s_death_is_told_before_that_of_a_worker_that_died_of_it() -> None:
+    completion = Completion(2)
+    completion.failed(PeerLost("worker-1", "127.0.0.1", "gone"), is_hearsay=True)
+    later = threading.Timer(0.05, completion.failed, [PeerLost("ps-1", "127.0.0.1", "gone")])
+    later.start()
+    with pytest.raises(PeerLost, match="ps-1"):
+        completion.wait()
+    later.join()
 
 
 def test_workers_do_not_wait_for_ever_for_a_chief_that_does_not_begin() -> None:

@@ -9,13 +9,21 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.roles.processes import DEADLINE_S, Start, free_port, output_of
+from torchyard_roles.checkpoints import files
 
 pytestmark = pytest.mark.train
 
 PROGRAM = Path(__file__).parent / "programs" / "served.py"
+RESUMABLE = Path(__file__).parent / "programs" / "resumable.py"
 KEY = "5a" * 32
+
+
+@pytest.fixture
+def start(start_forked: Start) -> Start:
+    return start_forked
 
 
 class Cluster:
@@ -99,13 +107,13 @@ def test_a_killed_server_is_named_by_every_worker_of_a_synchronous_run(start: St
 def test_a_killed_server_of_an_asynchronous_run_comes_back_and_the_workers_go_on(start: Start, tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, "downpour", workers=2, servers=1, groups=2, checkpoint_every_s=0.3)
     server = start(PROGRAM, "1", environment=cluster.server(0))
-    workers = [start(PROGRAM, "60", "0.05", environment=cluster.worker(rank)) for rank in range(2)]
+    workers = [start(PROGRAM, "40", "0.05", environment=cluster.worker(rank)) for rank in range(2)]
     deadline = time.monotonic() + DEADLINE_S
     while not (tmp_path / "parts" / "ps-0" / "newest.pt").exists():
         assert time.monotonic() < deadline
         time.sleep(0.05)
     for worker in workers:
-        read_until(worker, "step 20")
+        read_until(worker, "step 12")
     server.kill()
     again = start(PROGRAM, "1", environment=cluster.server(0, generation=1))
     for worker in workers:
@@ -117,10 +125,10 @@ def test_a_killed_server_of_an_asynchronous_run_comes_back_and_the_workers_go_on
 
 
 def test_a_killed_worker_group_starts_again_and_takes_up_the_servers_parameters(start: Start, tmp_path: Path) -> None:
-    cluster = Cluster(tmp_path, "downpour", workers=2, servers=1, groups=2)
+    cluster = Cluster(tmp_path, "downpour", workers=2, servers=1, groups=2, checkpoint_every_s=0.1)
     server = start(PROGRAM, "1", environment=cluster.server(0))
     chief = start(PROGRAM, "20", "0.02", environment=cluster.worker(0))
-    other = start(PROGRAM, "80", "0.05", environment=cluster.worker(1))
+    other = start(PROGRAM, "60", "0.04", environment=cluster.worker(1))
     read_until(chief, "step 5")
     chief.kill()
     read_until(other, "step 20")  # undisturbed
@@ -128,6 +136,47 @@ def test_a_killed_worker_group_starts_again_and_takes_up_the_servers_parameters(
     assert json.loads(output_of(chief).splitlines()[-1])["loss"] < 1.0
     output_of(other)
     output_of(server)
+    # The last checkpoint has all that the slower group has pushed after the chief's own last step.
+    last = files.complete(tmp_path)[0]
+    assert last.about["final"]
+    (held,) = files.load(tmp_path / "parts" / "ps-0" / "newest.pt")["chunks"].values()
+    model = last.load("model.pt")
+    assert torch.equal(held["parameters"], torch.cat([model["weight"].reshape(-1), model["bias"]]))
+
+
+def losses(folder: Path) -> dict[str, str]:
+    """What each step said last, by its number."""
+    lines = (folder / "losses.0").read_text().splitlines()
+    return {line.split()[0]: line for line in lines if line.count(" ") == 3}
+
+
+def test_a_killed_run_goes_on_from_its_checkpoint_with_the_losses_of_one_that_was_not(
+    start: Start, tmp_path: Path
+) -> None:
+    def launch(name: str, pause_s: float, generation: int = 0) -> list[subprocess.Popen[str]]:
+        folder = tmp_path / name
+        folder.mkdir(exist_ok=True)
+        run = Cluster(folder / "checkpoints", "sandblaster", workers=1, servers=2, checkpoint_every_s=0.05)
+        arguments = (RESUMABLE, folder, "3", str(pause_s))
+        servers = [start(*arguments, environment=run.server(number, generation)) for number in range(2)]
+        return [*servers, start(*arguments, environment=run.worker(0, generation))]
+
+    whole = launch("whole", 0)
+    killed = launch("killed", 0.02)
+    deadline = time.monotonic() + DEADLINE_S
+    while len(files.complete(tmp_path / "killed" / "checkpoints")) < 3:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    for process in reversed(killed):
+        process.kill()
+    again = launch("killed", 0, generation=1)
+    for process in (*whole, *again[:2]):
+        output_of(process)
+    output = output_of(again[2])
+    assert "torchyard: resumed from" in output
+    assert "has no part" not in output
+    assert losses(tmp_path / "killed") == losses(tmp_path / "whole")
+    assert len(losses(tmp_path / "whole")) == 3 * 15
 
 
 def test_a_server_that_its_run_does_not_have_says_so(start: Start, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ _OF_A_PEER = re.compile(
     r"connection (?:was )?(?:reset|closed|refused|aborted|lost)|broken ?pipe|connection(?:reset|refused|aborted)error"
     r"|socket closed|gloo|nccl|DistNetworkError|DistStoreError|DistBackendError|TCPStore"
     r"|failed to recv|failed to connect to all addresses|UnavailableError"
-    r"|\bPeerLost\b|\bStoreLost\b|^(?:torchyard_roles: )?\S+-\d+(?:\.\d+)? on \S+ is gone:",
+    r"|\bPeerLost\b|\bStoreLost\b|^(?:torchyard: )?\S+-\d+(?:\.\d+)? on \S+ is gone:",
     re.IGNORECASE,
 )
 

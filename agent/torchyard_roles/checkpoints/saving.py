@@ -108,13 +108,15 @@ class Saving:
             self._saved_at = time.monotonic()
             self._announce(step)
 
-    def save(self, step: int, *, kept: Sequence[int] = (), last: bool = False, final: bool = False) -> bool:
+    def save(
+        self, step: int, *, kept: Sequence[int] = (), last: bool = False, final: bool = False, anew: bool = False
+    ) -> bool:
         """Save now, whatever was announced. `last` waits until it is written; else it goes on in a thread.
 
-        `kept`: the steps whose parts stay. `final`: training has come to its end. False where it is known to have
-        failed; a line was printed then.
+        `kept`: the steps whose parts stay. `final`: training has come to its end. `anew`: the model is no longer what
+        was saved for this step, if it was. False where it is known to have failed; a line was printed then.
         """
-        if step == self._saved:
+        if step == self._saved and not anew:
             return self._settle(step, final=final) if last else True
         self._saved = step
         self._saved_at = time.monotonic()

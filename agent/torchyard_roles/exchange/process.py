@@ -34,7 +34,7 @@ def serve(environment: Environment) -> None:
     trainers = len(environment.peers.trainers) or environment.world_size
     plan = reduction_plan.choose(trainers, len(environment.peers.reducer))
     if plan.kind == "ring":
-        print(f"torchyard_roles: {environment.replica} has nothing to sum. {plan.sentence}", flush=True)
+        print(f"torchyard: {environment.replica} has nothing to sum. {plan.sentence}", flush=True)
         return
     # Connections' threads add up chunks side by side: torch's own threads on top of them would only take turns.
     torch.set_num_threads(1)

@@ -69,6 +69,7 @@ class _Operation:
         self.step = step
         self.bucket = bucket
         self.future: Future[torch.Tensor] = Future()
+        self.future.set_running_or_notify_cancel()  # nobody but its client ends it: what is on its way arrives
         self.left = 0
         self.lock = threading.Lock()
 
@@ -242,12 +243,12 @@ class ReduceClient:
     def received_bytes(self) -> int:
         return sum(link.connection.received_bytes for link in self._links if isinstance(link, _RemoteLink))
 
-    def close(self) -> None:
-        """Say goodbye to all reducers; what is still in exchange fails."""
+    def close(self, *, goodbye: bool = True) -> None:
+        """Say goodbye to all reducers, if this rank has done its part; what is still in exchange fails."""
         self.closed = True
         for link in self._links:
             if link is not None:
-                link.close()
+                link.close(goodbye=goodbye)
         self.fail(PeerLost(self.name, "this host", "its exchange was closed"))
 
     # -- what the links call
@@ -265,11 +266,13 @@ class ReduceClient:
         with self._lock:
             if chunk.at[0] == self._times["step"]:
                 self._times["wait"] = max(self._times["wait"], waited_s)
+            # Whoever takes it from the running ones ends its future: else fail(), on another thread, might do so too.
+            last = last and operation in self._running
             if last:
                 self._running.discard(operation)
                 if not self._running:
                     self._times["busy"] += time.monotonic() - self._began_at
-        if last and not operation.future.done():
+        if last:
             operation.future.set_result(operation.flat)
 
     def _settle(self, step: int) -> None:
@@ -288,8 +291,7 @@ class ReduceClient:
                 self.failed.set()
             running, self._running = self._running, set()
         for operation in running:
-            if not operation.future.done():
-                operation.future.set_exception(error)
+            operation.future.set_exception(error)
 
 
 class _RemoteLink:
@@ -336,14 +338,15 @@ class _RemoteLink:
             if past:  # after a replacement some may still be on their way to it, for which nobody waits any longer
                 self._waiting = deque(chunk for chunk in self._waiting if chunk.at[0] >= step)
 
-    def close(self) -> None:
+    def close(self, *, goodbye: bool = True) -> None:
         with self._changed:
             if self._ended:
                 return
             self._ended = True
             self._changed.notify_all()
         with suppress(RolesError):  # it may be gone already
-            self.connection.send({"bye": 1})
+            if goodbye:
+                self.connection.send({"bye": 1})
         self.connection.close()
         for thread in self._threads:
             if thread is not threading.current_thread():
@@ -373,6 +376,9 @@ class _RemoteLink:
                         self._parked = True
                         self._why = error
                 connection.close()
+            except Exception as error:  # such as torch's own, for want of memory
+                self._give_up(_unexpected(error))
+                return
 
     def _receive(self) -> None:
         use_one_thread()
@@ -396,6 +402,9 @@ class _RemoteLink:
                 return
             except (KeyError, TypeError, ValueError) as error:
                 self._give_up(ProtocolError(f"{self._peer.name} sent what is no sum: {error!r}."))
+                return
+            except Exception as error:
+                self._give_up(_unexpected(error))
                 return
 
     def _receive_all(self) -> None:
@@ -432,7 +441,7 @@ class _RemoteLink:
             self._parked = True
             why, self._why = self._why or lost, None
         self.connection.close()
-        print(f"torchyard_roles: {why.message} Waiting for it to come back.", file=sys.stderr, flush=True)
+        print(f"torchyard: {why.message} Waiting for it to come back.", file=sys.stderr, flush=True)
         connection = self._connect(self._client.reconnect_s)
         with self._changed:
             connection.sent_bytes += self.connection.sent_bytes
@@ -444,7 +453,7 @@ class _RemoteLink:
             self._changed.notify_all()
         if self._ended:
             connection.close()
-        print(f"torchyard_roles: {self._peer.name} is back.", file=sys.stderr, flush=True)
+        print(f"torchyard: {self._peer.name} is back.", file=sys.stderr, flush=True)
 
     def _give_up(self, error: RolesError) -> None:
         with self._changed:
@@ -474,7 +483,7 @@ class _LocalLink:
     def forget(self, step: int) -> None:
         pass  # a reducer of this process cannot be lost without it
 
-    def close(self) -> None:
+    def close(self, *, goodbye: bool = True) -> None:
         with self._changed:
             self._ended = True
             self._changed.notify_all()
@@ -502,3 +511,13 @@ class _LocalLink:
             except RolesError as error:
                 self._client.fail(error)
                 return
+            except Exception as error:
+                self._client.fail(_unexpected(error))
+                return
+
+
+def _unexpected(error: Exception) -> RolesError:
+    """What the training thread is to raise where a thread of the exchange could not go on."""
+    found = RolesError(f"The exchange of gradients failed: {error or type(error).__name__}.")
+    found.__cause__ = error
+    return found

@@ -25,6 +25,9 @@ from torchyard_roles.serving import messages
 from torchyard_roles.serving.messages import IN_FLIGHT
 from torchyard_roles.serving.rounds import ACCEPTED, LATE, NEWEST, STALE, VOID, Push
 
+HEARSAY_S = 0.5
+"""How long a worker's end, as a server tells it, waits for the end of another server, which may be why."""
+
 
 class Gradient(NamedTuple):
     """A chunk's gradient as it is sent: 1-D on the CPU, None where all of its pieces are absent."""
@@ -49,12 +52,17 @@ class Exchange:
 
 
 class Completion:
-    """The end of an exchange over several links; the first error ends the waiting."""
+    """The end of an exchange over several links; the first error ends the waiting.
+
+    But for hearsay, which is what a server says of another worker's end: that may have ended because another server
+    has, and this link's own word of that is as good as there.
+    """
 
     def __init__(self, parts: int) -> None:
         self._condition = threading.Condition()
         self._left = parts
         self._error: Exception | None = None
+        self._is_hearsay = False
         self.lost: list[ServerLink] = []
         """Links whose server is gone, where that is borne."""
 
@@ -63,9 +71,10 @@ class Completion:
             self._left -= 1
             self._condition.notify_all()
 
-    def failed(self, error: Exception) -> None:
+    def failed(self, error: Exception, *, is_hearsay: bool = False) -> None:
         with self._condition:
-            self._error = self._error or error
+            if self._error is None or (self._is_hearsay and not is_hearsay):
+                self._error, self._is_hearsay = error, is_hearsay
             self._left -= 1
             self._condition.notify_all()
 
@@ -76,9 +85,10 @@ class Completion:
             self._condition.notify_all()
 
     def wait(self) -> None:
-        """Raises the first link's error as soon as it is there."""
+        """Raises the first link's error as soon as it is there, or HEARSAY_S later."""
         with self._condition:
             self._condition.wait_for(lambda: self._error is not None or self._left <= 0)
+            self._condition.wait_for(lambda: not self._is_hearsay or self._left <= 0, timeout=HEARSAY_S)
             if self._error is not None:
                 raise self._error
 
@@ -288,7 +298,7 @@ class ServerLink:
                 self._send_all(job)
             except PeerLost:
                 return  # the receiving thread sees it too, and ends the job
-            except Exception as error:  # such as torch's own, of a GPU or of memory: it is the training thread's to raise
+            except Exception as error:  # such as torch's own, of a GPU: the training thread raises it
                 self._break(error)
                 if self._connection is not None:
                     self._connection.close()
@@ -427,7 +437,8 @@ class ServerLink:
             self.figures.lost += job.exchange.gradient is not None
             job.completion.lose(self)
         else:
-            job.completion.failed(error)
+            is_hearsay = isinstance(error, PeerLost) and error.name != self.peer.name
+            job.completion.failed(error, is_hearsay=is_hearsay)
 
     def bears(self, error: Exception) -> bool:
         """Whether training goes on without the server until it is back: its own death, not that of a fellow worker."""

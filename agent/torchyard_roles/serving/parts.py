@@ -64,7 +64,7 @@ def load(folder: Path, replica: str, step: int | None) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except (OSError, RuntimeError, ValueError, LookupError, TypeError, EOFError, pickle.UnpicklingError) as error:
-        print(f"torchyard_roles: {path} cannot be read and is passed over: {error}", flush=True)
+        print(f"torchyard: {path} cannot be read and is passed over: {error}", flush=True)
         return None
     return state if isinstance(state, dict) else None
 

@@ -129,13 +129,13 @@ class ParameterServer:
             try:
                 self.save(None)
             except OSError as error:
-                print(f"torchyard_roles: {self.name} could not save its shard: {error}", flush=True)
+                print(f"torchyard: {self.name} could not save its shard: {error}", flush=True)
 
     def _receive_caller(self, sock: socket.socket) -> None:
         try:
             connection, introduction = Connection.accept(sock, self._key)
         except (ProtocolError, PeerLost) as error:
-            print(f"torchyard_roles: {error.message}", file=sys.stderr, flush=True)
+            print(f"torchyard: {error.message}", file=sys.stderr, flush=True)
             return
         with self._changed:
             self._connections.add(connection)
@@ -315,7 +315,8 @@ class ParameterServer:
         with self._changed:
             if self.shard is None:
                 raise Refusal(f"{self.name} has nothing yet.")
-            self.shard.ledger.is_over = True  # else groups that wait for the warm start would wait for this one's goodbye
+            # Else groups that wait for the warm start, and this one for theirs, would wait for a goodbye for ever.
+            self.shard.ledger.is_over = True
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._ends or not waiting(), timeout=within_s)
             connected = {group for group, _ in self._sessions}
@@ -380,7 +381,7 @@ class ParameterServer:
         try:
             self.shard.load(saved)
         except ValueError as error:
-            print(f"torchyard_roles: {self.name} passes over its part of step {step}: {error}", flush=True)
+            print(f"torchyard: {self.name} passes over its part of step {step}: {error}", flush=True)
             return False
         return True
 
@@ -400,7 +401,7 @@ class ParameterServer:
             return False
         said = saved["description"]
         try:
-            layout = Layout.read(said["layout"])
+            layout, _ = Layout.read(said["layout"]), _rows(said)
             chunks = [c for c in layout.chunks(self._count, said.get("chunk_bytes")) if c.shard == self._index]
             with self._changed:
                 self._make(layout, said, chunks, optimizers.from_wire(said["options"]))
@@ -410,11 +411,11 @@ class ParameterServer:
                 self._constants = saved["constants"]
                 self.shard.ledger.set_goodbyes(saved["goodbyes"])
         except (ValueError, KeyError) as error:
-            print(f"torchyard_roles: {self.name} passes over its newest part: {error}", flush=True)
+            print(f"torchyard: {self.name} passes over its newest part: {error}", flush=True)
             self.shard = None
             return False
         self.open()
-        print(f"torchyard_roles: {self.name} goes on from version {self.shard.version}.", flush=True)
+        print(f"torchyard: {self.name} goes on from version {self.shard.version}.", flush=True)
         return True
 
     def _save_now_and_then(self) -> None:

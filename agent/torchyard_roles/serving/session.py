@@ -73,7 +73,7 @@ class Session:
         except PeerLost as error:
             self._server.lost(self, error.why)
         except (ProtocolError, KeyError, TypeError, ValueError) as error:
-            print(f"torchyard_roles: {self._server.name} parts from {self.name}: {error}", file=sys.stderr, flush=True)
+            print(f"torchyard: {self._server.name} parts from {self.name}: {error}", file=sys.stderr, flush=True)
             self._server.lost(self, f"it sent what cannot be ({error})")
         except Exception as error:  # such as torch's own, for want of memory: the shard may be half a step ahead
             self._server.fail(error)

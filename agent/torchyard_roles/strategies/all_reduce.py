@@ -79,8 +79,9 @@ class AllReduce(Strategy):
         """From now on no step is made with gradients that are not finite."""
         self._finite = FiniteGradients(model, optimizer, self._on_nan)
 
-    def finish(self) -> None:
+    def finish(self) -> bool:
         self._check()
+        return False
 
     def save(self, folder: Path, step: int) -> None:
         self._check()

@@ -133,10 +133,10 @@ class Hogwild(Strategy):
             found["staleness"] = float(self._group.staleness)
         return found
 
-    def finish(self) -> None:
+    def finish(self) -> bool:
         """The last exchanges. The chief waits until all other groups have ended: then it has the sum of all deltas."""
         if self._finished or not self._shards:
-            return
+            return False
         self._finished = True
         if self._finite is not None:
             self._finite.check()
@@ -148,6 +148,7 @@ class Hogwild(Strategy):
             self._drain_inside()
         if self._group is not None and self._number != CHIEF and self._store is not None:
             self._store.set(f"{ENDED}/{self._number}", str(self._environment.generation).encode())
+        return True
 
     def leave(self) -> None:
         if self._group is not None and self._step is not None and not self._finished:
@@ -155,6 +156,10 @@ class Hogwild(Strategy):
             self._group.stop(self._environment.options.stop_grace_s / 3)
         self._abandon()
         self._inside.leave()
+
+    def abandon(self) -> None:
+        self._abandon()
+        self._inside.abandon()
 
     def _abandon(self) -> None:
         """End all threads and connections: none may be in the midst of something when the interpreter winds down."""

@@ -46,7 +46,7 @@ class ReductionServer(AllReduce):
         trainers = self._environment.peers.trainers
         plan = reduction_plan.choose(len(trainers) or self._world_size, len(self._environment.peers.reducer))
         if self._environment.rank == 0:
-            print(f"torchyard_roles: {plan.sentence}", flush=True)
+            print(f"torchyard: {plan.sentence}", flush=True)
         if plan.kind == "ring":
             return super().distribute(model, optimizer, device)
         groups = LocalGroups([trainer.ranks for trainer in trainers], self._rank)
@@ -69,6 +69,14 @@ class ReductionServer(AllReduce):
             times = self._client.times()
             found.update(exchange_s=times.exchange_s, wait_s=times.wait_s)
         return found
+
+    def abandon(self) -> None:
+        if self._client is not None:
+            self._client.close(goodbye=False)  # first, so that who waits for a sum in the exchange's threads wakes up
+        if self._exchange is not None:
+            self._exchange.close()
+        if self._reducer is not None:
+            self._reducer.close()
 
     def leave(self) -> None:
         if self._exchange is not None:

@@ -15,11 +15,13 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from torchyard_roles.checkpoints import files
 from torchyard_roles.environment import Environment
 from torchyard_roles.errors import EnvironmentProblem, NotFinite, NotInThisVersion, PeerLost, RolesError, UsageProblem
 from torchyard_roles.exchange.wire import Peer
@@ -33,6 +35,9 @@ from torchyard_roles.strategies.strategy import Strategy
 
 MEET_S = 120.0
 """For all servers to be there: each has torch to import first."""
+AWAY_S = 660.0
+"""How long the chief waits at its end for a worker group that is gone: longer than a keeper waits for a lost host."""
+SAY_WAITING_S = 5.0
 RETRY_S = 60.0
 """How long a worker of an asynchronous strategy waits for a server that was lost."""
 
@@ -65,6 +70,8 @@ class Served(Strategy):
         self._is_void = False
         """Whether this worker's own part of it was not finite."""
         self._waited = 0.0
+        self._skipped = 0
+        """Steps whose gradients of this worker's own counted for nothing."""
         self._stepped_at = 0.0
         self._times = {"compute_s": 0.0, "exchange_s": 0.0, "wait_s": 0.0}
         self._local_step: Callable[[], None] = lambda: None
@@ -107,7 +114,7 @@ class Served(Strategy):
         self._optimizer = optimizer
         self._layout, self._parameters = Layout.of(model, optimizer, name in optimizers.SHAPED)
         if optimizer.state and self._is_chief:
-            print("torchyard_roles: the servers begin with no state of the optimizer from earlier steps.", flush=True)
+            print("torchyard: the servers begin with no state of the optimizer from earlier steps.", flush=True)
         self._buffers = Row(model.buffers())
         known = {id(parameter) for parameter in self._parameters}
         self._constants = Row(parameter for parameter in model.parameters() if id(parameter) not in known)
@@ -118,6 +125,7 @@ class Served(Strategy):
                 "options": json.loads(self._told),
                 "optimizer": name,
                 "chunk_bytes": self._chunk_bytes,
+                "rows": {"buffers": self._buffers.bytes, "constants": self._constants.bytes},
             }
         )
         chunks = self._layout.chunks(len(self._links), self._chunk_bytes)
@@ -172,6 +180,7 @@ class Served(Strategy):
     def _push_and_pull(self) -> float:
         """A step's exchange. Seconds that servers waited in it."""
         void = self._prepare()
+        self._skipped += void
         waited = self._finish()
         pushes = self._steps % self._push_every == 0
         pulls = self._steps % self._pull_every == 0
@@ -221,6 +230,7 @@ class Served(Strategy):
         self._held = None
         if self._is_void and not self._skips_nan and not self._scaler_found_inf():
             self._prepare()  # which says where
+        self._skipped += self._is_void
         self._exchange, self._pulls = Completion(len(self._links)), True
         for link in self._links:
             link.scale(self._factor, self._exchange)
@@ -331,15 +341,11 @@ class Served(Strategy):
         options = optimizers.as_text(optimizers.arguments(self._optimizer))
         changed, self._told = options != self._told, options
         for link in self._links:
-            try:
+            with suppress(PeerLost):  # the exchange that follows sees it as well, and raises it or waits for the server
                 if changed:
                     link.tell({"op": "options"}, messages.text_of(json.loads(options)))
                 if link is self._row_link and self._leads_group and self._buffers.bytes:
                     link.tell({"op": "buffers"}, self._buffers.packed())
-            except PeerLost as error:
-                if not link.bears(error):
-                    raise
-                # The exchange that follows sees it as well, and waits for the server.
 
     def _pull(self, links: Sequence[ServerLink]) -> None:
         """The newest parameters, now."""
@@ -357,7 +363,7 @@ class Served(Strategy):
     def _recover(self, link: ServerLink) -> None:
         """Wait for a lost server's return; what was under way to it is lost. Raises PeerLost after RETRY_S."""
         name = link.peer.name
-        print(f"torchyard_roles: {self._environment.name} has lost {name} and waits for its return.", flush=True)
+        print(f"torchyard: {self._environment.name} has lost {name} and waits for its return.", flush=True)
         deadline = time.monotonic() + RETRY_S
         while True:
             try:
@@ -370,7 +376,7 @@ class Served(Strategy):
                 completion.wait()
                 if not completion.lost:
                     self._staging.install(link.chunks)
-                    print(f"torchyard_roles: {self._environment.name} goes on with {name}.", flush=True)
+                    print(f"torchyard: {self._environment.name} goes on with {name}.", flush=True)
                     return
             except PeerLost as error:
                 if time.monotonic() >= deadline or not link.bears(error):
@@ -391,7 +397,8 @@ class Served(Strategy):
 
     def save(self, folder: Path, step: int) -> None:
         self._finish()
-        self._on_all(lambda link: link.command({"op": "save", "step": step}))
+        kept = [checkpoint.step for checkpoint in files.complete(folder)[: files.KEPT]]
+        self._on_all(lambda link: link.command({"op": "save", "step": step, "kept": kept}))
         if self._asynchronous:
             self._pull(self._links)
 
@@ -407,7 +414,7 @@ class Served(Strategy):
             return
         if link.peer.name not in self._kept and not link.command({"op": "restore", "step": step})["found"]:
             print(
-                f"torchyard_roles: {link.peer.name} has no part of step {step}: its shard is taken from the "
+                f"torchyard: {link.peer.name} has no part of step {step}: its shard is taken from the "
                 "checkpoint's model, and its optimizer begins without a state.",
                 flush=True,
             )
@@ -420,7 +427,7 @@ class Served(Strategy):
             **self._times,
             "staleness": float(max((one.staleness for one in figures), default=0)),
             "dropped": float(max((one.stale + one.late + one.lost for one in figures), default=0)),
-            "skipped": float(max((one.void for one in figures), default=0)),
+            "skipped": float(self._skipped),
         }
 
     @property
@@ -435,11 +442,43 @@ class Served(Strategy):
         answers = [link.command({"op": "count"}) for link in self._links]
         return [{name: int(value) for name, value in answer.items() if name != "op"} for answer in answers]
 
+    def finish(self) -> bool:
+        """The last exchange. In asynchronous training the chief waits until all other groups have ended, and takes the
+        parameters that are the sum of everything; others leave. A group that is away for AWAY_S is not waited for."""
+        self._finish()
+        if not (self._is_chief and (self._overlaps or self._pull_every > 1)):
+            return False
+        for link in self._links:
+            self._wait_for_other_groups(link)
+        self._pull(self._links)
+        return True
+
+    def _wait_for_other_groups(self, link: ServerLink) -> None:
+        """Until a server has no more pushes to expect of them. A server that is lost meanwhile is waited for too."""
+        began = here_at = time.monotonic()
+        said = False
+        while True:
+            try:
+                answer = link.command({"op": "rest", "within_s": 1.0 if said else SAY_WAITING_S})
+            except PeerLost as error:
+                if not link.bears(error):
+                    raise
+                self._recover(link)
+                continue
+            waiting, now = answer["waiting"], time.monotonic()
+            here_at = now if answer["here"] else here_at
+            if not waiting or now - here_at > AWAY_S:
+                return
+            if not said and now - began >= SAY_WAITING_S:
+                groups = ", ".join(str(group) for group in waiting)
+                print(f"torchyard: {self._environment.name} waits for worker groups {groups}.", flush=True)
+                said = True
+
     def leave(self) -> None:
         try:
             self._finish()
         except RolesError as error:
-            print(f"torchyard_roles: {error}", flush=True)
+            print(f"torchyard: {error}", flush=True)
         for link in self._links:
             link.close(goodbye=True)
 

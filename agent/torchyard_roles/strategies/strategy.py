@@ -44,11 +44,13 @@ class Strategy(ABC):
     def leave(self) -> None:
         """Part from the others after the last step. Not called by a process that dies of an exception."""
 
-    def finish(self) -> None:  # noqa: B027
+    def finish(self) -> bool:
         """Training is done, and the last checkpoint is about to be saved: bring the final parameters into the model.
 
-        Called once before leave(), on every trainer, and not where a run is stopped: that has no time to wait.
+        Whether they are others than after the last step, so that a checkpoint of that step is saved anew. Called once
+        before leave(), on every trainer, and not where a run is stopped: that has no time to wait.
         """
+        return False
 
     def save(self, folder: Path, step: int) -> None:  # noqa: B027
         """What a checkpoint of `step` needs and this process does not hold, such as the shards of servers.

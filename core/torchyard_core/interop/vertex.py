@@ -215,11 +215,9 @@ def _runs(reading: _Vertex, place: Place, task: _Task) -> None:
         reading.stop("the pool runs two things.", package, f"{hint}.")
     if reading.block(container):
         reading.leave_beyond(container, ("imageUri", "command", "args", "env"), {})
-        if task.image and task.role is not Role.REDUCER:
-            reading.remark(
-                f"the image {task.image} is left out: Torchyard runs no containers; its contents must be on the hosts.",
-                reading.key(container, "imageUri"),
-            )
+        left = f"the image {task.image} is left out: Torchyard runs no containers; what it holds must be on the hosts."
+        if task.image and task.role is not Role.REDUCER and left not in {one.message for one in reading.remarks}:
+            reading.remark(left, reading.key(container, "imageUri"))
         task.command = reading.words(reading.key(container, "command"))
     if reading.block(package):
         reading.leave_beyond(

@@ -74,10 +74,7 @@ def _pool(value: str, source: str, line: int) -> dict[str, Any]:
         if not equals and key in ("requirements", "extra-packages", "extra-dirs"):
             continue  # A list's further entry.
         if name not in KEYS:
-            hint = (
-                nearest(name, KEYS)
-                or f"Allowed are {', '.join(KEYS)}."
-            )
+            hint = nearest(name, KEYS) or f"Allowed are {', '.join(KEYS)}."
             refuse(source, line, f"--{FLAG} has no key `{name}`.", hint)
         key = name
         *around, last = KEYS[name]

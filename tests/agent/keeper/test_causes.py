@@ -77,7 +77,7 @@ def test_what_a_peers_death_can_cause_is_told_apart(tmp_path: Path, said: str, c
 
 def test_a_peer_that_is_gone_is_known_without_a_traceback_too(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    log.write_text("step 8\ntorchyard_roles: reducer-1 on 10.0.0.2 is gone: it closed the connection.\n")
+    log.write_text("step 8\ntorchyard: reducer-1 on 10.0.0.2 is gone: it closed the connection.\n")
     assert causes.of_exit(1, "", str(log)).consequence
 
 

@@ -19,7 +19,7 @@ MakeDesktop = Callable[..., Desktop]
 
 @pytest.fixture
 def desktop(make_desktop: MakeDesktop) -> Desktop:
-    return make_desktop("lee")
+    return make_desktop()
 
 
 def test_import_prints_a_topology_and_says_what_stayed_behind(desktop: Desktop, tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_export_of_a_topology_with_errors_says_them_and_ends_with_1(desktop: Des
     file.write_text(samples.WHOLE + "strategy: {kind: reduction_server}\n", encoding="utf-8")
     done = torchyard(desktop, "export", "slurm", file, code=1)
     assert done.stdout == ""
-    assert f"{file}:12: error strategy-needs" in done.stderr
+    assert f"{file}:13: error strategy-needs" in done.stderr
     said = answer(desktop, "export", "slurm", file, code=1)
     assert (said["text"], said["problems"][0]["code"]) == (None, "strategy-needs")
 

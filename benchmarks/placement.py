@@ -1,0 +1,73 @@
+"""1,000 replicas laid on 256 hosts of 8 GPUs, in at most 0.5 s: packed, spread, with wishes for models, CPUs, memory
+and labels, and where not all of them fit, which is when reasons are sought too."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from benchmarks.harness import Promise, record, show, timed
+from torchyard_core.launch.plan import plan
+from torchyard_core.topology.file import topology_from_text
+from torchyard_core.topology.hosts import Gpu, HostFacts
+from torchyard_core.topology.model import Topology
+
+HOSTS, GPUS_OF_EACH = 256, 8
+LIMIT_S = 0.5
+TRIES = 5
+SHAPES = {
+    "packed": "gpus: 1",
+    "spread": "gpus: 1, placement: spread",
+    "wishes": "gpus: 2, gpu_model: H100, gpu_memory_gb: 80, cpus: 8, memory_gb: 64, labels: {rack: r1}",
+    "too many": "gpus: 8",
+}
+"""What the workers' pool asks for; of `wishes` and `too many` not all fit."""
+
+
+def fleet() -> tuple[HostFacts, ...]:
+    """Half of the hosts in each rack; a quarter has H100s, a quarter no GPU at all."""
+    hosts = []
+    for number in range(HOSTS):
+        model, memory = (("NVIDIA H100", 81_559), ("NVIDIA A100", 40_960))[number % 4 > 0]
+        count = 0 if number % 4 == 3 else GPUS_OF_EACH
+        gpus = tuple(Gpu(index, f"GPU-{number}-{index}", model, memory) for index in range(count))
+        hosts.append(
+            HostFacts(
+                f"host-{number:03}",
+                labels={"rack": f"r{number // 128}"},
+                cpus=64,
+                memory_gb=512.0,
+                gpus=gpus,
+                checked=True,
+            )
+        )
+    return tuple(hosts)
+
+
+def design(wishes: str) -> Topology:
+    """1,000 replicas: a chief, 899 workers, 100 servers."""
+    topology = topology_from_text(
+        "version: 1\nname: large\nstrategy: {kind: downpour}\npools:\n"
+        "  - {name: chief, role: chief, replicas: 1, gpus: 1}\n"
+        f"  - {{name: workers, role: worker, replicas: 899, {wishes}}}\n"
+        "  - {name: servers, role: ps, replicas: 100, cpus: 4, memory_gb: 16}\n"
+        "program: {script: train.py}\n"
+    ).topology
+    assert topology is not None
+    return topology
+
+
+def main() -> list[Promise]:
+    hosts = fleet()
+    promises: list[Promise] = []
+    figures: dict[str, list[float]] = {}
+    for name, wishes in SHAPES.items():
+        topology = design(wishes)
+        figures[name] = [timed(partial(plan, topology, hosts)) for _ in range(TRIES)]
+        promises.append(Promise(f"1,000 replicas on 256 hosts, {name}", max(figures[name]), LIMIT_S, "s"))
+    show("1,000 replicas on 256 hosts of 8 GPUs", figures)
+    record("placement", figures, promises)
+    return promises
+
+
+if __name__ == "__main__":
+    main()
