@@ -26,9 +26,11 @@ STUBBORN = """
     print("up", flush=True)
     time.sleep(600)
 """
-COUNTING = """
+LINES = 500
+"""That COUNTING writes, for ten seconds: a command line has the time to be started meanwhile."""
+COUNTING = f"""
     import os, time
-    for number in range(200):
+    for number in range({LINES}):
         print(os.environ["TORCHYARD_REPLICA"], "line", number, flush=True)
         time.sleep(0.02)
 """
@@ -78,7 +80,7 @@ def test_a_command_line_killed_in_mid_run_is_not_missed(desktop: Desktop, lab3: 
     assert shown["state"] == "running"
     # ... its whole log, followed to its end, ...
     followed = desktop.torchyard("runs", "logs", run_id, "-f", "--replica", "worker-1")
-    assert followed.stdout.splitlines() == [f"worker-1 line {number}" for number in range(200)]
+    assert followed.stdout.splitlines() == [f"worker-1 line {number}" for number in range(LINES)]
     # ... and how it ended.
     wait_until(lambda: json.loads(desktop.torchyard("runs", "show", run_id, "--json").stdout)["state"] == "succeeded")
     wait_until(lambda: not programs_on(lab3), within_s=5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -38,6 +39,7 @@ def accuracy_of_one(tmp_path_factory: pytest.TempPathFactory) -> float:
         timeout=120,
         check=True,
         cwd=tmp_path_factory.mktemp("single"),
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     return accuracies(done.stdout)[-1]
 
