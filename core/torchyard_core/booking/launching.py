@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
 from torchyard_core.booking.catalogue import slots_of
 from torchyard_core.booking.conflict import Conflict, span
@@ -27,7 +28,6 @@ from torchyard_core.booking.model import Booking, Draft, whole_seconds
 from torchyard_core.booking.naming import name_slots
 from torchyard_core.booking.offline import Calendar, View, age
 from torchyard_core.booking.refusals import Refused, StoreAway
-from torchyard_core.booking.store import BookingStore
 from torchyard_core.booking.words import command_length, command_time, hours_of, until
 from torchyard_core.errors import RunFailed, TorchyardError
 from torchyard_core.launch.plan import Plan
@@ -35,6 +35,9 @@ from torchyard_core.launch.preflight import Check
 from torchyard_core.launch.question import Ask, Question
 from torchyard_core.launch.reserving import Reserved
 from torchyard_core.topology.hosts import HostFacts
+
+if TYPE_CHECKING:
+    from torchyard_core.booking.store import BookingStore
 
 AT_LEAST = timedelta(minutes=15)
 """Who books nothing is to have the GPUs for so long at the least."""
@@ -193,6 +196,10 @@ class LaunchBooking:
     def _look(self, known: Sequence[HostFacts]) -> None:
         """The calendar as it is now, or was when it was last seen, with the GPUs of these hosts in it."""
         self._known = known
+        if not self._calendar.has_begun and not self._wanted.booking_id:
+            self._person = self._calendar.person
+            self._view = View((), slots_of(known, is_private=True), datetime.now(UTC), True)
+            return
         try:
             store = self._calendar.store()
         except StoreAway:
@@ -279,6 +286,7 @@ class LaunchBooking:
         self, taken: Sequence[str], length: timedelta, run_id: str, name: str, start_at: datetime | None
     ) -> Reserved:
         store = self._calendar.store()
+        store.remember_slots(slots_of(self._known, is_private=store.is_private))
         start = self._start if start_at is not None else store.now()
         draft = Draft(name, to_book(taken), start, start + length, self._zone, run_id=run_id)
         self._made = booking = store.book(draft)

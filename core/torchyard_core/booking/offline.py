@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +64,13 @@ class Calendar:
         """Who asks, as the settings have it; the database's role is the store's to tell."""
         return self._person
 
+    @property
+    def has_begun(self) -> bool:
+        """False where the private file is not there yet: nobody has booked anything on this computer, and nothing
+        needs to be opened (and SQLAlchemy imported) to know that."""
+        scheme, _, path = self._url.partition(":///")
+        return scheme != "sqlite" or Path(path).exists()
+
     def store(self) -> BookingStore:
         """For booking. Raises StoreAway where the database is away: then nothing is booked."""
         try:
@@ -76,6 +83,8 @@ class Calendar:
     def view(self, since: datetime, until: datetime) -> View:
         """The bookings of that time; where the database is away those last seen, with their age. Never waits twice
         for a database that has just not answered."""
+        if self._store is None and not self.has_begun:
+            return View((), (), datetime.now(UTC), True)
         try:
             store = self._reached()
             now = store.now()

@@ -25,12 +25,15 @@ if TYPE_CHECKING:
 def exchange(chosen: Settings, fleet: Fleet, calendar: Calendar | None = None) -> None:
     """With the hosts that are connected. What keeps us from it is said beside the answer, and is no failure of the
     command: whoever comes next does it."""
+    calendar = calendar or chosen.calendar()
+    if not calendar.has_begun:
+        return
     from torchyard_core.booking.agents import exchange_with_agents
     from torchyard_core.booking.endings import end_bookings
     from torchyard_core.fleet.handing import open_links
 
     try:
-        store = (calendar or chosen.calendar()).store()
+        store = calendar.store()
         store.remember_slots(slots_of(fleet.known(), is_private=store.is_private))
         keep = chosen.own().keeps_after_failure
         let_go = end_bookings(store, history_of(chosen), open_links(fleet), keep)
