@@ -23,7 +23,7 @@ import errno
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Iterator, Mapping
 from typing import Any
 
 from torchyard_agent.keeper import checkpoint_folders
@@ -61,7 +61,7 @@ async def give(stream: Stream, folder: str) -> int:
         given: set[object] = set()
         while True:
             try:
-                asked = await _within(stream.receive())
+                asked = await _within(stream, stream.receive())
             except NETWORK_ERRORS:
                 if given == set(files):  # it has all, and is busy with its disk or has hung up
                     return sum(files.values())
@@ -92,7 +92,7 @@ async def _give_file(stream: Stream, handle: int, start: int, size: int) -> None
             raise AuthenticationError("a checkpoint's file was cut short while it was carried")
         digest.update(data)
         if done >= start:
-            await _within(stream.send_piece(data))
+            await _within(stream, stream.send_piece(data))
         else:
             await asyncio.sleep(0)
         done += len(data)
@@ -116,7 +116,7 @@ async def take(stream: Stream, folder: str, name: str) -> int:
 
 
 async def _take(stream: Stream, folder: str, name: str) -> int:
-    files = _offered(await _within(stream.receive()))
+    files = _offered(await _within(stream, stream.receive()))
     with _disk(folder):
         scratch = checkpoint_folders.scratch(folder, name)
         _reuse(os.path.join(folder, name), scratch, files)
@@ -164,14 +164,14 @@ async def _take_file(stream: Stream, path: str, name: str, size: int) -> None:
             await asyncio.sleep(0)
         stream.send({"file": name, "from": done})
         while done < size:
-            data = await _within(stream.receive_piece())
+            data = await _within(stream, stream.receive_piece())
             if not data or len(data) > size - done:
                 raise AuthenticationError("more of a file came than was announced")
             with _disk(path):
                 _write(handle, data, done)
             digest.update(data)
             done += len(data)
-        told = await _within(stream.receive())
+        told = await _within(stream, stream.receive())
     finally:
         os.close(handle)
     if told.get("sha256") != digest.hexdigest():
@@ -225,5 +225,14 @@ def _disk(path: str) -> Iterator[None]:
         raise CarryProblem(f"the disk of {path} is full" if full else f"{path}: {error.strerror}") from error
 
 
-async def _within(doing: Any) -> Any:
-    return await asyncio.wait_for(doing, STALLED_S)
+async def _within(stream: Stream, doing: Awaitable[Any]) -> Any:
+    """Waits for it; a connection on which nothing moves any more is ended, which ends the waiting.
+
+    Not by wait_for(): until Python 3.12 it loses a cancellation that comes together with the result, and an overtaken
+    transfer then went on.
+    """
+    stalled = asyncio.get_running_loop().call_later(STALLED_S, stream.abort)
+    try:
+        return await doing
+    finally:
+        stalled.cancel()
