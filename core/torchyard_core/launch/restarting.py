@@ -12,6 +12,7 @@ import base64
 import hashlib
 import shutil
 import tempfile
+import time
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -31,6 +32,9 @@ from torchyard_core.topology.file import TopologyFile, topology_from_text
 from torchyard_core.topology.model import Topology
 
 ASK_TIMEOUT_S = 30.0
+LEAVES_WITHIN_S = 10.0
+"""A keeper, once its run has ended."""
+AGAIN_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,29 @@ def ended_run(run: KnownRun, links: Mapping[str, AgentLink]) -> EndedRun:
 
     `links`: to its hosts that can be reached. Raises RunFailed where it goes on, or nobody remembers what it was.
     """
+    over_by = time.monotonic() + LEAVES_WITHIN_S
+    while True:
+        answers = _asked(run, links)
+        going = [
+            (host, str(shown_of(run, answer)["state"]))
+            for host, answer in answers.items()
+            if answer["alive"] or not is_over(shown_of(run, answer)["state"])
+        ]
+        if not going:
+            break
+        if not all(is_over(state) for _, state in going) or time.monotonic() > over_by:
+            host, state = next((one for one in going if not is_over(one[1])), going[0])
+            raise RunFailed(
+                f"run {run.run_id} still goes on: it is {state} on {host}.",
+                code="run_alive",
+                hint=f"Stop it first: `torchyard runs stop {run.run_id}`.",
+            )
+        time.sleep(AGAIN_S)  # it has ended, and its keepers are just leaving
+    return _remembered(run, answers, {host: links[host] for host in answers})
+
+
+def _asked(run: KnownRun, links: Mapping[str, AgentLink]) -> dict[str, dict[str, Any]]:
+    """What the run's hosts know of it, the primary's answer first."""
     order = [run.primary, *(host for host in run.hosts if host != run.primary)]
     asked: dict[str, Future[Any]] = {
         host: links[host].submit("run.show", {"run_id": run.run_id}) for host in order if host in links
@@ -65,15 +92,7 @@ def ended_run(run: KnownRun, links: Mapping[str, AgentLink]) -> EndedRun:
             answers[host] = future.result(ASK_TIMEOUT_S)
         except (AgentRefused, HostError, TimeoutError):
             continue  # its folder was removed there, or it is gone: others remember
-    for host, answer in answers.items():
-        shown = shown_of(run, answer)
-        if answer["alive"] or not is_over(shown["state"]):
-            raise RunFailed(
-                f"run {run.run_id} still goes on: it is {shown['state']} on {host}.",
-                code="run_alive",
-                hint=f"Stop it first: `torchyard runs stop {run.run_id}`.",
-            )
-    return _remembered(run, answers, {host: links[host] for host in answers})
+    return answers
 
 
 def _remembered(run: KnownRun, answers: Mapping[str, dict[str, Any]], links: Mapping[str, AgentLink]) -> EndedRun:

@@ -150,7 +150,7 @@ def test_the_example_is_drawn_saved_launched_watched_and_stopped(
     assert person.picture.state == "stopped", person.picture.reason
     assert {track.state for track in person.picture.tracks.values()} == {"stopped"}
     person.until(lambda: not programs_on(lab3))
-    assert not person.button(person.runs.bar, "Stop").isEnabled()
+    assert person.button(person.runs.bar, "Restart").isEnabled()  # where Stop was while it went on
     (listed,) = person.runs.model.runs
     assert listed.state == "stopped"
 
