@@ -27,7 +27,8 @@ class Box(NamedTuple):
         return self.x + self.width / 2, self.y + self.height / 2
 
     def has(self, x: float, y: float) -> bool:
-        return self.x <= x < self.right and self.y <= y < self.bottom
+        left, top, width, height = self  # asked at every move of the mouse
+        return 0 <= x - left < width and 0 <= y - top < height
 
     def meets(self, other: Box) -> bool:
         """Whether they share any area."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from PySide6.QtCore import QPoint, QPointF, QRectF, QSize, Qt
+from PySide6.QtCore import QPoint, QPointF, QRectF, Qt
 from PySide6.QtGui import QPainter, QPixmap
 from PySide6.QtWidgets import QGraphicsItem, QGraphicsPixmapItem, QGraphicsScene
 
@@ -43,8 +43,8 @@ class Ghost:
         self.is_refused = False
         self._scene = scene
         self._ratio = ratio
-        self._stack = QGraphicsPixmapItem()
-        self._words = QGraphicsPixmapItem(self._stack)
+        self.item = QGraphicsPixmapItem()
+        self._words = QGraphicsPixmapItem(self.item)
         self._above = 0.0
         self._place = AWAY
         self._shift = AWAY
@@ -52,26 +52,27 @@ class Ghost:
         if chips:
             depth = min(len(chips), MOST_CHIPS)
             picture = self._paint_stack(chips[:depth], len(chips))
-            self._stack.setPixmap(picture)
-            self._stack.setOffset(-grip.x() - ROUND, -grip.y() - ROUND)
+            self.item.setPixmap(picture)
+            self.item.setOffset(-grip.x() - ROUND, -grip.y() - ROUND)
             height = M.slot_height + (depth - 1) * STACK
             self._place = self._shift = (float(-grip.x()), float(height - grip.y() + OFFSET))
             self._above = float(-grip.y() - OFFSET)
         self._words.setPos(*self._shift)
-        self._stack.setFlag(QGraphicsItem.GraphicsItemFlag.ItemIgnoresTransformations)
-        self._stack.setZValue(TOP)
-        scene.addItem(self._stack)
+        self.item.setFlag(QGraphicsItem.GraphicsItemFlag.ItemIgnoresTransformations)
+        self.item.setZValue(TOP)
+        scene.addItem(self.item)
 
     def remove(self) -> None:
-        self._scene.removeItem(self._stack)
+        self._scene.removeItem(self.item)
 
-    def move(self, point: QPointF, position: QPoint, room: QSize) -> None:
+    def move(self, point: QPointF, position: QPoint, room: tuple[int, int]) -> None:
         """To a point of the scene, which is `position` in a view of size `room`: its borders do not cut the words."""
-        self._stack.setPos(point)
+        self.item.setPos(point)
         left, top = self._place
         width, height = self._size
-        left = min(left, room.width() - position.x() - width - OFFSET)
-        if position.y() + top + height > room.height():
+        across, down = position.toTuple()
+        left = min(left, room[0] - across - width - OFFSET)
+        if down + top + height > room[1]:
             top = self._above - height
         if (left, top) != self._shift:
             self._shift = left, top

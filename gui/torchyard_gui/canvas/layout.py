@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import groupby
 
 from torchyard_gui.canvas.boxes import Box
@@ -18,6 +19,10 @@ PAD = M.pad
 SLOTS_ACROSS = 4
 CPU_ACROSS = 2
 INNER = M.rack - 2 * PAD
+SLOT_ACROSS, SLOT_DOWN = M.slot_width + M.slot_gap, M.slot_height + M.slot_gap
+"""From one slot to the next."""
+RACK_ACROSS = M.rack + M.gap_across
+"""From one rack to the next."""
 LINE = M.line
 MARGIN = 24
 """Round all racks."""
@@ -48,6 +53,19 @@ class RackLayout:
         """Where the first slot or chip begins, below the header and the tray's words."""
         tops = [box.y for box in self.slots.values()] + [box.y for boxes in self.chips.values() for box in boxes]
         return min(tops, default=self.rule)
+
+    def slot_at(self, x: float, y: float) -> int | None:
+        """The GPU whose slot is there. Asked at every move of the mouse, hence no search through all of them."""
+        column, across = divmod(x - PAD, SLOT_ACROSS)
+        row, down = divmod(y - M.rack_header, SLOT_DOWN)
+        if across >= M.slot_width or down >= M.slot_height or not 0 <= column < SLOTS_ACROSS or row < 0:
+            return None
+        position = int(row) * SLOTS_ACROSS + int(column)
+        return self._order[position] if position < len(self._order) else None
+
+    @cached_property
+    def _order(self) -> tuple[int, ...]:
+        return tuple(self.slots)
 
     @property
     def footer(self) -> Box:
@@ -150,7 +168,7 @@ class Grid:
 
     def cell_at(self, x: float, y: float) -> Cell | None:
         """The rack there. Asked at every move of the mouse, hence no search through all of them."""
-        row, column = bisect_right(self.tops, y) - 1, int(x // (M.rack + M.gap_across))
+        row, column = bisect_right(self.tops, y) - 1, int(x // RACK_ACROSS)
         at = row * self.columns + column
         if row < 0 or not 0 <= column < self.columns or at >= len(self.cells):
             return None

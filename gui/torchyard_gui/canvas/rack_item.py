@@ -48,6 +48,7 @@ class RackItem(QGraphicsRectItem):
         self._groups = groups_in(content.chips)
         self._marks: dict[str, ChipState] = {}
         self._zoom = 1.0
+        self._is_tile = False
         self.setPen(Qt.PenStyle.NoPen)
         self.setRect(self._bounds())
         self.setFlag(QGraphicsItem.GraphicsItemFlag.ItemUsesExtendedStyleOption)
@@ -94,7 +95,7 @@ class RackItem(QGraphicsRectItem):
         tiles = Level.TILE in (level_of(zoom), level_of(self._zoom))
         if tiles or level_of(zoom) is not level_of(self._zoom):
             self.update()
-        self._zoom = zoom
+        self._zoom, self._is_tile = zoom, level_of(zoom) is Level.TILE
 
     # Geometry, in its own coordinates
 
@@ -117,12 +118,7 @@ class RackItem(QGraphicsRectItem):
 
     def slot_at(self, x: float, y: float) -> int | None:
         """The GPU whose slot is there."""
-        if level_of(self._zoom) is Level.TILE:
-            return None
-        for gpu, (left, top, width, height) in self.content.layout.slots.items():
-            if left <= x < left + width and top <= y < top + height:
-                return gpu
-        return None
+        return None if self._is_tile else self.content.layout.slot_at(x, y)
 
     def told_at(self, x: float, y: float) -> str:
         """What a tool tip says of a slot or of the header there; "" for chips, which the scene describes."""

@@ -48,6 +48,8 @@ class TopologyScene(QGraphicsScene):
     """Racks came, went or moved."""
     looks_changed = Signal()
     """The selection or the states changed: what describes them in words is out of date."""
+    touched = Signal()
+    """Something that is seen changed, or is seen elsewhere."""
 
     def __init__(self, parent: QObject | None = None):
         super().__init__(parent)
@@ -55,10 +57,9 @@ class TopologyScene(QGraphicsScene):
         self._racks: dict[str, RackItem] = {}
         self._chips: dict[str, ChipContent] = {}
         self._edges: list[EdgeItem] = []
-        self._edge_layer = QGraphicsRectItem()
-        self._edge_layer.setFlag(QGraphicsItem.GraphicsItemFlag.ItemHasNoContents)
-        self._edge_layer.setZValue(EDGES)
-        self.addItem(self._edge_layer)
+        self.ground = self._layer(None, 0.0)
+        """All racks and edges."""
+        self._edge_layer = self._layer(self.ground, EDGES)
         self.mark = TargetMark(self, TARGET)
         self._grid = Grid(1)
         self._room = QSizeF()
@@ -88,6 +89,7 @@ class TopologyScene(QGraphicsScene):
 
         What is equal to what stands there is left alone.
         """
+        self.touched.emit()
         traffic = traffic_of(plan.topology) if plan is not None else Traffic()
         contents = list(racks_of(plan, hosts, also, traffic.groups)) if plan is not None else []
         chips, reasons = unplaced(plan) if plan is not None else ((), ())
@@ -107,6 +109,7 @@ class TopologyScene(QGraphicsScene):
 
     def show_states(self, states: Mapping[str, ReplicaLook] | None) -> None:
         """Live: how each replica stands. None goes back to design."""
+        self.touched.emit()
         self._states = dict(states) if states is not None else None
         for item in self._racks.values():
             item.set_states(self._states)
@@ -115,6 +118,7 @@ class TopologyScene(QGraphicsScene):
 
     def show_hosts(self, hosts: Mapping[str, HostLook]) -> None:
         """How hosts stand, by name, where somebody looks after them."""
+        self.touched.emit()
         self._hosts = dict(hosts)
         for name, item in self._racks.items():
             item.set_host(self._hosts.get(name))
@@ -277,11 +281,12 @@ class TopologyScene(QGraphicsScene):
 
     def target_at(self, point: QPointF) -> str:
         """What a drop there pins to: "gpu-b:2" on a slot, "gpu-b" on a rack, "" elsewhere: the planner's choice."""
-        x, y = point.x(), point.y()
+        x, y = point.toTuple()
         cell = self._grid.cell_at(x, y)
         if cell is None or cell.key == TRAY:
             return ""
-        slot = self._racks[cell.key].slot_at(x - cell.box.x, y - cell.box.y)
+        left, top, _, _ = cell.box
+        slot = self._racks[cell.key].slot_at(x - left, y - top)
         return cell.key if slot is None else f"{cell.key}:{slot}"
 
     def content_rect(self) -> QRectF:
@@ -296,10 +301,12 @@ class TopologyScene(QGraphicsScene):
 
     def set_room(self, room: QSizeF) -> None:
         """The view's size at zoom 1: as many columns as show racks largest there."""
+        self.touched.emit()
         self._room = room
         self._arrange()
 
     def set_zoom(self, zoom: float) -> None:
+        self.touched.emit()
         self._zoom = zoom
         self._edge_layer.setVisible(level_of(zoom) is not Level.TILE)
         for item in self._racks.values():
@@ -317,6 +324,14 @@ class TopologyScene(QGraphicsScene):
 
     # Inside
 
+    def _layer(self, parent: QGraphicsItem | None, height: float) -> QGraphicsRectItem:
+        layer = QGraphicsRectItem(parent)
+        layer.setFlag(QGraphicsItem.GraphicsItemFlag.ItemHasNoContents)
+        layer.setZValue(height)
+        if parent is None:
+            self.addItem(layer)
+        return layer
+
     def _rack_at(self, point: QPointF) -> RackItem | None:
         cell = self._grid.cell_at(point.x(), point.y())
         return self._racks[cell.key] if cell is not None else None
@@ -333,7 +348,7 @@ class TopologyScene(QGraphicsScene):
                 item.set_states(self._states)
                 item.set_host(self._hosts.get(content.key))
                 item.set_zoom(self._zoom)
-                self.addItem(item)
+                item.setParentItem(self.ground)
             else:
                 item.set_content(content)
             racks[content.key] = item
@@ -391,6 +406,7 @@ class TopologyScene(QGraphicsScene):
             self._trunk.set_trunk(lines.trunk, label, **how)
 
     def _show_edge_looks(self) -> None:
+        self.touched.emit()
         if not self.has_edges:
             return
         chosen = {self._chips[name].host for name in self._selection}
@@ -410,6 +426,7 @@ class TopologyScene(QGraphicsScene):
         return bool(looks) and all(look is None or look.is_unknown for look in looks)
 
     def _mark(self, names: Iterable[str]) -> None:
+        self.touched.emit()
         selected = set(self._selection)
         for name in names:
             chip = self._chips.get(name)
@@ -425,6 +442,7 @@ class TopologyScene(QGraphicsScene):
             self._racks[chip.host].set_mark(name, state)
 
     def _take_theme(self) -> None:
+        self.touched.emit()
         for item in (*self._racks.values(), *self._edges):
             item.update()
         if self._trunk is not None:

@@ -18,11 +18,11 @@ class TargetMark(QObject):
         super().__init__(scene)
         self.pointed_out = ""
         """The host that it points out, else ""."""
-        self._item = QGraphicsRectItem()
-        self._item.setZValue(height)
-        self._item.setCacheMode(QGraphicsItem.CacheMode.DeviceCoordinateCache)
-        self._item.hide()
-        scene.addItem(self._item)
+        self.item = QGraphicsRectItem()
+        self.item.setZValue(height)
+        self.item.setCacheMode(QGraphicsItem.CacheMode.DeviceCoordinateCache)
+        self.item.hide()
+        scene.addItem(self.item)
         self._pointing = QTimer(self)
         self._pointing.setSingleShot(True)
         self._pointing.setInterval(POINT_OUT_MS)
@@ -34,10 +34,10 @@ class TargetMark(QObject):
         if rect.isNull():
             return
         token = "accent" if fits else "fail"
-        self._item.setPen(ink.outline(token, 2))
-        self._item.setBrush(theme().color(token, 0.12) if slot else Qt.BrushStyle.NoBrush)
-        self._item.setRect(rect)
-        self._item.show()
+        self.item.setPen(ink.outline(token, 2))
+        self.item.setBrush(theme().color(token, 0.12) if slot else Qt.BrushStyle.NoBrush)
+        self.item.setRect(rect)
+        self.item.show()
 
     def point_out(self, host: str, rect: QRectF) -> None:
         """Outlines a host's rack for a moment."""
@@ -48,4 +48,4 @@ class TargetMark(QObject):
     def hide(self) -> None:
         self._pointing.stop()
         self.pointed_out = ""
-        self._item.hide()
+        self.item.hide()

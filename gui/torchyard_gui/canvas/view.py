@@ -180,7 +180,8 @@ class CanvasView(ZoomView):
             return
         self._scroll_along(position)
         self._gesture.move(position)
-        self._show_cursor()
+        if self._cursor is None:  # till it carries something
+            self._show_cursor()
 
     def mouseReleaseEvent(self, event: QMouseEvent) -> None:
         gesture = self._gesture

@@ -134,6 +134,10 @@ class ZoomView(QGraphicsView):
             self._canvas.setSceneRect(rect)
             self.setSceneRect(rect)
 
+    def scrollContentsBy(self, dx: int, dy: int) -> None:
+        self._canvas.touched.emit()
+        super().scrollContentsBy(dx, dy)
+
     def _take_arrangement(self) -> None:
         if self._follows:
             self.fit()

@@ -18,6 +18,7 @@ from PySide6.QtWidgets import QApplication, QGraphicsPixmapItem
 from tests.gui.canvas import samples
 from torchyard_gui.canvas.gestures.drag_chips import DragChips
 from torchyard_gui.canvas.gestures.drop_role import HOST_MIME, ROLE_MIME
+from torchyard_gui.canvas.ghost import TOP
 from torchyard_gui.canvas.scene import TopologyScene
 from torchyard_gui.canvas.view import CanvasView
 
@@ -30,7 +31,8 @@ def press(view: CanvasView, key: Qt.Key, held=Modifier.NoModifier) -> None:
 
 def ghosts(scene: TopologyScene) -> list[QGraphicsPixmapItem]:
     """What hangs at the cursor: the chips and their words."""
-    return [item for item in scene.items() if isinstance(item, QGraphicsPixmapItem)]
+    pictures = [item for item in scene.items() if isinstance(item, QGraphicsPixmapItem)]
+    return [item for item in pictures if (item.parentItem() or item).zValue() == TOP]
 
 
 # Selecting

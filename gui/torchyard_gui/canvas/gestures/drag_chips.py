@@ -11,6 +11,7 @@ from torchyard_gui.canvas import words
 from torchyard_gui.canvas.gestures.gesture import Gesture
 from torchyard_gui.canvas.ghost import Ghost
 from torchyard_gui.canvas.scene import TopologyScene
+from torchyard_gui.canvas.still import Still
 from torchyard_gui.theme.tokens import METRICS as M
 
 Fits = Callable[[list[str], str], str]
@@ -41,10 +42,11 @@ class DragChips(Gesture):
         self._pressed = pressed
         self._names = scene.selection if pressed in scene.selection else [pressed]
         self._start = position
-        self._room = view.viewport().size()
+        self._room = view.viewport().size().toTuple()
         self._fits = fits
         self._drop = drop
         self._ghost: Ghost | None = None
+        self._still: Still | None = None
         self._target = ""
         self._reason = ""
 
@@ -58,14 +60,16 @@ class DragChips(Gesture):
         return self._ghost.caption if self._ghost is not None else ""
 
     def move(self, position: QPoint) -> None:
-        if self._ghost is None:
+        if self._ghost is None or self._still is None:
             far = (position - self._start).manhattanLength() >= QApplication.startDragDistance()
             if self._fits is None or not far:
                 return
             self._ghost = self._lift()
+            self._still = Still(self._view, self._scene, self._ghost.item)
         point = self._view.mapToScene(position)
         self._aim(self._scene.target_at(point))
         self._ghost.move(point, position, self._room)
+        self._still.moved()
 
     def finish(self, position: QPoint) -> None:
         self.move(position)
@@ -112,6 +116,9 @@ class DragChips(Gesture):
         return True
 
     def _put_down(self) -> None:
+        if self._still is not None:
+            self._still.end()
+            self._still = None
         if self._ghost is not None:
             self._ghost.remove()
             self._ghost = None

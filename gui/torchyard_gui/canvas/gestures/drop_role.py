@@ -53,7 +53,7 @@ class DropRole(Gesture):
     def move(self, position: QPoint) -> None:
         point = self._view.mapToScene(position)
         self._aim(self._scene.target_at(point).partition(":")[0])
-        self._ghost.move(point, position, self._view.viewport().size())
+        self._ghost.move(point, position, self._view.viewport().size().toTuple())
 
     def _aim(self, host: str) -> None:
         if host == self._host:
