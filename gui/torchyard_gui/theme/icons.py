@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from PySide6.QtCore import QByteArray, QRectF, Qt
-from PySide6.QtGui import QAction, QColor, QGuiApplication, QIcon, QPainter, QPixmap
+from PySide6.QtCore import QByteArray, QRect, QRectF, QSize, Qt
+from PySide6.QtGui import QAction, QColor, QGuiApplication, QIcon, QIconEngine, QPainter, QPixmap
 from PySide6.QtSvg import QSvgRenderer
 from PySide6.QtWidgets import QAbstractButton, QApplication, QWidget
 
@@ -36,22 +36,48 @@ def icon(name: str, color: str = "text2") -> QIcon:
     key = (name, color, theme().is_dark)
     made = _icons.get(key)
     if made is None:
-        made = QIcon()
-        plain = drawing(name, theme().color(color).name())
-        # What lies on the accent has no accent below it where it is disabled.
-        pale = drawing(name, theme().color("text3").name()) if color == "on_accent" else plain
-        looks = [(plain, 1.0, QIcon.Mode.Normal, QIcon.State.Off), (pale, 0.4, QIcon.Mode.Disabled, QIcon.State.Off)]
-        if color == "text2":
-            checked = drawing(name, theme().color("accent").name())
-            looks.append((checked, 1.0, QIcon.Mode.Normal, QIcon.State.On))
-        ratio = QGuiApplication.instance().devicePixelRatio()  # type: ignore[union-attr]
-        for text, opacity, mode, state in looks:
-            renderer = QSvgRenderer(QByteArray(text.encode()))
-            for size in SIZES:
-                made.addPixmap(_rendered(renderer, size, ratio, opacity), mode, state)
-        _icons[key] = made
+        made = _icons[key] = QIcon(_Engine(name, color))
         _known[made.cacheKey()] = (name, color)
     return made
+
+
+class _Engine(QIconEngine):
+    """Draws an icon when and as large as it is wanted: most lie in menus that nobody opens in a session."""
+
+    def __init__(self, name: str, color: str):
+        super().__init__()
+        self._name = name
+        plain = theme().color(color).name()
+        # What lies on the accent has no accent below it where it is disabled.
+        pale = theme().color("text3").name() if color == "on_accent" else plain
+        checked = theme().color("accent").name() if color == "text2" else plain
+        self._looks = {"plain": (plain, 1.0), "pale": (pale, 0.4), "checked": (checked, 1.0)}
+        self._drawn: dict[tuple[str, int], QPixmap] = {}
+
+    def clone(self) -> QIconEngine:
+        made = _Engine(self._name, "text2")
+        made._looks, made._drawn = self._looks, self._drawn
+        return made
+
+    def pixmap(self, size: QSize, mode: QIcon.Mode, state: QIcon.State) -> QPixmap:
+        """`size` in pixels of the screen."""
+        is_pale, is_checked = mode == QIcon.Mode.Disabled, state == QIcon.State.On
+        look = "pale" if is_pale else "checked" if is_checked else "plain"
+        side = min(size.width(), size.height())
+        drawn = self._drawn.get((look, side))
+        if drawn is None:
+            color, opacity = self._looks[look]
+            renderer = QSvgRenderer(QByteArray(drawing(self._name, color).encode()))
+            drawn = self._drawn[look, side] = _rendered(renderer, side, 1.0, opacity)
+        return drawn
+
+    def paint(self, painter: QPainter, rect: QRect, mode: QIcon.Mode, state: QIcon.State) -> None:
+        ratio = painter.device().devicePixelRatioF()
+        side = min(rect.width(), rect.height())
+        drawn = self.pixmap(QSize(round(side * ratio), round(side * ratio)), mode, state)
+        place = QRect(0, 0, side, side)
+        place.moveCenter(rect.center())
+        painter.drawPixmap(place, drawn)
 
 
 def _rendered(renderer: QSvgRenderer, size: int, ratio: float, opacity: float) -> QPixmap:
