@@ -5,10 +5,13 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 from pathlib import Path
 from typing import Any
 
+from torchyard_core.topology import model
 from torchyard_core.topology.atomic_file import write_atomically
 from torchyard_core.topology.model import Topology
 
@@ -18,12 +21,29 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 def topology_schema() -> dict[str, Any]:
     """The schema, with each key's description."""
-    schema: dict[str, Any] = _tidied(Topology.model_json_schema())
+    schema: dict[str, Any] = Topology.model_json_schema()
+    _describe(schema)
+    schema = _tidied(schema)
     return {"$schema": DIALECT, "title": "Torchyard topology", **schema}
 
 
 def schema_text() -> str:
     return json.dumps(topology_schema(), indent=2, ensure_ascii=False) + "\n"
+
+
+def _describe(schema: dict[str, Any]) -> None:
+    """Gives each key the docstring below it. Pydantic can read those too, but at every start of the program."""
+    blocks = {"Topology": schema, **schema["$defs"]}
+    for node in ast.parse(inspect.getsource(model)).body:
+        if not isinstance(node, ast.ClassDef):
+            continue
+        keys = blocks.get(node.name, {}).get("properties", {})
+        for key, below in zip(node.body, node.body[1:], strict=False):
+            if not isinstance(key, ast.AnnAssign) or not isinstance(key.target, ast.Name) or key.target.id not in keys:
+                continue
+            if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+                told = keys[key.target.id] | {"description": inspect.cleandoc(str(below.value.value))}
+                keys[key.target.id] = dict(sorted(told.items()))
 
 
 def _tidied(part: Any) -> Any:
