@@ -15,7 +15,7 @@ import torch
 
 from torchyard_roles.errors import PeerLost, ProtocolError, RolesError
 from torchyard_roles.exchange import reducer as reducer_module
-from torchyard_roles.exchange.reduce_client import ReduceClient, split
+from torchyard_roles.exchange.reduce_client import ReduceClient, fitting_chunk, split
 from torchyard_roles.exchange.reducer import Reducer
 from torchyard_roles.exchange.wire import Connection, Peer, listen
 
@@ -223,6 +223,38 @@ def test_mixed_and_pure_give_the_same_bits_and_a_ranks_own_share_stays_in_its_pr
     for flat, sent in on_ranks(world, work):
         assert torch.equal(flat, in_rank_order(parts) / world)
         assert sent == pytest.approx(3 * 0.8 * flat.numel() * 4, rel=0.03)
+
+
+def test_chunks_of_another_size_between_two_steps_give_the_same_bits_also_to_a_reducer_that_comes_back(
+    reducers: Callable[[int], Reducers],
+) -> None:
+    world, mine, parts = 2, reducers(2), parts_of(2)
+    sizes, steps_done = [16384, 4096, 65536, 8192], threading.Barrier(world)
+
+    def work(rank: int) -> list[torch.Tensor]:
+        client = mine.client(rank, world)
+        sums = []
+        for step, size in enumerate(sizes):
+            client.resize(size)
+            flat = parts[rank].clone()
+            done = client.reduce(flat, step, 0)
+            if step == 2 and rank == 1:
+                mine.replace(0)
+            done.result(DEADLINE_S)
+            sums.append(flat)
+            steps_done.wait(DEADLINE_S)
+        assert client.bytes_a_second > 0
+        with pytest.raises(ValueError, match="at most"):
+            client.resize(client.terms.chunk_bytes + 1)
+        client.close()
+        return sums
+
+    assert all(torch.equal(each, in_rank_order(parts)) for sums in on_ranks(world, work) for each in sums)
+
+
+def test_a_slow_network_gets_small_chunks_and_a_fast_one_large_ones() -> None:
+    rates = [0, 11e6, 25e6, 100e6, 1e9]
+    assert [fitting_chunk(rate) for rate in rates] == [48 * 1024, 48 * 1024, 60 * 1024, 244 * 1024, 1024 * 1024]
 
 
 def test_the_wait_for_the_last_rank_is_told_apart_from_the_exchange(reducers: Callable[[int], Reducers]) -> None:

@@ -14,19 +14,17 @@ import torch
 import torch.distributed as dist
 
 from torchyard_roles.environment import Environment
-from torchyard_roles.errors import EnvironmentProblem
-from torchyard_roles.exchange.reduce_client import ReduceClient
+from torchyard_roles.errors import EnvironmentProblem, PeerLost
+from torchyard_roles.exchange.reduce_client import ReduceClient, fitting_chunk
 from torchyard_roles.exchange.reducer import Reducer
 from torchyard_roles.exchange.wire import Peer, listen_at
 from torchyard_roles.strategies import reduction_plan
 from torchyard_roles.strategies.all_reduce import AllReduce
+from torchyard_roles.strategies.exposed import Exposed
 from torchyard_roles.strategies.host_exchange import HostExchange, LocalGroups
 
 FINISH_S = 10.0
 """How long a worker that sums for others waits at its end for those that still want its sums."""
-MIXED = {"chunk_bytes": 64 * 1024, "window": 6}
-"""Every cable is full in both directions there: 4 × 128 KB, best for reducers alone, took 7% more with 4 workers and
-2 reducers at 200 Mbit/s."""
 
 
 class ReductionServer(AllReduce):
@@ -39,6 +37,7 @@ class ReductionServer(AllReduce):
         self._client: ReduceClient | None = None
         self._exchange: HostExchange | None = None
         self._step = -1
+        self._device = torch.device("cpu")
 
     def distribute(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, device: torch.device
@@ -52,6 +51,7 @@ class ReductionServer(AllReduce):
         groups = LocalGroups([trainer.ranks for trainer in trainers], self._rank)
         if groups.first == self._rank:
             self._meet(plan)
+        self._device = device
         self._exchange = HostExchange(self._client, groups, device)
         # Gradients that are views of the buckets are not copied to and from them, nor is there memory for both.
         shared = self._shared(
@@ -61,13 +61,17 @@ class ReductionServer(AllReduce):
         shared.register_comm_hook(None, lambda _, bucket: self._average(bucket))
         optimizer.register_step_pre_hook(self._before_step)
         self._watch(model, optimizer)
+        self._exposed = Exposed(shared, device, meets=False)
         return shared, optimizer
 
     def statistics(self) -> dict[str, float]:
+        """Reducers say how long the last rank was waited for; what of that was seen is at most what the exchange has
+        added to the step."""
         found = super().statistics()
-        if self._client is not None:
-            times = self._client.times()
-            found.update(exchange_s=times.exchange_s, wait_s=times.wait_s)
+        if self._client is not None and self._exposed is not None:
+            exposed_s, _ = self._exposed.times()
+            wait_s = min(exposed_s, self._client.times().wait_s)
+            found.update(exchange_s=exposed_s - wait_s, wait_s=wait_s)
         return found
 
     def abandon(self) -> None:
@@ -115,7 +119,6 @@ class ReductionServer(AllReduce):
             generation=environment.generation,
             divisor=self._world_size,
             local=local,
-            **(MIXED if plan.kind == "mixed" else {}),
         )
 
     def _average(self, bucket: dist.GradBucket) -> Any:
@@ -129,3 +132,19 @@ class ReductionServer(AllReduce):
         """The gradients are not averages where the exchange has failed: say so before they are used."""
         if self._exchange is not None and self._exchange.failure is not None:
             raise self._exchange.failure
+        steps = self._step + 1
+        if self._exchange is not None and steps & (steps - 1) == 0:  # after 1, 2, 4, 8 … steps
+            self._agree_on_chunks()
+
+    def _agree_on_chunks(self) -> None:
+        """Chunks that fit the network, as the first rank has seen it. Often at first, where it is hardly known yet."""
+        seen = torch.zeros(1, device=self._device)
+        if self._rank == 0 and self._client is not None:
+            seen[0] = self._client.bytes_a_second
+        try:
+            dist.broadcast(seen, 0)
+        except RuntimeError as error:  # torch.distributed's word for a lost rank
+            raise PeerLost("another rank", "another host", str(error)) from None
+        rate = float(seen)
+        if self._client is not None and rate:
+            self._client.resize(fitting_chunk(rate))
