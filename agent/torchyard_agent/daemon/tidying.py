@@ -68,7 +68,7 @@ class Tidying:
         archive = places.archive_dir(self._agent_dir, self._sha256)
         try:
             starter = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _CODE, _TITLE, archive, self._agent_dir, self._node, self._sha256],
+                [sys.executable, "-I", "-S", "-c", _CODE, TITLE, archive, self._agent_dir, self._node, self._sha256],
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
                 cwd="/",
@@ -79,7 +79,7 @@ class Tidying:
         asyncio.get_running_loop().run_in_executor(None, starter.wait)
 
 
-_TITLE = "torchyard-agent housekeeping"
+TITLE = "torchyard-agent housekeeping"
 _CODE = """
 import os, sys
 if os.fork():

@@ -5,16 +5,18 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import time
+from collections.abc import Iterator
 from typing import Any
 
-from torchyard_agent.daemon import unit
+from torchyard_agent.daemon import tidying, unit
 from torchyard_agent.protocol import places
 from torchyard_agent.protocol.jsonrpc import RpcError
 
 OURS = frozenset({"store", "hosts"})
 GONE_WITHIN_S = 10.0
-"""Bytecode that is being compiled just now appears in folders that are being removed."""
+"""Somebody else may still write into what is being removed."""
 
 
 def remove_everything(agent_dir: str, node: str) -> dict[str, Any]:
@@ -31,6 +33,7 @@ def remove_everything(agent_dir: str, node: str) -> dict[str, Any]:
             "Move that elsewhere, then undeploy again.",
         )
     unit.remove(agent_dir)
+    _end_helpers(agent_dir)
     _let_go_of_the_log()
     _remove(places.host_dir(agent_dir, node))
     hosts = os.path.dirname(places.host_dir(agent_dir, node))
@@ -42,6 +45,31 @@ def remove_everything(agent_dir: str, node: str) -> dict[str, Any]:
                 with contextlib.suppress(FileNotFoundError):  # a host with the same home was faster
                     os.rmdir(folder)
     return {"removed": agent_dir, "shared_with": shared_with}
+
+
+def _end_helpers(agent_dir: str) -> None:
+    """Who compiles or tidies for a daemon does so slowly on a busy host, and would make folders anew."""
+    deadline = time.monotonic() + GONE_WITHIN_S
+    while time.monotonic() < deadline:
+        helpers = list(_helpers(agent_dir))
+        if not helpers:
+            return
+        for pid in helpers:
+            with contextlib.suppress(OSError):  # it has ended by itself
+                os.kill(pid, signal.SIGTERM)
+        time.sleep(0.05)
+
+
+def _helpers(agent_dir: str) -> Iterator[int]:
+    """Process IDs here of daemons' helpers that run out of this store."""
+    store = os.fsencode(places.store_dir(agent_dir)) + b"/"
+    for entry in os.listdir("/proc"):
+        if not entry.isdecimal():
+            continue
+        with contextlib.suppress(OSError), open(f"/proc/{entry}/cmdline", "rb") as file:
+            line = file.read()
+            if store in line and (b"/daemon/compiling.py" in line or tidying.TITLE.encode() in line):
+                yield int(entry)
 
 
 def _names(folder: str) -> set[str]:

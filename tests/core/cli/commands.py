@@ -7,6 +7,7 @@ import io
 import json
 import os
 import sys
+import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,9 +56,20 @@ def answer(desktop: Desktop, *arguments: str | Path, code: int = 0) -> Any:
 
 
 def daemons_on(host: LabHost) -> list[int]:
-    """Process IDs of Torchyard's daemons on a host: its first process's children, for all others hang on a login."""
-    found = host.exec(["pgrep", "-P", "1", "-f", "version_info"])
-    return [int(pid) for pid in found.stdout.split()]
+    """Process IDs of Torchyard's daemons on a host: its first process's children, for all others hang on a login.
+
+    A login's process that has just made a daemon may be a child of the first for a moment, once its login is over.
+    """
+    found: list[int] = []
+    for _ in range(100):
+        before, found = (
+            found,
+            [int(pid) for pid in host.exec(["pgrep", "-P", "1", "-f", "version_info"]).stdout.split()],
+        )
+        if len(found) < 2 and found == before:
+            break
+        time.sleep(0.05)
+    return found
 
 
 def ours_on(host: LabHost) -> Path:

@@ -40,7 +40,7 @@ def test_find_a_slot_shows_five_numbered_fits_in_list_and_calendar_and_enter_boo
     first = desk.page.surface.fits[0]
     assert first.gpus == ("GPU-b0", "GPU-b1", "GPU-b2", "GPU-b3")
     assert find.cards[0].accessibleName().startswith("1: Today 09:00 – 15:00, gpu-b:0-3 · H100 80 GB")
-    assert find.said.text() == "Now: at most 4 free on one host (gpu-b)."
+    desk.wait(lambda: find.said.text() == "Now: at most 4 free on one host (gpu-b).")
     QTest.keyClicks(find.title_, "found")
     QTest.keyClick(find.length, Key.Key_Return)
     desk.wait(lambda: "found" in desk.live())

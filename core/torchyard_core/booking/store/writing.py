@@ -415,7 +415,7 @@ class Writing(Reading):
             if refused := changeable(booking, now):
                 raise refused
             moment = max(min(whole_seconds(at or now), now), booking.start)
-            begun = booking.start < now
+            begun = booking.start <= now
             final = state if state is State.NO_SHOW else State.RELEASED if begun else State.CANCELLED
             return self._set(connection, booking, state=final, let_go_at=moment, changed=now)
 
