@@ -16,6 +16,7 @@ from benchmarks import (
     placement,
     resend,
     restart,
+    roles,
     runs_page,
 )
 
@@ -29,6 +30,7 @@ BENCHMARKS = {
     "first_paint": first_paint.main,
     "canvas": canvas.main,
     "runs_page": runs_page.main,
+    "roles": roles.main,
     "placement": placement.main,
     "bookings": bookings.main,
     "bookings_page": bookings_page.main,

@@ -18,7 +18,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import torchyard_roles as ty
 
-BATCH = 32
+BATCH = {"compute": 128, "communication": 32}
+"""So that a step computes for a quarter of a second, or for next to nothing."""
 
 
 def compute_bound() -> nn.Module:
@@ -39,8 +40,8 @@ def communication_bound() -> nn.Module:
     return nn.Sequential(nn.AdaptiveAvgPool2d(8), nn.Flatten(), nn.Linear(192, 1800), nn.ReLU(), nn.Linear(1800, 920))
 
 
-def trainer(model: nn.Module, optimizer: torch.optim.Optimizer) -> Callable[[], None]:
-    images, labels = torch.randn(BATCH, 3, 32, 32), torch.randint(0, 10, (BATCH,))
+def trainer(model: nn.Module, optimizer: torch.optim.Optimizer, batch: int) -> Callable[[], None]:
+    images, labels = torch.randn(batch, 3, 32, 32), torch.randint(0, 10, (batch,))
 
     def step() -> None:
         optimizer.zero_grad()
@@ -61,15 +62,16 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     make = compute_bound if args.model == "compute" else communication_bound
+    batch = BATCH[args.model]
 
     def pair() -> tuple[nn.Module, torch.optim.Optimizer]:
         model = make()
         return model, torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 
-    alone = trainer(*pair())
+    alone = trainer(*pair(), batch)
     by_hand, optimizer = pair()
-    plain = trainer(DistributedDataParallel(by_hand), optimizer)
-    ours = trainer(*cluster.distribute(*pair()))
+    plain = trainer(DistributedDataParallel(by_hand), optimizer, batch)
+    ours = trainer(*cluster.distribute(*pair()), batch)
 
     turns = {"alone": alone, "plain DDP": plain, "distribute": ours}
     found: dict[str, list[float]] = {name: [] for name in turns}
@@ -80,7 +82,7 @@ def main() -> None:
             for _ in range(args.steps):
                 step()
             if number:  # the first round warms up
-                found[name].append(BATCH * args.steps / (time.perf_counter() - began))
+                found[name].append(batch * args.steps / (time.perf_counter() - began))
     folder = Path(os.environ["TORCHYARD_RUN_DIR"])
     (folder / f"figures-{os.environ['TORCHYARD_REPLICA']}.json").write_text(json.dumps(found))
 

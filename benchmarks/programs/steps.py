@@ -1,4 +1,5 @@
-"""Makes steps of a model of so many megabytes, and writes how long each took to figures-<replica>.json.
+"""Makes steps of a model of so many megabytes; figures-<replica>.json has the seconds of each one's backward pass,
+and of all of it.
 
 Gradients are there at once (`--compute 0`), so that a step is its exchange, or after a sleep that stands for an
 accelerator at work.
@@ -48,8 +49,9 @@ def main() -> None:
         began = time.perf_counter()
         time.sleep(args.compute)
         model().backward()
+        middle = time.perf_counter()
         optimizer.step()
-        took.append(time.perf_counter() - began)
+        took.append((middle - began, time.perf_counter() - began))
         optimizer.zero_grad(set_to_none=False)
     folder = Path(os.environ["TORCHYARD_RUN_DIR"])
     (folder / f"figures-{os.environ['TORCHYARD_REPLICA']}.json").write_text(json.dumps(took[args.warm_up :]))
