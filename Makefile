@@ -4,6 +4,10 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
+# TensorFlow never shares a process with torch, nor versions: the tests' hosts have it in an environment of its own.
+TENSORFLOW := tensorflow-cpu==2.21.0
+TENSORFLOW_VENV := .venv-tensorflow
+TENSORFLOW_STAMP := $(TENSORFLOW_VENV)/.setup-done
 # More than most small machines have cores: many tests wait for hosts most of their time.
 TEST_PROCESSES ?= 3
 EXAMPLE := examples/digits/this-computer.yaml
@@ -18,7 +22,7 @@ NEEDS := libEGL.so.1:libegl1 libGL.so.1:libgl1 libxkbcommon.so.0:libxkbcommon0 l
          ip:iproute2 tc:iproute2 /usr/sbin/sshd:openssh-server ssh-keygen:openssh-client unshare:util-linux \
          nsenter:util-linux tcsh:tcsh gcc:gcc git:git psql:postgresql
 
-.PHONY: help setup run screenshots test test-quick lint bench clean
+.PHONY: help setup tensorflow run screenshots test test-quick lint bench clean
 
 help:  ## Says what there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -34,6 +38,14 @@ $(STAMP): pyproject.toml Makefile tools/system-packages.sh
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[train,dev]"
 	@touch $(STAMP)
 
+tensorflow: $(TENSORFLOW_STAMP)  ## Makes .venv-tensorflow, with which the tests of examples/tensorflow train
+
+$(TENSORFLOW_STAMP): Makefile | $(STAMP)
+	@echo "Installing TensorFlow into $(TENSORFLOW_VENV), for tests alone (1.6 GB: a minute the first time) …"
+	@test -x $(TENSORFLOW_VENV)/bin/python || $(PYTHON) -m venv $(TENSORFLOW_VENV)
+	@$(TENSORFLOW_VENV)/bin/python -m pip install --quiet --disable-pip-version-check "$(TENSORFLOW)" \
+	    && touch $(TENSORFLOW_STAMP) || echo "TensorFlow is not installed: its tests are skipped; in CI they fail."
+
 run: setup  ## Opens the window with the example; without a display, launches it and follows it to its end
 	@printf 'version: 1\nhosts:\n  - {name: this-computer, local: true}\n' >$(VENV)/example-fleet.yaml
 	@$(BIN)/torchyard --fleet $(VENV)/example-fleet.yaml deploy >/dev/null
@@ -43,7 +55,7 @@ run: setup  ## Opens the window with the example; without a display, launches it
 	    $(BIN)/torchyard --fleet $(VENV)/example-fleet.yaml run $(EXAMPLE); \
 	fi
 
-test: setup  ## Runs every test, those on real SSH hosts and real training included
+test: setup tensorflow  ## Runs every test, those on real SSH hosts and real training included
 	@$(BIN)/python -m pytest --numprocesses=$(TEST_PROCESSES) --dist=loadfile --no-loadscope-reorder
 
 screenshots: setup  ## Renders every page of the window, light and dark, into docs/screenshots
@@ -63,4 +75,4 @@ bench: setup  ## Measures what we promise about speed, as ratios (some minutes, 
 	@$(BIN)/python -m benchmarks
 
 clean:  ## Removes the virtual environment and every cache
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache *.egg-info
+	rm -rf $(VENV) $(TENSORFLOW_VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache *.egg-info

@@ -6,6 +6,7 @@ import json
 import subprocess
 import textwrap
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,6 +63,16 @@ def log_of(desktop: Desktop, run_id: str, replica: str) -> str:
     return done.stdout
 
 
+def logs_of(desktop: Desktop, run_id: str) -> dict[str, str]:
+    """All that each replica printed, by its name."""
+    done = desktop.torchyard("runs", "logs", run_id, "--json")
+    assert done.returncode == 0, done.stderr
+    logs: dict[str, str] = defaultdict(str)
+    for line in map(json.loads, done.stdout.splitlines()):
+        logs[line["replica"]] += line["line"] + "\n"
+    return logs
+
+
 def topology(folder: Path, text: str, **scripts: str) -> Path:
     """A topology file in `folder`, with the given scripts (names with `_` for `.`) beside it."""
     folder.mkdir(exist_ok=True)
@@ -70,6 +81,11 @@ def topology(folder: Path, text: str, **scripts: str) -> Path:
     file = folder / "topology.yaml"
     file.write_text("version: 1\nname: test\n" + textwrap.dedent(text))
     return file
+
+
+def nothing_but(*variables: str) -> str:
+    """A setup line that takes every other variable away from the program that comes after it."""
+    return f"unset $(compgen -e | grep -vxE '{'|'.join(variables)}')"
 
 
 def started(process: subprocess.Popen[str], kind: str = "run_state", **wanted: Any) -> Event:

@@ -1,0 +1,37 @@
+"""A script made for Vertex AI: it finds the others in CLUSTER_SPEC alone."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+
+import pytest
+
+from tests.end_to_end.running import REPOSITORY, logs_of, nothing_but, run
+from tests.lab import Desktop
+
+pytestmark = [pytest.mark.lab, pytest.mark.train]
+
+EXAMPLE = REPOSITORY / "examples" / "cluster_spec" / "three-hosts.yaml"
+SEEN = ("CLUSTER_SPEC", "GLOO_SOCKET_IFNAME", "OMP_NUM_THREADS", "PATH")
+"""The interface too: gloo would look for it by the host's own name, and names of lab hosts do not resolve."""
+
+
+def test_torch_trains_across_hosts_from_cluster_spec_alone(desktop: Desktop) -> None:
+    setup = [nothing_but(*SEEN), 'echo "variables:" $(compgen -e | sort)']
+    settings = {"program.setup": setup, "program.command": [sys.executable, "train.py"], "pools.workers.replicas": 1}
+
+    outcome = run(desktop, EXAMPLE, *(f"--set={key}={json.dumps(value)}" for key, value in settings.items()))
+
+    assert outcome.ended["state"] == "succeeded", outcome.ended
+    assert [replica["host"] for replica in outcome.ended["replicas"]] == ["gpu-a", "gpu-b"]
+    logs = logs_of(desktop, outcome.run_id)
+    for rank, name in enumerate(("chief-0", "worker-0")):
+        assert f"variables: {' '.join(SEEN)}\n" in logs[name]
+        assert f"rank {rank} of 2, " in logs[name]
+        losses = [float(loss) for loss in re.findall(r"^epoch \d+ loss ([0-9.]+)$", logs[name], re.MULTILINE)]
+        assert losses[-1] < losses[0] / 4
+    # Each trains on its own part of every batch, and both come to one model.
+    [accuracy] = {float(re.findall(r"^test accuracy ([0-9.]+)$", log, re.MULTILINE)[-1]) for log in logs.values()}
+    assert accuracy > 0.93
