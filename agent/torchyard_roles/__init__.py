@@ -11,7 +11,8 @@ Started by hand, without Torchyard, the same script trains in one process. Under
 
 from __future__ import annotations
 
-from torchyard_roles.cluster import Cluster, join
+from torchyard_roles.cluster import Cluster
 from torchyard_roles.errors import EnvironmentProblem, NotInThisVersion, RolesError, UsageProblem
+from torchyard_roles.joining import join
 
 __all__ = ["Cluster", "EnvironmentProblem", "NotInThisVersion", "RolesError", "UsageProblem", "join"]

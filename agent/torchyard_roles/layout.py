@@ -189,6 +189,13 @@ class Layout:
                 chunks.append(self._chunk(len(chunks), shard, open_pieces))
         return chunks
 
+    def by_shard(self, count: int, chunk_bytes: int | None = None) -> list[list[Chunk]]:
+        """The chunks of each of `count` shards."""
+        shards: list[list[Chunk]] = [[] for _ in range(count)]
+        for chunk in self.chunks(count, chunk_bytes):
+            shards[chunk.shard].append(chunk)
+        return shards
+
     def _belong(self, last: Piece, entry: Entry) -> bool:
         before = self.entries[last.parameter]
         return (before.dtype, before.group) == (entry.dtype, entry.group)

@@ -38,10 +38,6 @@ class Peers:
     reducer: tuple[Place, ...] = ()
     trainers: tuple[TrainerPlace, ...] = ()
 
-    def in_group(self, group: int) -> tuple[TrainerPlace, ...]:
-        """The trainers of one worker group."""
-        return tuple(trainer for trainer in self.trainers if trainer.group == group)
-
 
 def read_peers(text: str) -> Peers:
     """From TORCHYARD_PEERS; nobody without it. Raises EnvironmentProblem for what it cannot be."""

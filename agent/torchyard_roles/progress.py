@@ -29,6 +29,7 @@ class Progress:
         self._samples = 0  # in batches whose step is still to come
         self._samples_stepped = 0
         self._stepped_at: float | None = None
+        self._step_s: float | None = None
         self._window: tuple[float, int] | None = None  # where the throughput's window starts: (time, samples)
         self._throughput: float | None = None
         self._noted: dict[str, Any] = {}
@@ -54,7 +55,8 @@ class Progress:
         self._steps += 1
         self._samples_stepped += self._samples
         self._samples = 0
-        self._stepped_at = self._clock()
+        before, self._stepped_at = self._stepped_at, self._clock()
+        self._step_s = self._stepped_at - before if before is not None else None
         if self._window is None:
             self._window = (self._stepped_at, self._samples_stepped)  # the first step warms up: not counted
         self._fresh = True
@@ -86,7 +88,8 @@ class Progress:
     def take(self, statistics: Mapping[str, float] | None = None) -> dict[str, float]:
         """The report of now, which counts as sent. What the script says itself wins over what was counted.
 
-        `statistics` are the strategy's own.
+        `statistics` are the strategy's own. What a step took beyond what they say of exchanging and waiting is
+        reported as computing.
         """
         self._taken_at = self._clock()
         self._fresh = False
@@ -98,6 +101,9 @@ class Progress:
         if self._throughput is not None:
             report["throughput"] = self._throughput
         report.update(statistics or {})
+        if self._step_s is not None and "compute_s" not in report:
+            others = report.get("exchange_s", 0.0) + report.get("wait_s", 0.0)
+            report["compute_s"] = max(0.0, self._step_s - others)
         report.update({name: float(value) for name, value in self._noted.items()})
         return report
 

@@ -126,9 +126,19 @@ class ShareLoader(DataLoader):  # type: ignore[misc]
         # torch asks for this whenever it starts an iterator (2.4 to 2.13): the one place before its workers prefetch.
         return self._skipping if self._skipping is not None else super()._index_sampler
 
+    def _fresh(self) -> Iterator[Any]:
+        """A new iterator of torch's. Its workers begin with SIGTERM held back, until OutlivesStop answers it there."""
+        if not self.num_workers or not hasattr(signal, "pthread_sigmask"):
+            return super().__iter__()  # type: ignore[no-any-return]
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        try:
+            return super().__iter__()  # type: ignore[no-any-return]
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
     def __iter__(self) -> Iterator[Any]:
         if not torch.is_grad_enabled():
-            yield from self._moved(super().__iter__())
+            yield from self._moved(self._fresh())
             return
         self._begun += 1
         self._batches = 0
@@ -141,7 +151,7 @@ class ShareLoader(DataLoader):  # type: ignore[misc]
         self._order = self._order_of_next()  # it may be saved right here, and be another after that
         self._asked(self, True)
         self._order = self._order_of_next()
-        yield from self._counted(super().__iter__())
+        yield from self._counted(self._fresh())
 
     def _rest(self, position: Mapping[str, Any]) -> Iterator[Any]:
         """The epoch that was broken off, from its next batch on."""
@@ -157,9 +167,9 @@ class ShareLoader(DataLoader):  # type: ignore[misc]
         if not skip:
             self._resumed()
             self._asked(self, True)
-            yield from self._counted(super().__iter__())
+            yield from self._counted(self._fresh())
         elif isinstance(self.dataset, IterableDataset):  # which only it can pass over
-            batches = super().__iter__()
+            batches = self._fresh()
             for _ in range(skip):
                 next(batches, None)
             self._resumed()
@@ -167,7 +177,7 @@ class ShareLoader(DataLoader):  # type: ignore[misc]
         else:
             self._skipping = Skipping(super()._index_sampler, skip, self._resumed)
             try:
-                yield from self._counted(super().__iter__())
+                yield from self._counted(self._fresh())
             finally:
                 self._skipping = None
 

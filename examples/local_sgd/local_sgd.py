@@ -43,10 +43,11 @@ class LocalSgd(AllReduce):
         if step % EVERY == 0 and step != self._averaged_at:
             self._average(step)
 
-    def finish(self) -> None:
-        """At the end, before the chief saves for the last time."""
+    def finish(self) -> bool:
+        """At the end, before the chief saves for the last time: what it may have saved is no longer the model."""
         super().finish()
         self._average(self._averaged_at)
+        return True
 
     def statistics(self) -> dict[str, float]:
         return {**super().statistics(), "exchange_s": self._exchange_s}

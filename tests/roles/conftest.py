@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.roles.nursery import Forked, Nursery
+from tests.nursery import Forked, Nursery
 from tests.roles.processes import Keeper, Start, Train, bare_environment, free_port, output_of, trainer_environment
 
 
@@ -36,10 +36,10 @@ def start() -> Iterator[Start]:
             process.kill()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def torch_imported() -> Iterator[Nursery]:
     """A process that has imported torch, to be forked."""
-    nursery = Nursery(bare_environment())
+    nursery = Nursery(bare_environment(), "tests.roles.imports")
     yield nursery
     nursery.close()
 

@@ -11,7 +11,7 @@ import torch
 
 from tests.roles.processes import free_port
 from torchyard_roles.exchange import wire
-from torchyard_roles.layout import Layout
+from torchyard_roles.layout import LARGEST_CHUNK, Layout
 from torchyard_roles.strategies.hogwild_group import Group
 
 KEY = bytes(range(32))
@@ -34,7 +34,8 @@ class Trained:
         key = options.pop("key", KEY)
         settings = {"sync_every": 1, "recover_s": 3.0, "host_wait_s": 20.0, **options}
         listener = wire.listen(peers[group].address, peers[group].port)
-        self.group = Group(group, peers, listener, key, layout, parameters, **settings)
+        shards = layout.by_shard(len(peers), LARGEST_CHUNK)
+        self.group = Group(group, peers, listener, key, layout.fingerprint(), shards, parameters, **settings)
         self.moved = [torch.zeros_like(parameter.data) for parameter in self.parameters]
         self._random = torch.Generator().manual_seed(group)
 

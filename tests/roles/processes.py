@@ -62,7 +62,7 @@ class Keeper:
     """The receiving end of reports, as a keeper has it."""
 
     def __init__(self, name: str) -> None:
-        self.address = f"@torchyard-test/{os.getpid()}/{name}"
+        self.address = f"@torchyard-test/{os.getpid()}/{name}"[:100]  # a socket's name has at most 107 bytes
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind(self.address.replace("@", "\0", 1))
         self._socket.setblocking(False)

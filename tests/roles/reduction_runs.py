@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.roles.nursery import Forked, Nursery
+from tests.nursery import Forked, Nursery
 from tests.roles.processes import DEADLINE_S, bare_environment, free_port, trainer_environment
 
 PROGRAMS = Path(__file__).parent / "programs"

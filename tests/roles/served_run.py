@@ -161,3 +161,9 @@ def descend(
 def difference(states: dict[str, torch.Tensor], others: dict[str, torch.Tensor]) -> float:
     assert states.keys() == others.keys()
     return max((states[name].double() - others[name].double()).abs().max().item() for name in states)
+
+
+def bytes_of(strategy: Served) -> tuple[int, int]:
+    """(sent, received) by a worker so far, over all its links."""
+    connections = [link._connection for link in strategy._links]
+    return sum(each.sent_bytes for each in connections), sum(each.received_bytes for each in connections)

@@ -74,6 +74,31 @@ def test_parts_of_other_steps_are_cleared_away(tmp_path: Path) -> None:
     assert files.read_part(tmp_path, "worker-0.0", 1) is None
 
 
+@pytest.mark.parametrize("hard_links", [True, False])
+def test_a_server_s_newest_part_is_a_checkpoint_s_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hard_links: bool
+) -> None:
+    def none(*_: object) -> None:
+        raise OSError("this file system has no hard links")
+
+    if not hard_links:
+        monkeypatch.setattr(os, "link", none)
+    for step in (10, 20):
+        files.write_part(tmp_path, "ps-0", None, {"step": step})
+        files.keep_newest_part(tmp_path, "ps-0", step)
+    files.write_part(tmp_path, "ps-0", None, {"step": 25})
+    assert [files.read_part(tmp_path, "ps-0", step) for step in (10, 20, None)] == [
+        {"step": 10},
+        {"step": 20},
+        {"step": 25},
+    ]
+    left = files.part_path(tmp_path, "ps-0", 30).with_name(".saving-step-30.pt-1")  # of a server that was killed
+    left.write_bytes(b"half")
+    os.utime(left, (0, 0))
+    files.prune_parts(tmp_path, "ps-0", {20})
+    assert sorted(path.name for path in left.parent.iterdir()) == ["newest.pt", "step-000000000020.pt"]
+
+
 def test_what_cannot_be_read_back_as_plain_data_is_named_with_its_place() -> None:
     import torch
 

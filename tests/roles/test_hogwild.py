@@ -105,7 +105,8 @@ def test_every_update_of_every_group_counts_once_and_its_ranks_stay_equal(
     said = [last_line(output_of(process)) for process in processes]
     total = -float(updates[0] + updates[2])
     for rank in (0, 1):  # the chief's group, which ends last
-        assert said[rank] == {"rank": rank, "least": total, "most": total}
+        assert said[rank] == {"rank": rank, "least": total, "most": total, "rest": 0.0}
+    assert said[2]["rest"] == 0.0  # what is not exchanged is the chief's too, to begin with
     metrics = [metrics for _, _, metrics in keeper.received()]
     assert max(each.get("staleness", -1) for each in metrics) >= 0
     assert all(each["exchange_s"] >= 0 for each in metrics if "exchange_s" in each)

@@ -22,6 +22,7 @@ from tests.roles.hogwild_groups import (
 )
 from torchyard_roles.errors import PeerLost, ProtocolError, RolesError
 from torchyard_roles.exchange import wire
+from torchyard_roles.layout import LARGEST_CHUNK, Layout
 from torchyard_roles.serving import deltas
 from torchyard_roles.strategies import hogwild_group, hogwild_link
 
@@ -99,9 +100,9 @@ def test_connections_that_break_at_any_moment_make_no_delta_count_twice(slow_net
             nonlocal broken
             rolls = random.Random(11)
             while not over.wait(0.02):
-                server = rolls.choice(groups).group._server
-                with server._lock:
-                    connections = list(server._connections)
+                those = rolls.choice(groups).group._server._connections
+                with those._lock:
+                    connections = list(those._open)
                 if connections:
                     rolls.choice(connections).close()
                     broken += 1
@@ -262,9 +263,10 @@ def test_parameters_of_half_precision_and_other_memory_order_add_up() -> None:
         models.append(model.to(memory_format=torch.channels_last))
     groups = []
     for number, model in enumerate(models):
-        layout, parameters = hogwild_group.Layout.of(model, torch.optim.SGD(model.parameters(), lr=1.0))
+        layout, parameters = Layout.of(model, torch.optim.SGD(model.parameters(), lr=1.0))
         listener = wire.listen(peers[number].address, peers[number].port)
-        groups.append(hogwild_group.Group(number, peers, listener, KEY, layout, parameters))
+        shards = layout.by_shard(len(peers), LARGEST_CHUNK)
+        groups.append(hogwild_group.Group(number, peers, listener, KEY, layout.fingerprint(), shards, parameters))
     try:
         assert not models[0][0].weight.is_contiguous()
         at_once(*(group.start for group in groups))

@@ -9,7 +9,7 @@ import signal
 
 import pytest
 
-from tests.roles.nursery import Forked
+from tests.nursery import Forked
 from tests.roles.processes import DEADLINE_S
 from tests.roles.reduction_runs import Runs, digests, output_of, runs
 

@@ -13,7 +13,7 @@ from torch import nn
 from tests.roles.served_run import SEEDING, Run, descend, difference, train
 from torchyard_roles.checkpoints import files
 from torchyard_roles.errors import PeerLost, UsageProblem
-from torchyard_roles.serving.link import Completion
+from torchyard_roles.serving.exchanges import Completion
 
 pytestmark = pytest.mark.train
 
@@ -252,11 +252,13 @@ def test_a_server_keeps_its_parts_of_complete_checkpoints_however_often_a_chief_
 
 def test_a_worker_that_dies_is_named_to_the_others() -> None:
     run = Run(3, 2)
+    ready = threading.Barrier(3, timeout=30)
 
     def act(rank: int) -> None:
         strategy = run.worker(rank)
         model = network()
         model, optimizer = strategy.distribute(model, momentum(model), torch.device("cpu"))
+        ready.wait()
         if rank == 1:
             for link in strategy._links:
                 link.close(goodbye=False)

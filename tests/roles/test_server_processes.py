@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.roles.processes import DEADLINE_S, Start, free_port, output_of
+from tests.roles.processes import DEADLINE_S, Keeper, Start, free_port, output_of
 from torchyard_roles.checkpoints import files
 
 pytestmark = pytest.mark.train
@@ -77,14 +77,26 @@ def read_until(process: subprocess.Popen[str], line: str) -> None:
     raise AssertionError("".join(seen))
 
 
-def test_servers_end_with_the_trainers_that_all_hold_the_same(start: Start, tmp_path: Path) -> None:
+def test_servers_end_with_the_trainers_that_all_hold_the_same_and_report_meanwhile(
+    start: Start, tmp_path: Path, keeper: Keeper
+) -> None:
     cluster = Cluster(tmp_path, "sandblaster", workers=2, servers=2)
-    servers = [start(PROGRAM, "1", environment=cluster.server(number)) for number in range(2)]
+    reports = {"TORCHYARD_REPORT": keeper.address}
+    servers = [start(PROGRAM, "1", environment={**cluster.server(number), **reports}) for number in range(2)]
     workers = [start(PROGRAM, "20", environment=cluster.worker(rank)) for rank in range(2)]
     results = [json.loads(output_of(worker).splitlines()[-1]) for worker in workers]
     assert results[0]["norm"] == results[1]["norm"]
     for server in servers:
         output_of(server)  # which has ended with 0, and by itself
+    told = keeper.received()
+    last = {replica: metrics for replica, _, metrics in told}
+    assert last.keys() == {"ps-0", "ps-1"}
+    for metrics in last.values():
+        assert (metrics["version"], metrics["clients"], metrics["dropped"], metrics["skipped"]) == (20, 0, 0, 0)
+        assert metrics["staleness"] == 0
+        assert metrics["wait_s"] >= 0
+        assert "step" not in metrics  # which is the trainers': whoever follows the run would take it for theirs
+    assert all(any(metrics["bytes_s"] > 0 for name, _, metrics in told if name == replica) for replica in last)
 
 
 def test_a_killed_server_is_named_by_every_worker_of_a_synchronous_run(start: Start, tmp_path: Path) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import os
+import re
 import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import torch
 
+import torchyard_roles
 from torchyard_agent.protocol import frames
 from torchyard_roles.errors import PeerLost, ProtocolError
 from torchyard_roles.exchange.wire import MAX_HEADER, Connection, Peer, listen
@@ -173,3 +177,16 @@ def test_a_peer_that_ends_is_named_and_closing_wakes_who_waits(ends: Ends) -> No
         accepted.close()
         with pytest.raises(PeerLost):
             waiting.result(5)
+
+
+def test_nothing_that_comes_from_elsewhere_is_unpickled() -> None:
+    """Headers are JSON, payloads raw bytes; files are read with `weights_only`."""
+    folder = Path(torchyard_roles.__file__).parent
+    sources = {path: path.read_text() for path in (*folder.rglob("*.py"), *Path(frames.__file__).parent.glob("*.py"))}
+    assert len(sources) > 40
+    for path, text in sources.items():
+        calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
+        names = {(ast.unparse(call.func), ast.unparse(call)) for call in calls}
+        assert not re.search(r"^\s*(import|from) (pickle|marshal|shelve|dill|cloudpickle)", text, re.M), path
+        assert not [call for name, call in names if name.endswith("_object_list") or name.endswith("all_gather_object")]
+        assert not [call for name, call in names if name == "torch.load" and "weights_only=True" not in call], path

@@ -58,7 +58,9 @@ class Latest:
         if not ranks:
             return {}
         merged = dict(ranks[min(ranks)])
-        merged["step"] = max((metrics["step"] for metrics in ranks.values() if "step" in metrics), default=0)
+        steps = [metrics["step"] for metrics in ranks.values() if "step" in metrics]
+        if steps:  # servers have none
+            merged["step"] = max(steps)
         rates = [metrics["throughput"] for metrics in ranks.values() if "throughput" in metrics]
         if rates:
             merged["throughput"] = sum(rates)

@@ -13,10 +13,17 @@ REPORT_VARIABLE = "TORCHYARD_REPORT"
 MAX_REPORT = 8192
 """Bytes; a longer datagram is dropped."""
 
-METRICS = ("step", "loss", "throughput", "compute_s", "exchange_s", "wait_s", "staleness", "dropped", "skipped")
+METRICS = (
+    *("step", "loss", "throughput", "compute_s", "exchange_s", "wait_s", "staleness", "dropped", "skipped"),
+    *("version", "clients", "bytes_s"),
+)
 """Numbers a report may hold: optimizer steps done; loss; samples a second of this rank; seconds a step spends
 computing, exchanging and waiting for others; versions a pull is behind; pushes that the servers have dropped so far;
-steps skipped so far because their gradients were not finite."""
+steps skipped so far because their gradients were not finite.
+
+Of a server or reducer: pushes accepted so far; trainers connected; bytes a second sent and received. Its `wait_s` are
+the seconds that its newest round waited for the last trainer, its `staleness` the versions that this was behind, and
+`dropped` and `skipped` the rounds that it has dropped, or left out for want of a finite gradient."""
 
 
 def encode(replica: str, local_rank: int, metrics: dict[str, float]) -> bytes:

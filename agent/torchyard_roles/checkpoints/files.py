@@ -4,7 +4,8 @@
         model.pt  optimizer.pt  extra.pt
         checkpoint.json              {"step", "epoch", "final", "run", "fingerprint", "strategy",
                                       "files": {name: bytes}, "time"}
-    <root>/parts/<who>/step-….pt     what a rank or a server keeps of its own
+    <root>/parts/<who>/step-….pt     what a rank or a server keeps of its own for that checkpoint
+    <root>/parts/<who>/newest.pt     a server's last of all, for one that is started again alone
     <root>/.saving-…                 one that is being written, or whose writer was killed
 
 Everything is read with torch.load(weights_only=True): a checkpoint may come from anywhere, and runs no code here.
@@ -28,6 +29,7 @@ LEFTOVER_S = 3600.0
 """A cut-short save that nobody has written to for so long is cleared away: its writer is gone."""
 ABOUT = "checkpoint.json"
 PARTS = "parts"
+NEWEST = "newest"
 FILES = ("model.pt", "optimizer.pt", "extra.pt")
 UNFINISHED = ".saving-"
 _NAME = re.compile(r"step-(\d{12})")
@@ -147,19 +149,18 @@ def prune(root: Path, kept: int = KEPT) -> None:
         for step in steps(root):
             if step < oldest:
                 shutil.rmtree(root / name_of(step), ignore_errors=True)
-    for leftover in root.glob(f"{UNFINISHED}*"):
-        if time.time() - _last_written(leftover) > LEFTOVER_S:
-            shutil.rmtree(leftover, ignore_errors=True)
+    _clear_leftovers(root)
 
 
 # What a rank or a server keeps of its own
 
 
-def part_path(root: Path, who: str, step: int) -> Path:
-    return root / PARTS / who / f"{name_of(step)}.pt"
+def part_path(root: Path, who: str, step: int | None) -> Path:
+    """None: the newest, of whatever step."""
+    return root / PARTS / who / f"{NEWEST if step is None else name_of(step)}.pt"
 
 
-def write_part(root: Path, who: str, step: int, state: Any) -> None:
+def write_part(root: Path, who: str, step: int | None, state: Any) -> None:
     """Put away what `who` (`worker-1.0`, `ps-0`) needs to go on after `step`. Raises OSError or RuntimeError."""
     path = part_path(root, who, step)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -172,12 +173,25 @@ def write_part(root: Path, who: str, step: int, state: Any) -> None:
         raise
 
 
-def read_part(root: Path, who: str, step: int) -> Any:
-    """What write_part() has put away; None where there is nothing that can be read."""
+def keep_newest_part(root: Path, who: str, step: int) -> None:
+    """The newest is the part of `step` too, which needs no second copy. Raises OSError."""
+    path = part_path(root, who, step)
+    unfinished = path.with_name(f"{UNFINISHED}{path.name}-{os.getpid()}")
+    unfinished.unlink(missing_ok=True)
+    try:
+        os.link(part_path(root, who, None), unfinished)
+    except OSError:  # a file system without hard links
+        shutil.copyfile(part_path(root, who, None), unfinished)
+    unfinished.replace(path)
+
+
+def read_part(root: Path, who: str, step: int | None) -> Any:
+    """What write_part() has put away; None where there is nothing that can be read, which a line says."""
     path = part_path(root, who, step)
     try:
         return load(path) if path.exists() else None
-    except Damaged:
+    except Damaged as damage:
+        print(f"torchyard: the part of {who} in {path.parent} is passed over: {damage}.", flush=True)
         return None
 
 
@@ -193,6 +207,16 @@ def prune_parts(root: Path, who: str, keep: Iterable[int]) -> None:
     for step in part_steps(root, who):
         if step not in kept:
             part_path(root, who, step).unlink(missing_ok=True)
+    _clear_leftovers(root / PARTS / who)
+
+
+def _clear_leftovers(folder: Path) -> None:
+    for leftover in folder.glob(f"{UNFINISHED}*"):
+        if time.time() - _last_written(leftover) > LEFTOVER_S:
+            if leftover.is_dir():
+                shutil.rmtree(leftover, ignore_errors=True)
+            else:
+                leftover.unlink(missing_ok=True)
 
 
 def _write_tensors(path: Path, content: Any) -> int:

@@ -101,8 +101,9 @@ class Saving:
             self._announced = None
             if step == announced["step"]:
                 self.save(step, kept=announced["kept"])
-            else:
-                self._mark(announced["step"])  # the word came late; nobody need wait for this rank's part
+            else:  # the word came late; nobody need wait for this rank's part
+                self._strategy.flush(announced["step"])
+                self._mark(announced["step"])
         elif announced is None and self._rank == 0 and self._is_due(step):
             self._asked = False
             self._saved_at = time.monotonic()
@@ -120,6 +121,7 @@ class Saving:
             return self._settle(step, final=final) if last else True
         self._saved = step
         self._saved_at = time.monotonic()
+        self._strategy.flush(step)
         self._write_part(step, kept)
         if not self._is_chief:
             return True

@@ -11,6 +11,7 @@ from torchyard_roles.environment import Environment
 from torchyard_roles.errors import EnvironmentProblem
 from torchyard_roles.exchange import wire
 from torchyard_roles.exchange.reducer import Reducer
+from torchyard_roles.reporting import ServingReports
 from torchyard_roles.strategies import reduction_plan
 
 PART_S = 1.0
@@ -45,6 +46,7 @@ def serve(environment: Environment) -> None:
 
     signal.signal(signal.SIGTERM, stop)
     try:
-        reducer.serve_until_all_left()
+        with ServingReports(environment, reducer.figures, reducer.traffic):
+            reducer.serve_until_all_left()
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # there is nothing left but to end, with 0

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import torch
 
 from torchyard_roles.errors import PeerLost, ProtocolError
+from torchyard_roles.exchange.connections import Connections
 from torchyard_roles.exchange.wire import Connection, dtype_name
 
 MAX_CHUNK = 4 * 1024 * 1024
@@ -88,6 +89,7 @@ class _Round:
         self.sums: dict[At, _Sum] = {}
         self.links: dict[int, _Link] = {}
         self.step = -1  # of the newest chunk that all have contributed to: everything older is done everywhere
+        self.waited = (-1, 0.0)  # a step, and how long the first rank's part of a chunk waited for the last one's
 
     @property
     def all_left(self) -> bool:
@@ -132,7 +134,7 @@ class Reducer:
         self._left = threading.Condition(self._lock)
         """Notified when a rank has said goodbye, and at the end."""
         self._round: _Round | None = None
-        self._connections: set[Connection] = set()
+        self._connections = Connections()
         self._threads: list[threading.Thread] = []
         self._closed = False
 
@@ -162,10 +164,7 @@ class Reducer:
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept()
         self._listener.close()
-        with self._lock:
-            connections = list(self._connections)
-        for connection in connections:
-            connection.close()
+        self._connections.close()
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(timeout=5)
@@ -174,9 +173,8 @@ class Reducer:
         """close(), once no rank is connected, so that each has its last sums; at most `within_s` later."""
         deadline = time.monotonic() + within_s
         while time.monotonic() < deadline:
-            with self._lock:
-                if not self._connections:
-                    break
+            if not self._connections:
+                break
             time.sleep(0.01)
         self.close()
 
@@ -231,8 +229,26 @@ class Reducer:
             result, complete = chunk.result, len(arrived) == terms.world
         for taker, give in takers.items():
             give(at, result, max(0.0, now - arrived[taker]))
+        self._note_wait(current, at[0], now - min(arrived.values()))
         if complete:
             self._settle(current, at)
+
+    def _note_wait(self, current: _Round, step: int, waited_s: float) -> None:
+        with self._lock:
+            newest, before = current.waited
+            if step >= newest:
+                current.waited = step, max(waited_s, before) if step == newest else waited_s
+
+    def figures(self) -> dict[str, float]:
+        """What there is to report: see `report.METRICS`."""
+        found = {"clients": float(len(self._connections))}
+        if self._round is not None:
+            found["wait_s"] = self._round.waited[1]
+        return found
+
+    def traffic(self) -> int:
+        """Bytes sent and received so far, over all connections."""
+        return sum(self._connections.traffic())
 
     def _settle(self, current: _Round, at: At) -> None:
         """All ranks have begun this chunk's step, so every older step is done everywhere."""
@@ -279,15 +295,13 @@ class Reducer:
             connection, said = Connection.accept(sock, self._key)
         except (ProtocolError, PeerLost):
             return
-        with self._lock:
-            self._connections.add(connection)
+        self._connections.add(connection)
         try:
             self._serve_rank(connection, said)
         except (PeerLost, ValueError, KeyError, TypeError):
             pass
         finally:
-            with self._lock:
-                self._connections.discard(connection)
+            self._connections.remove(connection)
             connection.close()
 
     def _serve_rank(self, connection: Connection, said: dict[str, Any]) -> None:

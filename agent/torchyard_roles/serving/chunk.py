@@ -43,6 +43,8 @@ class Sum:
         self.is_held = False
         self.square = 0.0
         """While it is held: the squared norm of the mean gradient."""
+        self.waited = 0.0
+        """While it is held: seconds from its first member to its last."""
         self.asked: set[int] = set()
         """While it is held: ranks that have asked for the new parameters."""
         self.ready: dict[int, Delivery] | None = None

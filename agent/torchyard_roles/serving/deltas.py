@@ -27,6 +27,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from torchyard_roles.errors import PeerLost, ProtocolError, RolesError
+from torchyard_roles.exchange.connections import Connections
 from torchyard_roles.exchange.wire import Connection
 from torchyard_roles.layout import Chunk, dtype_named
 
@@ -110,6 +111,8 @@ class Holdings:
         """Groups whose connection has broken, and that have not been heard since."""
         self.changed = threading.Condition()
         """Guards the sets and `hosts`; notified when one of them changes."""
+        self.rest: Callable[[], torch.Tensor] | None = None
+        """What is not exchanged, as bytes: frozen parameters and buffers. All begin with the chief's."""
         self.copies: list[Copy] = []
         """This group's own copies, a shard each; filled before `lineage` is set."""
 
@@ -181,30 +184,23 @@ class DeltaServer:
         self._fingerprint = fingerprint
         self._holdings = holdings
         self._lock = threading.Lock()
-        self._connections: set[Connection] = set()
+        self._connections = Connections()
         self._threads: list[threading.Thread] = []
         self._closed = False
-        self._past_bytes = (0, 0)
         self._spawn(self._accept_all, "deltas")
 
     def traffic(self) -> tuple[int, int]:
         """Bytes sent and received so far, by all connections."""
-        with self._lock:
-            sent, received = self._past_bytes
-            for connection in self._connections:
-                sent, received = sent + connection.sent_bytes, received + connection.received_bytes
-            return sent, received
+        return self._connections.traffic()
 
     def close(self) -> None:
         """Part from all callers; returns when no thread of it is left."""
         with self._lock:
             self._closed = True
-            connections = list(self._connections)
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept() up
         self._listener.close()
-        for connection in connections:
-            connection.close()
+        self._connections.close()
         for thread in self._threads:
             thread.join(5)
 
@@ -243,10 +239,7 @@ class DeltaServer:
             say(self._name, f"{connection.peer} on {connection.host} was sent away: {error}")
         finally:
             connection.close()
-            with self._lock:
-                self._connections.discard(connection)
-                sent, received = self._past_bytes
-                self._past_bytes = sent + connection.sent_bytes, received + connection.received_bytes
+            self._connections.remove(connection)
 
     def _admit(self, connection: Connection, introduction: dict[str, Any]) -> bool:
         if introduction.get("service") != SERVICE:
@@ -296,6 +289,8 @@ class DeltaServer:
             elif what == "ended":
                 self._holdings.end(group, generation)
                 connection.send({})
+            elif what == "rest":
+                connection.send({}, self._holdings.rest() if self._holdings.rest is not None else None)
             elif what == "about":
                 connection.send(self._holdings.about())
             elif what == "bye":

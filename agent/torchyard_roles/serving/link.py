@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import queue
 import threading
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -22,112 +20,9 @@ from torchyard_roles.errors import PeerLost, ProtocolError, UsageProblem
 from torchyard_roles.exchange.wire import Connection, Peer
 from torchyard_roles.layout import Chunk
 from torchyard_roles.serving import messages
+from torchyard_roles.serving.exchanges import Completion, Exchange, Figures, Gradient, Job
 from torchyard_roles.serving.messages import IN_FLIGHT
 from torchyard_roles.serving.rounds import ACCEPTED, LATE, NEWEST, STALE, VOID, Push
-
-HEARSAY_S = 0.5
-"""How long a worker's end, as a server tells it, waits for the end of another server, which may be why."""
-
-
-class Gradient(NamedTuple):
-    """A chunk's gradient as it is sent: 1-D on the CPU, None where all of its pieces are absent."""
-
-    values: torch.Tensor | None
-    absent: frozenset[int]
-
-
-@dataclass
-class Exchange:
-    """What is to be brought to all servers and back: once a step. The callables come from the link's threads."""
-
-    gradient: Callable[[Chunk], Gradient] | None
-    """None where nothing is pushed."""
-    target: Callable[[Chunk], torch.Tensor] | None
-    """Where a chunk's new parameters are received to, 1-D on the CPU; None where none are wanted."""
-    arrived: Callable[[Chunk], None] = lambda chunk: None
-    void: bool = False
-    hold: bool = False
-    """Ends as soon as all servers have told the norms of their sums; scale() goes on with it."""
-    began_at: float = field(default_factory=time.monotonic)
-
-
-class Completion:
-    """The end of an exchange over several links; the first error ends the waiting.
-
-    But for hearsay, which is what a server says of another worker's end: that may have ended because another server
-    has, and this link's own word of that is as good as there.
-    """
-
-    def __init__(self, parts: int) -> None:
-        self._condition = threading.Condition()
-        self._left = parts
-        self._error: Exception | None = None
-        self._is_hearsay = False
-        self.lost: list[ServerLink] = []
-        """Links whose server is gone, where that is borne."""
-
-    def done(self) -> None:
-        with self._condition:
-            self._left -= 1
-            self._condition.notify_all()
-
-    def failed(self, error: Exception, *, is_hearsay: bool = False) -> None:
-        with self._condition:
-            if self._error is None or (self._is_hearsay and not is_hearsay):
-                self._error, self._is_hearsay = error, is_hearsay
-            self._left -= 1
-            self._condition.notify_all()
-
-    def lose(self, link: ServerLink) -> None:
-        with self._condition:
-            self.lost.append(link)
-            self._left -= 1
-            self._condition.notify_all()
-
-    def wait(self) -> None:
-        """Raises the first link's error as soon as it is there, or HEARSAY_S later."""
-        with self._condition:
-            self._condition.wait_for(lambda: self._error is not None or self._left <= 0)
-            self._condition.wait_for(lambda: not self._is_hearsay or self._left <= 0, timeout=HEARSAY_S)
-            if self._error is not None:
-                raise self._error
-
-    @property
-    def is_done(self) -> bool:
-        with self._condition:
-            return self._error is not None or self._left <= 0
-
-
-@dataclass
-class Figures:
-    """Of a link's exchanges so far; `waited` and `staleness` of the last."""
-
-    waited: float = 0.0
-    """Seconds the server waited for the group's other members, at most for any chunk."""
-    staleness: int = 0
-    accepted: int = 0
-    stale: int = 0
-    late: int = 0
-    void: int = 0
-    lost: int = 0
-    """Pushes that a server took along when it died."""
-
-
-class _Job:
-    def __init__(self, exchange: Exchange, completion: Completion, left: int) -> None:
-        self.exchange = exchange
-        self.completion = completion
-        self.left = left
-        self.in_flight = 0
-        self.waited = 0.0
-        self.squares: dict[int, float] = {}
-        """Of chunks that are held: the squared norms of their mean gradients."""
-        self.is_held = False
-        """Whether it has come to its half: all chunks are held."""
-        self.round = 0
-        self.version: int | None = None
-        self.outcome = ""
-        self.staleness = 0
 
 
 class ServerLink:
@@ -158,10 +53,10 @@ class ServerLink:
         self._by_number: dict[int, Chunk] = {}
         self._connection: Connection | None = None
         self._answers: queue.SimpleQueue[dict[str, Any] | Exception] = queue.SimpleQueue()
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._flow = threading.Condition()
-        self._job: _Job | None = None
-        self._held: _Job | None = None
+        self._job: Job | None = None
+        self._held: Job | None = None
         """One whose gradients the server has summed, and waits for the factor."""
         self._error: Exception | None = None
         self._parts = False
@@ -189,16 +84,6 @@ class ServerLink:
     def serves(self, chunks: Sequence[Chunk]) -> None:
         self.chunks = chunks
         self._by_number = {chunk.number: chunk for chunk in chunks}
-
-    @property
-    def bytes(self) -> tuple[int, int]:
-        """(sent, received) over this connection."""
-        connection = self._connection
-        return (connection.sent_bytes, connection.received_bytes) if connection else (0, 0)
-
-    @property
-    def host(self) -> str:
-        return self.peer.address
 
     def close(self, *, goodbye: bool) -> None:
         """`goodbye`: this worker has done its part; without it the server takes it for dead."""
@@ -249,7 +134,7 @@ class ServerLink:
         if not self.chunks:
             completion.done()
             return
-        job = _Job(exchange, completion, len(self.chunks))
+        job = Job(exchange, completion, len(self.chunks))
         with self._flow:
             if self._error is None:
                 self._job = job
@@ -304,7 +189,7 @@ class ServerLink:
                     self._connection.close()
                 return
 
-    def _send_all(self, job: _Job) -> None:
+    def _send_all(self, job: Job) -> None:
         connection, exchange = self._connection, job.exchange
         assert connection is not None
         number, base = self.round + 1, self.version
@@ -392,7 +277,7 @@ class ServerLink:
         job.waited = max(job.waited, float(header.get("waited", 0.0)))
         self._chunk_done(job)
 
-    def _chunk_done(self, job: _Job) -> None:
+    def _chunk_done(self, job: Job) -> None:
         with self._flow:
             job.in_flight -= 1
             job.left -= 1
@@ -408,7 +293,7 @@ class ServerLink:
             self._count(job)
         job.completion.done()
 
-    def _count(self, job: _Job) -> None:
+    def _count(self, job: Job) -> None:
         figures = self.figures
         figures.waited, figures.staleness = job.waited, job.staleness
         figures.accepted += job.outcome == ACCEPTED
@@ -430,7 +315,7 @@ class ServerLink:
         if job is not None:
             self._fail(job)
 
-    def _fail(self, job: _Job) -> None:
+    def _fail(self, job: Job) -> None:
         error = self._error
         assert error is not None
         if self.bears(error):

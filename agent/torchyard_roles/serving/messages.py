@@ -15,9 +15,9 @@ worker                                              server
                                                  <- held chunk, round, square
   scale round, factor                            ->
                                                  <- params chunk, outcome + parameters, for all chunks
-  save step, restore step, count                 ->
-                                                 <- saved, restored, counts
-rest                                           ->                     chief only, when it has done all its steps
+  save step, restore step                        ->
+                                                 <- saved, restored
+  rest                                           ->                     chief only, when it has done all its steps
                                                  <- rest: the groups that still train
   bye                                            ->
 """

@@ -11,6 +11,7 @@ import torch
 from torchyard_roles.environment import Environment
 from torchyard_roles.errors import EnvironmentProblem
 from torchyard_roles.exchange import wire
+from torchyard_roles.reporting import ServingReports
 from torchyard_roles.serving.rounds import Rules
 from torchyard_roles.serving.server import ParameterServer
 
@@ -33,8 +34,10 @@ def serve(environment: Environment) -> None:
     signal.signal(signal.SIGTERM, stop)
     # Connections' threads add up chunks side by side: torch's own threads on top of them would only take turns.
     torch.set_num_threads(1)
+    listener = wire.listen_at(place)
     try:
-        server.serve(wire.listen_at(place))
+        with ServingReports(environment, server.figures, server.traffic):
+            server.serve(listener)
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # there is nothing left but to end, with 0
     server.save_for_itself()

@@ -118,6 +118,8 @@ class Ledger:
         self.rules = rules
         self.version = 0
         self.counts = Counts()
+        self.staleness = 0
+        """Of the newest round."""
         self.is_over = False
         """Whether the chief has done all its steps, and only waits for the other groups."""
         self._chunks = chunks
@@ -179,7 +181,7 @@ class Ledger:
     def decide(self, group: int, one: Round) -> str:
         """What becomes of a round whose first chunk is complete; the same for all its chunks."""
         if not one.outcome:
-            one.staleness = max(0, self.version - one.base)
+            self.staleness = one.staleness = max(0, self.version - one.base)
             if one.voids == len(one.members):
                 one.outcome = VOID
                 self.counts.void += 1

@@ -12,18 +12,18 @@ from typing import Any
 
 import torch
 
+from torchyard_roles.checkpoints import files
 from torchyard_roles.errors import PeerLost, ProtocolError, RolesError
+from torchyard_roles.exchange.connections import Connections
 from torchyard_roles.exchange.wire import Connection
 from torchyard_roles.layout import Layout
-from torchyard_roles.serving import memory, messages, optimizers, parts
+from torchyard_roles.serving import description, memory, optimizers
 from torchyard_roles.serving.chunk import Delivery
 from torchyard_roles.serving.rounds import Rules
+from torchyard_roles.serving.rows import Rows
 from torchyard_roles.serving.session import Refusal, Session
 from torchyard_roles.serving.shard import Shard
 
-DESCRIBED = ("layout", "options", "optimizer", "chunk_bytes", "rows", "whole_rows")
-"""What stays of the chief's description. `rows`: bytes of buffers and frozen parameters that come to this server, and
-`whole_rows`: that there are, whichever server they come to."""
 BEGIN_S = 660.0
 """How long workers wait for their chief's word: longer than a keeper waits for the chief's host, should it be lost."""
 
@@ -51,6 +51,7 @@ class ParameterServer:
         self.name = name
         self.rules = rules
         self.shard: Shard | None = None
+        self.rows = Rows({})
         self._index = index
         self._count = count
         self._key = key
@@ -64,11 +65,8 @@ class ParameterServer:
         self._is_open = False
         self._restored = -1  # for which generation of the chief's group
         self._begun = -1  # by which generation of it
-        self._buffers: dict[int, tuple[int, torch.Tensor]] = {}  # by group: (serial, bytes)
-        self._constants: torch.Tensor | None = None
-        """Frozen parameters, as bytes."""
         self._sessions: dict[tuple[int, int], Session] = {}
-        self._connections: set[Connection] = set()
+        self._connections = Connections()
         self._changed = threading.Condition()
         self._writing = threading.Lock()
         self._ends = False
@@ -97,8 +95,7 @@ class ParameterServer:
             listener.close()
             for session in list(self._sessions.values()):
                 session.end()
-            for connection in list(self._connections):
-                connection.close()
+            self._connections.close()
         if self._failure is not None:
             raise RolesError(f"{self.name} cannot go on: {self._failure}.") from self._failure
 
@@ -131,14 +128,31 @@ class ParameterServer:
             except OSError as error:
                 print(f"torchyard: {self.name} could not save its shard: {error}", flush=True)
 
+    def figures(self) -> dict[str, float]:
+        """What there is to report: see `report.METRICS`."""
+        found = {"clients": float(len(self._sessions))}
+        if self.shard is not None:
+            ledger = self.shard.ledger
+            found.update(
+                version=float(ledger.version),
+                staleness=float(ledger.staleness),
+                dropped=float(ledger.counts.dropped),
+                skipped=float(ledger.counts.void),
+                wait_s=self.shard.waited_s,
+            )
+        return found
+
+    def traffic(self) -> int:
+        """Bytes sent and received so far, over all connections."""
+        return sum(self._connections.traffic())
+
     def _receive_caller(self, sock: socket.socket) -> None:
         try:
             connection, introduction = Connection.accept(sock, self._key)
         except (ProtocolError, PeerLost) as error:
             print(f"torchyard: {error.message}", file=sys.stderr, flush=True)
             return
-        with self._changed:
-            self._connections.add(connection)
+        self._connections.add(connection)
         try:
             session = self._admit(connection, introduction)
         except (KeyError, TypeError, ValueError) as error:
@@ -152,7 +166,7 @@ class ParameterServer:
         if session is not None:
             session.run()
         with self._changed:
-            self._connections.discard(connection)
+            self._connections.remove(connection)
             self._changed.notify_all()
 
     def _admit(self, connection: Connection, said: dict[str, Any]) -> Session:
@@ -212,7 +226,7 @@ class ParameterServer:
         """The chief describes model and optimizer. Whether this server goes on with the parameters that it has."""
         layout = Layout.read(said["layout"])
         options = optimizers.from_wire(said["options"])
-        rows = _rows(said)
+        rows = description.row_sizes(said)
         with self._changed:
             if self._layout is not None and self._keeps and self._is_open and session.generation > 0:
                 self._compare(session, layout, said)
@@ -221,22 +235,12 @@ class ParameterServer:
             chunks = [chunk for chunk in whole if chunk.shard == self._index]
             if not chunks or chunks[0].shard != whole[0].shard:
                 rows = dict.fromkeys(rows, 0)  # the first server that has chunks hands them round
-            size = sum(chunk.bytes for chunk in chunks)
-            sentence = memory.shortage(
-                self.name,
-                {
-                    "parameters": 2 * size,
-                    "gradients": min(size, messages.IN_FLIGHT * max((c.bytes for c in chunks), default=0))
-                    * sum(one.size for one in {s.group: s for s in self._sessions.values()}.values()),
-                    "optimizer": optimizers.state_bytes(said["optimizer"], size),
-                    "buffers": self.rules.groups * rows["buffers"],
-                    "frozen parameters": rows["constants"],
-                },
-                self._available(),
-            )
+            workers = sum(one.size for one in {session.group: session for session in self._sessions.values()}.values())
+            needed = description.needs(said, rows, chunks, workers, self.rules.groups)
+            sentence = memory.shortage(self.name, needed, self._available())
             if sentence:
                 raise Refusal(sentence)
-            self._make(layout, {**said, "rows": rows, "whole_rows": _rows(said)}, chunks, options)
+            self._make(layout, description.kept(said, rows), chunks, options)
             self._begun = session.generation
         return False
 
@@ -244,10 +248,9 @@ class ParameterServer:
         """A shard of zeros; called with the lock held."""
         self._is_open = False
         self._restored = -1
-        self._buffers.clear()
-        self._constants = None
         self._layout = layout
-        self._description = {name: said.get(name) for name in DESCRIBED}
+        self._description = said
+        self.rows = Rows(said["rows"])
         self.shard = Shard(layout, chunks, said["optimizer"], options, self.rules)
         for session in self._sessions.values():
             self.shard.enter(session.group, session.rank, session.size, session.generation)
@@ -268,8 +271,8 @@ class ParameterServer:
                 self._changed.wait_for(lambda: self._ends or (self.shard is not None and self.shard.ledger.is_warm))
             if self._ends:
                 raise Refusal(f"{self.name} is stopping.")
-            if self._constants is not None:
-                session.post({"op": "constants"}, self._constants)
+            if self.rows.constants is not None:
+                session.post({"op": "constants"}, self.rows.constants)
 
     def _wait_for_the_chief(self, said: Callable[[], bool]) -> None:
         """With the lock held. It may never come: where this server has died and come back empty after the chief said
@@ -286,14 +289,7 @@ class ParameterServer:
 
     def _compare(self, session: Session, layout: Layout, said: dict[str, Any]) -> None:
         assert self._layout is not None
-        difference = self._layout.difference(layout)
-        optimizer, chiefs = said["optimizer"], self._description["optimizer"]
-        if not difference and optimizer != chiefs:
-            difference = f"has the optimizer {optimizer} where the chief's has {chiefs}"
-        for name, size in _rows(said).items():
-            if not difference and size != self._description["whole_rows"][name]:
-                what = "frozen parameters" if name == "constants" else name
-                difference = f"has {size} bytes of {what} where the chief's has {self._description['whole_rows'][name]}"
+        difference = description.difference(self._description, self._layout, said, layout)
         if difference:
             raise Refusal(f"The model of {session.name} is not the chief's: it {difference}.")
 
@@ -329,54 +325,51 @@ class ParameterServer:
         for delivery in deliveries:
             session = self._sessions.get((delivery.group, delivery.rank))
             if session is not None:
-                self.bring_buffers(session)
+                self.rows.bring_buffers(session)
                 session.post(delivery.header, delivery.payload)
-
-    def row_bytes(self, name: str) -> int:
-        """Of the buffers or constants that come to this server, as the chief has described its model."""
-        if self.shard is None:
-            raise ValueError("nothing has begun")
-        return int(self._description["rows"][name])
 
     def take_buffers(self, session: Session, values: torch.Tensor) -> None:
         """Of the first of a group (at the beginning: the chief's, for all groups)."""
-        groups = [session.group] if self._is_open else range(self.rules.groups)
-        with self._changed:
-            for group in groups:
-                self._buffers[group] = (self._buffers.get(group, (0, values))[0] + 1, values)
-            session.buffers_seen = self._buffers[session.group][0]
-
-    def take_constants(self, values: torch.Tensor) -> None:
-        """Of the chief, before it opens."""
-        self._constants = values
-
-    def bring_buffers(self, session: Session) -> None:
-        serial, values = self._buffers.get(session.group, (0, None))
-        if values is not None and serial != session.buffers_seen:
-            session.buffers_seen = serial
-            session.post({"op": "buffers"}, values)
+        self.rows.take_buffers(session, values, [session.group] if self._is_open else range(self.rules.groups))
 
     # Disk
 
     def save(self, step: int | None, kept: Sequence[int] = ()) -> None:
-        """`kept`: see parts.save(). Raises OSError where it cannot, and Refusal where there is nothing or no place."""
+        """For a checkpoint of `step`, or (None) for this server alone. Raises OSError where it cannot, and Refusal
+        where there is nothing or no place.
+
+        `kept`: the steps of the chief's complete checkpoints, whose parts stay. Only the chief knows them: were the
+        newest parts kept instead, those of the last complete checkpoint would go where its own save fails often
+        enough.
+        """
         if self.shard is None or self._folder is None or not self._is_open:
             raise Refusal(f"{self.name} has nothing to save, or no folder for it.")
         state = {
             **self.shard.state(),
             "place": [self._index, self._count],
             "description": dict(self._description),
-            "buffers": {group: values for group, (_, values) in self._buffers.items()},
-            "constants": self._constants,
+            **self.rows.state(),
             "goodbyes": self.shard.ledger.goodbyes(),
         }
         with self._writing:
-            parts.save(self._folder, self.name, step, state, kept)
+            try:
+                files.write_part(self._folder, self.name, None, state)
+            except RuntimeError as error:  # torch's writer wraps the system's own error in one of its own
+                raise OSError((str(error).splitlines() or ["torch cannot write it"])[0]) from error
+            if step is not None:
+                files.keep_newest_part(self._folder, self.name, step)
+                newest = files.part_steps(self._folder, self.name)[: files.KEPT]
+                files.prune_parts(self._folder, self.name, {step, *kept} if kept else newest)
+
+    def _part(self, step: int | None) -> dict[str, Any] | None:
+        """What save() has put away for a step, or last; None where there is none of this server."""
+        saved = files.read_part(self._folder, self.name, step) if self._folder is not None else None
+        return saved if isinstance(saved, dict) and saved.get("place") == [self._index, self._count] else None
 
     def restore(self, session: Session, step: int) -> bool:
         """Whether the shard of that checkpoint is in place again."""
-        saved = parts.load(self._folder, self.name, step) if self._folder is not None else None
-        if saved is None or self.shard is None or saved.get("place") != [self._index, self._count]:
+        saved = self._part(step)
+        if saved is None or self.shard is None:
             return False
         try:
             self.shard.load(saved)
@@ -396,19 +389,18 @@ class ParameterServer:
 
     def resume(self) -> bool:
         """Take up the newest part of its own, after a death; whether there was one. Before serve()."""
-        saved = parts.load(self._folder, self.name, None) if self._folder is not None else None
-        if saved is None or saved.get("place") != [self._index, self._count]:
+        saved = self._part(None)
+        if saved is None:
             return False
-        said = saved["description"]
         try:
-            layout, _ = Layout.read(said["layout"]), _rows(said)
+            said = saved["description"]
+            layout, _ = Layout.read(said["layout"]), description.row_sizes(said)
             chunks = [c for c in layout.chunks(self._count, said.get("chunk_bytes")) if c.shard == self._index]
             with self._changed:
                 self._make(layout, said, chunks, optimizers.from_wire(said["options"]))
                 assert self.shard is not None
                 self.shard.load(saved)
-                self._buffers = {int(group): (1, values) for group, values in saved["buffers"].items()}
-                self._constants = saved["constants"]
+                self.rows.load(saved)
                 self.shard.ledger.set_goodbyes(saved["goodbyes"])
         except (ValueError, KeyError) as error:
             print(f"torchyard: {self.name} passes over its newest part: {error}", flush=True)
@@ -424,11 +416,3 @@ class ParameterServer:
                 if self._changed.wait_for(lambda: self._ends, timeout=self._save_every_s):
                     return
             self.save_for_itself()
-
-
-def _rows(said: dict[str, Any]) -> dict[str, int]:
-    """Bytes of the buffers and of the frozen parameters of the model that a worker describes. Raises ValueError."""
-    sizes = {name: int(said["rows"][name]) for name in ("buffers", "constants")}
-    if min(sizes.values()) < 0:
-        raise ValueError(f"rows of {sizes} bytes")
-    return sizes

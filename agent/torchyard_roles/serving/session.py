@@ -162,12 +162,12 @@ class Session:
             received = messages.receive_text(self._connection, header)
             self._shard.set_options(self.group, self.rank, optimizers.from_wire(received))
         elif op in ("buffers", "constants"):
-            values = torch.empty(server.row_bytes(op), dtype=torch.uint8)
+            values = server.rows.empty(op)
             self._connection.receive_into(values)
             if op == "buffers":
                 server.take_buffers(self, values)
-            else:
-                server.take_constants(values)
+            else:  # of the chief, before it opens
+                server.rows.constants = values
         elif op == "save":
             server.save(int(header["step"]), [int(step) for step in header.get("kept", ())])
             return {"op": "saved"}
@@ -182,19 +182,6 @@ class Session:
         elif op == "rest":
             waiting, here = server.wait_for_other_groups(self, min(REST_S, float(header["within_s"])))
             return {"op": "rest", "waiting": waiting, "here": here}
-        elif op == "count":
-            return {"op": "counts", **_counts(self._shard)}
         else:
             raise ValueError(f"no such message: {op}")
         return None
-
-
-def _counts(shard: Shard) -> dict[str, int]:
-    counts = shard.ledger.counts
-    return {
-        "version": shard.version,
-        "accepted": counts.accepted,
-        "stale": counts.stale,
-        "late": counts.late,
-        "void": counts.void,
-    }

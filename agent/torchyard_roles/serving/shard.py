@@ -44,11 +44,17 @@ class Shard:
         self._chunks = {chunk.number: ChunkState(chunk, layout, optimizer, options[chunk.group]) for chunk in chunks}
         self._options: dict[tuple[int, int], list[optimizers.Arguments]] = {}  # by member
         self._first_options = list(options)
+        self._waited: tuple[tuple[int, int], float] = ((0, 0), 0.0)
         self._pool: dict[tuple[int, torch.dtype], list[torch.Tensor]] = {}
 
     @property
     def version(self) -> int:
         return self.ledger.version
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds that the newest round waited for its last member, at most in any chunk."""
+        return self._waited[1]
 
     @property
     def numbers(self) -> list[int]:
@@ -190,6 +196,7 @@ class Shard:
             norm = float(torch.linalg.vector_norm(total.total, dtype=torch.float64))
             total.square = (norm / counted) ** 2
         now = self._clock()
+        total.waited = now - min(each.arrived_at for each in total.arrived)
         held = [self._held(state, total, each.push) for each in total.arrived]
         for delivery, each in zip(held, total.arrived):
             delivery.header["waited"] = round(now - each.arrived_at, 6)
@@ -250,6 +257,11 @@ class Shard:
         if total.total is not None and total.total.dtype == state.parameters.dtype:
             self._give_back(total.total)
         now = self._clock()
+        waited = total.waited if total.is_held else now - min(each.arrived_at for each in total.arrived)
+        with self._lock:
+            newest, before = self._waited
+            at = (group, one.number)
+            self._waited = (at, max(waited, before) if newest == at else waited)
         values = state.parameters.clone() if any(push.wants for push in pushes) else None
         return [
             Delivery(

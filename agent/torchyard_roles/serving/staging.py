@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from torchyard_roles.layout import Chunk, dtype_named
-from torchyard_roles.serving.link import Gradient
+from torchyard_roles.serving.exchanges import Gradient
 
 
 class Staging:

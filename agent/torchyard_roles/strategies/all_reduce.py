@@ -15,6 +15,7 @@ from torchyard_roles.environment import Environment
 from torchyard_roles.errors import EnvironmentProblem
 from torchyard_roles.sharding import Share
 from torchyard_roles.strategies import gloo, unused
+from torchyard_roles.strategies.exposed import Exposed
 from torchyard_roles.strategies.finite import FiniteGradients
 from torchyard_roles.strategies.strategy import Strategy
 
@@ -33,6 +34,7 @@ class AllReduce(Strategy):
         self._master = environment.master
         self._on_nan = environment.options.on_nan
         self._finite: FiniteGradients | None = None
+        self._exposed: Exposed | None = None
         self._owns_group = False
 
     def start(self, device: torch.device) -> None:
@@ -60,7 +62,9 @@ class AllReduce(Strategy):
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, device: torch.device
     ) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
         self._watch(model, optimizer)
-        return self._shared(model, device), optimizer
+        shared = self._shared(model, device)
+        self._exposed = Exposed(shared, device, meets=True)
+        return shared, optimizer
 
     def _shared(self, model: torch.nn.Module, device: torch.device, **options: Any) -> SharedModel:
         """Any model will do, so DDP looks for parameters that a step leaves unused: without, the second step fails.
@@ -73,7 +77,11 @@ class AllReduce(Strategy):
         return shared
 
     def statistics(self) -> dict[str, float]:
-        return {"skipped": float(self._finite.skipped)} if self._finite and self._finite.skipped else {}
+        found = {"skipped": float(self._finite.skipped)} if self._finite and self._finite.skipped else {}
+        if self._exposed is not None:
+            exposed_s, found["wait_s"] = self._exposed.times()
+            found["exchange_s"] = exposed_s - found["wait_s"]
+        return found
 
     def _watch(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
         """From now on no step is made with gradients that are not finite."""

@@ -11,6 +11,8 @@ from torchyard_roles.strategies.strategy import Strategy
 class Alone(Strategy):
     """Changes nothing, and starts nothing of torch.distributed."""
 
+    trains_alone = True
+
     def start(self, device: torch.device) -> None:
         pass
 

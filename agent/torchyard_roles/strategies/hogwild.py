@@ -22,6 +22,7 @@ from torchyard_roles.environment import Environment
 from torchyard_roles.errors import EnvironmentProblem, UsageProblem
 from torchyard_roles.exchange import wire
 from torchyard_roles.layout import LARGEST_CHUNK, Chunk, Layout
+from torchyard_roles.serving.staging import Row
 from torchyard_roles.sharding import Share
 from torchyard_roles.store import JoinStore
 from torchyard_roles.strategies.all_reduce import AllReduce
@@ -56,6 +57,8 @@ class Hogwild(Strategy):
         self._store: JoinStore | None = None
         self._shards: list[list[Chunk]] = []
         self._parameters: list[torch.nn.Parameter] = []
+        self._rest = Row(())
+        """Frozen parameters and buffers: all begin with the chief's, and then they are each group's own."""
         self._device = torch.device("cpu")
         self._step: int | None = None
         """Of the last boundary; None before the first."""
@@ -79,9 +82,10 @@ class Hogwild(Strategy):
         if not self._parameters:
             raise UsageProblem("There is nothing to exchange: the optimizer trains none of the model's parameters.")
         environment = self._environment
-        self._shards = [[] for _ in self._peers]
-        for chunk in layout.chunks(len(self._peers), LARGEST_CHUNK):
-            self._shards[chunk.shard].append(chunk)
+        self._shards = layout.by_shard(len(self._peers), LARGEST_CHUNK)
+        known = {id(parameter) for parameter in self._parameters}
+        frozen = [parameter for parameter in model.parameters() if id(parameter) not in known]
+        self._rest = Row([*frozen, *model.buffers()])
         if self._is_alone:
             self._finite = FiniteGradients(model, optimizer, environment.options.on_nan)
         distributed = self._inside.distribute(model, optimizer, device)
@@ -94,8 +98,10 @@ class Hogwild(Strategy):
                 peers,
                 wire.listen_at(peers[self._number]),
                 environment.key,
-                layout,
+                layout.fingerprint(),
+                self._shards,
                 self._parameters,
+                rest=self._rest,
                 sync_every=environment.options.sync_every,
                 generation=environment.generation,
                 ended=self._ended_before(),
@@ -126,7 +132,9 @@ class Hogwild(Strategy):
             self._group.exchange_within(SAVE_WAIT_S)
 
     def statistics(self) -> dict[str, float]:
-        found = {**self._inside.statistics(), "exchange_s": self._exchange_s, "wait_s": self._wait_s}
+        found = self._inside.statistics()  # of a group of several ranks: what averaging gradients takes
+        found["exchange_s"] = found.get("exchange_s", 0.0) + self._exchange_s
+        found["wait_s"] = found.get("wait_s", 0.0) + self._wait_s
         if self._finite is not None and self._finite.skipped:
             found["skipped"] = float(self._finite.skipped)
         if self._group is not None:
@@ -177,6 +185,7 @@ class Hogwild(Strategy):
             self._group.start()
         if not self._is_alone:
             self._share_inside(list(range(len(self._shards))))
+            self._share_rest()
 
     def _ended_before(self) -> dict[int, int]:
         """The groups that had ended when this one was started again, and in which generation: they can't say so."""
@@ -203,6 +212,13 @@ class Hogwild(Strategy):
                 dist.broadcast(tensor, src=0)
                 if not self._is_first:
                     scatter([chunk], self._parameters, [tensor])
+
+    def _share_rest(self) -> None:
+        if self._rest.bytes:
+            row = self._rest.packed().to(self._device)
+            dist.broadcast(row, src=0)
+            if not self._is_first:
+                self._rest.unpack(row.cpu())
 
     def _tell_inside(self, flags: list[bool]) -> list[bool]:
         tensor = torch.tensor(flags, dtype=torch.uint8, device=self._device)

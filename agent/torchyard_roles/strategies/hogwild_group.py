@@ -26,7 +26,7 @@ import torch
 
 from torchyard_roles.errors import PeerLost, RolesError
 from torchyard_roles.exchange.wire import Connection, Peer
-from torchyard_roles.layout import LARGEST_CHUNK, Chunk, Layout
+from torchyard_roles.layout import Chunk
 from torchyard_roles.serving.deltas import (
     IN_TRANSIT,
     SERVICE,
@@ -40,6 +40,7 @@ from torchyard_roles.serving.deltas import (
     say,
     send_chunks,
 )
+from torchyard_roles.serving.staging import Row
 from torchyard_roles.strategies.hogwild_copy import ShardCopy
 from torchyard_roles.strategies.hogwild_link import ATTEMPT_S, CHIEF, FIRST_PAUSE_S, SHORT_S, Link
 
@@ -52,7 +53,8 @@ SAY_WAITING_S = 10.0
 
 
 class Group:
-    """`peers`: the first rank of each group, in order of groups, this one's included; `listener` is at its address."""
+    """`peers`: the first rank of each group, in order of groups, this one's included; `listener` is at its address.
+    `model` is the layout's fingerprint and `shards` are its chunks, a list a group; `rest` is what is not exchanged."""
 
     def __init__(
         self,
@@ -60,9 +62,11 @@ class Group:
         peers: list[Peer],
         listener: socket.socket,
         key: bytes,
-        layout: Layout,
+        model: str,
+        shards: list[list[Chunk]],
         parameters: list[torch.nn.Parameter],
         *,
+        rest: Row | None = None,
         sync_every: int = 8,
         generation: int = 0,
         ended: dict[int, int] | None = None,
@@ -77,12 +81,12 @@ class Group:
         self.host_wait_s = host_wait_s
         self._recover_s = recover_s
         self._sync_every = sync_every
-        self.fingerprint = hashlib.sha256(f"{len(peers)} {layout.fingerprint()}".encode()).hexdigest()
-        shards: list[list[Chunk]] = [[] for _ in peers]
-        for chunk in layout.chunks(len(peers), LARGEST_CHUNK):
-            shards[chunk.shard].append(chunk)
+        self._rest = rest if rest is not None and rest.bytes else None
+        size = self._rest.bytes if self._rest is not None else 0
+        self.fingerprint = hashlib.sha256(f"{len(peers)} {size} {model}".encode()).hexdigest()
         self.holdings = Holdings(group, self.name, shards)
         self.holdings.ended.update(ended or {})
+        self.holdings.rest = self._rest.packed if self._rest is not None else None
         self.copies = [ShardCopy(shard, chunks, parameters, generation) for shard, chunks in enumerate(shards)]
         self._links = [Link(self, copy) for copy in self.copies]
         self._error: RolesError | None = None
@@ -132,6 +136,7 @@ class Group:
             try:
                 about = self.ask(CHIEF, {"do": "about"})
                 if about["lineage"]:
+                    self._take_rest()
                     return about
             except PeerLost as error:
                 why = error.why
@@ -142,6 +147,18 @@ class Group:
                 say(self.name, f"waiting for {self.peers[CHIEF].name}, which all start from: {why}.")
                 said = True
             time.sleep(0.1)
+
+    def _take_rest(self) -> None:
+        """Begin with the chief's frozen parameters and buffers. Raises PeerLost where it is gone again."""
+        if self._rest is None:
+            return
+        with closing(self.call(CHIEF, ATTEMPT_S)) as connection:
+            connection.send({"do": "rest"})
+            connection.receive()
+            values = torch.empty(self._rest.bytes, dtype=torch.uint8)
+            connection.receive_into(values)
+            connection.send({"do": "bye"})
+        self._rest.unpack(values)
 
     def _look_around(self) -> dict[int, dict[str, Any]]:
         """What the other groups say of themselves, of those that have something to go on with."""

@@ -14,32 +14,28 @@ import json
 import math
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from torchyard_roles.checkpoints import files
 from torchyard_roles.environment import Environment
-from torchyard_roles.errors import EnvironmentProblem, NotFinite, NotInThisVersion, PeerLost, RolesError, UsageProblem
+from torchyard_roles.errors import EnvironmentProblem, PeerLost, RolesError, UsageProblem
 from torchyard_roles.exchange.wire import Peer
 from torchyard_roles.layout import Layout
 from torchyard_roles.serving import messages, optimizers
-from torchyard_roles.serving.link import Completion, Exchange, ServerLink
+from torchyard_roles.serving.exchanges import Completion, Exchange
+from torchyard_roles.serving.link import ServerLink
+from torchyard_roles.serving.servers import Servers, on_all
 from torchyard_roles.serving.staging import Row, Staging
 from torchyard_roles.sharding import Share
 from torchyard_roles.strategies import served_optimizer
+from torchyard_roles.strategies.served_gradients import Gradients
 from torchyard_roles.strategies.strategy import Strategy
 
 MEET_S = 120.0
 """For all servers to be there: each has torch to import first."""
-AWAY_S = 660.0
-"""How long the chief waits at its end for a worker group that is gone: longer than a keeper waits for a lost host."""
-SAY_WAITING_S = 5.0
-RETRY_S = 60.0
-"""How long a worker of an asynchronous strategy waits for a server that was lost."""
 
 
 class Served(Strategy):
@@ -54,14 +50,14 @@ class Served(Strategy):
         self._overlaps = self._asynchronous and environment.groups > 1
         self._push_every = options.push_every if self._asynchronous else 1
         self._pull_every = options.pull_every if self._asynchronous else 1
-        self._skips_nan = options.on_nan == "skip"
         self._chunk_bytes = chunk_bytes
         self._links: list[ServerLink] = []
         self._kept: set[str] = set()
         """Servers that went on as they were when this group was started again."""
         self._steps = 0
         self._told = ""  # the options that servers were told last
-        self._sums: list[torch.Tensor | None] = []
+        self._flushed = 0
+        """The last step that flush() was called for."""
         self._exchange: Completion | None = None
         self._pulls = False
         self._held: Exchange | None = None
@@ -70,6 +66,8 @@ class Served(Strategy):
         self._is_void = False
         """Whether this worker's own part of it was not finite."""
         self._waited = 0.0
+        self._clipped_s = 0.0
+        """Of this step, spent in clip_gradients()."""
         self._skipped = 0
         """Steps whose gradients of this worker's own counted for nothing."""
         self._stepped_at = 0.0
@@ -84,9 +82,10 @@ class Served(Strategy):
                 "Add a pool of role ps to the topology.",
             )
         if self._environment.options.server_groups > 1:
-            raise NotInThisVersion(
-                f"strategy.server_groups is {self._environment.options.server_groups}, but this version has one group.",
-                "Leave it out: the servers share the parameters among themselves.",
+            raise EnvironmentProblem(
+                f"strategy.server_groups is {self._environment.options.server_groups}, but the servers of "
+                f"{self._environment.strategy} are one group: they share the parameters among themselves.",
+                "Set it to 1, or leave it out.",
             )
         environment = self._environment
         for number, server in enumerate(servers):
@@ -102,7 +101,7 @@ class Served(Strategy):
             }
             peer = Peer(server.name, server.address, server.port)
             self._links.append(ServerLink(peer, environment.key, introduction, outlives=self._asynchronous))
-        self._on_all(lambda link: link.connect(MEET_S))
+        on_all(self._links, lambda link: link.connect(MEET_S))
 
     def share(self) -> Share:
         return Share(self._environment.rank or 0, self._environment.world_size)
@@ -129,8 +128,16 @@ class Served(Strategy):
             }
         )
         chunks = self._layout.chunks(len(self._links), self._chunk_bytes)
-        self._names = [entry.name for entry in self._layout.entries]
+        self._gradients = Gradients(
+            self._environment.name,
+            optimizer,
+            [entry.name for entry in self._layout.entries],
+            self._parameters,
+            skips=self._environment.options.on_nan == "skip",
+            sums=self._push_every > 1,
+        )
         self._staging = Staging(self._parameters, chunks, in_place=not self._overlaps)
+        self._servers = Servers(self._environment.name, self._links, self._staging, self._reenter)
         for number, link in enumerate(self._links):
             link.serves([chunk for chunk in chunks if chunk.shard == number])
         # The first server that has chunks hands round what no server steps.
@@ -140,8 +147,8 @@ class Served(Strategy):
             for name, row in (("buffers", self._buffers), ("constants", self._constants))
             if row.bytes
         }
-        self._on_all(self._enter)
-        self._pull(self._links)
+        on_all(self._links, self._enter)
+        self._servers.pull()
         self._local_step = served_optimizer.hand_over(optimizer, lambda _: self._step())
         self._stepped_at = time.monotonic()
         return model, optimizer
@@ -170,28 +177,44 @@ class Served(Strategy):
 
     def _step(self) -> None:
         began = time.monotonic()
-        self._times["compute_s"] = began - self._stepped_at
+        self._times["compute_s"] = began - self._stepped_at - self._clipped_s
         self._steps += 1
         waited = self._step_held() if self._held is not None else self._push_and_pull()
         self._stepped_at = time.monotonic()
-        self._times["wait_s"] = waited
-        self._times["exchange_s"] = max(0.0, self._stepped_at - began - waited)
+        exchanged = self._stepped_at - began + self._clipped_s
+        self._clipped_s = 0.0
+        self._times["wait_s"] = min(waited, exchanged)
+        self._times["exchange_s"] = exchanged - self._times["wait_s"]
 
     def _push_and_pull(self) -> float:
         """A step's exchange. Seconds that servers waited in it."""
-        void = self._prepare()
+        void = self._gradients.prepare(self._steps)
         self._skipped += void
         waited = self._finish()
         pushes = self._steps % self._push_every == 0
         pulls = self._steps % self._pull_every == 0
-        gradients = self._gathered(void)
+        if self._push_every > 1:
+            self._gradients.add(void=void)
         if pushes or pulls:
-            self._begin(gradients, pushes=pushes, pulls=pulls, void=void and self._push_every == 1)
+            single = self._push_every == 1
+            gradients = self._gradients.now(void=void) if single else self._gradients.take() if pushes else []
+            self._begin(gradients, pushes=pushes, pulls=pulls, void=void and single)
             if not self._overlaps:
                 waited = self._finish()
         if not pulls and not void:
             self._local_step()
         return waited
+
+    def flush(self, step: int) -> None:
+        """Push what is held back since the last push. All members of a group do, be it nothing: a round is the mean of
+        one push of each."""
+        if self._push_every == 1 or step <= self._flushed or step % self._push_every == 0:
+            return
+        self._flushed = step
+        self._finish()
+        if self._gradients.holds_back or self._environment.group_size > 1:
+            self._begin(self._gradients.take(), pushes=True, pulls=False, void=False)
+            self._finish()
 
     def clip_gradients(self, parameters: Sequence[torch.Tensor], max_norm: float) -> torch.Tensor:
         """The servers sum the group's gradients and tell the norms of their shards; each worker makes the same factor
@@ -207,10 +230,10 @@ class Served(Strategy):
                 "clip_gradients() was called a second time before the optimizer's step.",
                 "Call it once, right before optimizer.step().",
             )
-        self._is_void = not self._all_finite()  # what becomes of that is the step's to say: it knows of a GradScaler
+        began = time.monotonic()
+        self._is_void = not self._gradients.are_finite()  # what becomes of that is the step's: it knows of a GradScaler
         self._finish()
-        gradients = [None if self._is_void else parameter.grad for parameter in self._parameters]
-        self._begin(gradients, pushes=True, pulls=True, void=self._is_void, hold=True)
+        self._begin(self._gradients.now(void=self._is_void), pushes=True, pulls=True, void=self._is_void, hold=True)
         completion = self._exchange
         self._exchange = None
         assert completion is not None
@@ -219,17 +242,18 @@ class Served(Strategy):
         is_late = any(link.was_late for link in self._links)
         norm = math.sqrt(sum(link.square for link in self._links))
         for link in completion.lost:
-            self._recover(link)
+            self._servers.recover(link)
         self._waited = max((link.figures.waited for link in self._links), default=0.0)
         # As torch.nn.utils.clip_grad_norm_ has it.
         self._factor = None if is_late else min(1.0, max_norm / (norm + 1e-6))
+        self._clipped_s = time.monotonic() - began
         return torch.tensor(math.nan if self._is_void or is_late else norm)
 
     def _step_held(self) -> float:
         """Let the servers step with what they have summed."""
         self._held = None
-        if self._is_void and not self._skips_nan and not self._scaler_found_inf():
-            self._prepare()  # which says where
+        if self._is_void:
+            self._gradients.prepare_void(self._steps)  # which says where
         self._skipped += self._is_void
         self._exchange, self._pulls = Completion(len(self._links)), True
         for link in self._links:
@@ -237,63 +261,6 @@ class Served(Strategy):
         if not self._overlaps:
             self._finish()
         return self._waited
-
-    def _scaler_found_inf(self) -> bool:
-        return bool(getattr(self._optimizer, "found_inf", None) or False)
-
-    def _prepare(self) -> bool:
-        """Whether this step's gradients count for nothing. Raises NotFinite where the topology wants that."""
-        optimizer: Any = self._optimizer
-        found = getattr(optimizer, "found_inf", None)  # GradScaler's, for the time of this step
-        if found is not None:
-            if bool(found):
-                return True
-            scale = getattr(optimizer, "grad_scale", None)
-            if scale is not None:
-                for parameter in self._parameters:
-                    if parameter.grad is not None:
-                        parameter.grad.div_(scale.to(parameter.grad.device))
-        if self._all_finite():
-            return False
-        if self._skips_nan:
-            return True
-        name = next(
-            name
-            for name, parameter in zip(self._names, self._parameters)
-            if parameter.grad is not None and not bool(torch.isfinite(parameter.grad).all())
-        )
-        raise NotFinite(
-            f"The gradients of {self._environment.name} in step {self._steps} are not finite, first in {name}.",
-            "Lower the learning rate or clip the gradients, or set strategy.on_nan to skip.",
-        )
-
-    def _all_finite(self) -> bool:
-        """Of this worker's own gradients. Raises UsageProblem for sparse ones."""
-        gradients = [(name, p.grad) for name, p in zip(self._names, self._parameters) if p.grad is not None]
-        for name, gradient in gradients:
-            if gradient.is_sparse:
-                raise UsageProblem(
-                    f"The gradient of {name} is sparse, and parameter servers take dense ones only.",
-                    "Make the embedding with sparse=False.",
-                )
-        if not gradients:
-            return True
-        # The largest magnitude says it without a sum that could overflow.
-        norms = torch._foreach_norm([gradient for _, gradient in gradients], float("inf"))
-        return all(bool(torch.isfinite(norm)) for norm in norms)
-
-    def _gathered(self, void: bool) -> list[torch.Tensor | None]:
-        """This step's gradients; with push_every, the sum of those since the last push."""
-        gradients = [None if void else parameter.grad for parameter in self._parameters]
-        if self._push_every == 1:
-            return gradients
-        if not self._sums:
-            self._sums = [None] * len(gradients)
-        for number, gradient in enumerate(gradients):
-            if gradient is not None:
-                before = self._sums[number]
-                self._sums[number] = gradient.detach().clone() if before is None else before.add_(gradient)
-        return self._sums
 
     def _begin(
         self,
@@ -308,7 +275,6 @@ class Served(Strategy):
         if pushes:
             self._tell_news()
             self._staging.offer(gradients, copied=self._overlaps and self._push_every == 1)
-            self._sums = []
         self._pulls = pulls
         exchange = Exchange(
             gradient=self._staging.gradient if pushes else None,
@@ -318,22 +284,14 @@ class Served(Strategy):
             hold=hold,
         )
         self._held = exchange if hold else None
-        self._exchange = Completion(len(self._links))
-        for link in self._links:
-            link.begin(exchange, self._exchange)
+        self._exchange = self._servers.begin(exchange)
 
     def _finish(self) -> float:
         """Wait for the exchange under way, if any, and install what it brought. Seconds that servers waited in it."""
         if self._exchange is None:
             return 0.0
         completion, self._exchange = self._exchange, None
-        completion.wait()
-        if self._pulls:
-            for link in self._links:
-                if link not in completion.lost:
-                    self._staging.install(link.chunks)
-        for link in completion.lost:
-            self._recover(link)
+        self._servers.finish(completion, pulls=self._pulls)
         return max((link.figures.waited for link in self._links), default=0.0) if not self._overlaps else 0.0
 
     def _tell_news(self) -> None:
@@ -346,42 +304,6 @@ class Served(Strategy):
                     link.tell({"op": "options"}, messages.text_of(json.loads(options)))
                 if link is self._row_link and self._leads_group and self._buffers.bytes:
                     link.tell({"op": "buffers"}, self._buffers.packed())
-
-    def _pull(self, links: Sequence[ServerLink]) -> None:
-        """The newest parameters, now."""
-        completion = Completion(len(links))
-        exchange = Exchange(gradient=None, target=self._staging.target, arrived=self._staging.arrived)
-        for link in links:
-            link.begin(exchange, completion)
-        completion.wait()
-        for link in links:
-            if link not in completion.lost:
-                self._staging.install(link.chunks)
-        for link in completion.lost:
-            self._recover(link)
-
-    def _recover(self, link: ServerLink) -> None:
-        """Wait for a lost server's return; what was under way to it is lost. Raises PeerLost after RETRY_S."""
-        name = link.peer.name
-        print(f"torchyard: {self._environment.name} has lost {name} and waits for its return.", flush=True)
-        deadline = time.monotonic() + RETRY_S
-        while True:
-            try:
-                link.connect(max(0.1, deadline - time.monotonic()))
-                self._reenter(link)
-                completion = Completion(1)
-                link.begin(
-                    Exchange(gradient=None, target=self._staging.target, arrived=self._staging.arrived), completion
-                )
-                completion.wait()
-                if not completion.lost:
-                    self._staging.install(link.chunks)
-                    print(f"torchyard: {self._environment.name} goes on with {name}.", flush=True)
-                    return
-            except PeerLost as error:
-                if time.monotonic() >= deadline or not link.bears(error):
-                    raise
-            time.sleep(0.2)
 
     def _reenter(self, link: ServerLink) -> None:
         """Only a server that came back empty is begun anew, with the parameters that the chief has."""
@@ -398,15 +320,15 @@ class Served(Strategy):
     def save(self, folder: Path, step: int) -> None:
         self._finish()
         kept = [checkpoint.step for checkpoint in files.complete(folder)[: files.KEPT]]
-        self._on_all(lambda link: link.command({"op": "save", "step": step, "kept": kept}))
+        on_all(self._links, lambda link: link.command({"op": "save", "step": step, "kept": kept}))
         if self._asynchronous:
-            self._pull(self._links)
+            self._servers.pull()
 
     def restore(self, folder: Path, step: int) -> None:
-        self._steps = step
+        self._steps = self._flushed = step
         if self._environment.group == 0:
-            self._on_all(lambda link: self._restore(link, step))
-        self._pull(self._links)
+            on_all(self._links, lambda link: self._restore(link, step))
+        self._servers.pull()
 
     def _restore(self, link: ServerLink, step: int) -> None:
         if not self._is_chief:
@@ -430,49 +352,16 @@ class Served(Strategy):
             "skipped": float(self._skipped),
         }
 
-    @property
-    def exchanged_bytes(self) -> tuple[int, int]:
-        """(sent, received) by this worker so far, over all its links."""
-        sent, received = zip(*(link.bytes for link in self._links))
-        return sum(sent), sum(received)
-
-    def counts(self) -> list[dict[str, int]]:
-        """What each server has counted: version, accepted, stale, late, void."""
-        self._finish()
-        answers = [link.command({"op": "count"}) for link in self._links]
-        return [{name: int(value) for name, value in answer.items() if name != "op"} for answer in answers]
-
     def finish(self) -> bool:
-        """The last exchange. In asynchronous training the chief waits until all other groups have ended, and takes the
-        parameters that are the sum of everything; others leave. A group that is away for AWAY_S is not waited for."""
+        """The last exchange, with what was held back. In asynchronous training the chief waits until all other groups
+        have ended, and takes the parameters that are the sum of everything; others leave."""
         self._finish()
-        if not (self._is_chief and (self._overlaps or self._pull_every > 1)):
+        self.flush(self._steps)
+        if not (self._is_chief and (self._overlaps or self._push_every > 1 or self._pull_every > 1)):
             return False
-        for link in self._links:
-            self._wait_for_other_groups(link)
-        self._pull(self._links)
+        self._servers.wait_for_other_groups()
+        self._servers.pull()
         return True
-
-    def _wait_for_other_groups(self, link: ServerLink) -> None:
-        """Until a server has no more pushes to expect of them. A server that is lost meanwhile is waited for too."""
-        began = here_at = time.monotonic()
-        said = False
-        while True:
-            try:
-                answer = link.command({"op": "rest", "within_s": 1.0 if said else SAY_WAITING_S})
-            except PeerLost as error:
-                if not link.bears(error):
-                    raise
-                self._recover(link)
-                continue
-            waiting, now = answer["waiting"], time.monotonic()
-            here_at = now if answer["here"] else here_at
-            if not waiting or now - here_at > AWAY_S:
-                return
-            if not said and now - began >= SAY_WAITING_S:
-                groups = ", ".join(str(group) for group in waiting)
-                print(f"torchyard: {self._environment.name} waits for worker groups {groups}.", flush=True)
-                said = True
 
     def leave(self) -> None:
         try:
@@ -485,10 +374,3 @@ class Served(Strategy):
     def abandon(self) -> None:
         for link in self._links:
             link.close(goodbye=False)
-
-    def _on_all(self, act: Callable[[ServerLink], Any]) -> None:
-        """The same with every server at once. Raises the first error, in the servers' order."""
-        with ThreadPoolExecutor(len(self._links), thread_name_prefix="servers") as pool:
-            outcomes = [pool.submit(act, link) for link in self._links]
-        for outcome in outcomes:
-            outcome.result()

@@ -20,11 +20,15 @@ class Strategy(ABC):
     The calls of one trainer, all in the training's own thread:
 
         start → share → distribute → restore (where there is a checkpoint) → at_boundary(s) → step s+1 →
-        at_boundary(s+1) → … → save (the chief alone, right after at_boundary, now and then) → … → finish → leave
+        at_boundary(s+1) → … → flush and save (the chief alone saves; right after at_boundary, now and then) → … →
+        finish → leave
 
     A *boundary* is passed once between two optimizer steps, when the script asks for its next batch or runs the
     model again: all that it does after `optimizer.step()`, such as `scheduler.step()`, is done by then.
     """
+
+    trains_alone = False
+    """Whether this process's model is its own: it saves and stops by itself, and meets nobody."""
 
     @abstractmethod
     def start(self, device: torch.device) -> None:
@@ -51,6 +55,14 @@ class Strategy(ABC):
         before leave(), on every trainer, and not where a run is stopped: that has no time to wait.
         """
         return False
+
+    def flush(self, step: int) -> None:  # noqa: B027
+        """Bring out what this process holds back of steps that are done, such as gradients that are not pushed yet.
+
+        Called on every trainer of a group where `step` is about to be saved or is the last before a stop, with the
+        same step on all of them, maybe twice; a trainer that hears of a save too late calls it a few steps later. By
+        default nothing. Raises RolesError where it cannot be.
+        """
 
     def save(self, folder: Path, step: int) -> None:  # noqa: B027
         """What a checkpoint of `step` needs and this process does not hold, such as the shards of servers.
@@ -88,8 +100,10 @@ class Strategy(ABC):
         return torch.nn.utils.clip_grad_norm_(parameters, max_norm)
 
     def statistics(self) -> dict[str, float]:
-        """Numbers of the last step for the desktop, by the names in `protocol.report.METRICS`: compute_s, exchange_s,
-        wait_s, staleness, dropped, skipped. Asked only when a report is due (≤ 5 a second); must cost nothing."""
+        """Numbers of the last step for the desktop, by the names in `protocol.report.METRICS`: exchange_s and wait_s
+        (seconds that the step took longer for the exchange, and for others being late), staleness, dropped, skipped.
+        What is left of the step counts as compute_s. Asked only when a report is due (≤ 5 a second); must cost
+        nothing."""
         return {}
 
     def at_boundary(self, step: int) -> None:  # noqa: B027

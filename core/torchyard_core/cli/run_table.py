@@ -6,7 +6,7 @@ from typing import Any
 
 from torchyard_agent.protocol.asked import who
 from torchyard_core.cli.output import say, since, table
-from torchyard_core.telemetry.amounts import count, seconds
+from torchyard_core.telemetry.amounts import count, seconds, traffic
 
 HEADINGS = ("REPLICA", "HOST", "STATE", "EXIT", "RESTARTS", "STEP", "LOSS", "SAMPLES/S")
 EXCHANGE = {
@@ -16,8 +16,12 @@ EXCHANGE = {
     "staleness": ("STALE", count),
     "dropped": ("DROPPED", count),
     "skipped": ("SKIPPED", count),
+    "version": ("VERSION", count),
+    "clients": ("CLIENTS", count),
+    "bytes_s": ("TRAFFIC", traffic),
 }
-"""What a step was made of. A column is there where a replica has a value: many strategies have no staleness."""
+"""What a step was made of, and how servers do. A column is there where a replica has a value: many strategies have no
+staleness."""
 
 
 def print_run(shown: dict[str, Any]) -> None:

@@ -16,3 +16,12 @@ def seconds(value: float) -> str:
 def count(value: float) -> str:
     """1,204; a mean of whole numbers, as staleness is, with one digit where it has any: 2.5."""
     return f"{value:,.0f}" if abs(value - round(value)) < 0.05 else f"{value:,.1f}"
+
+
+def traffic(value: float) -> str:
+    """Bytes a second: 640 B/s, 12.3 MB/s, 118 MB/s."""
+    for unit in ("B/s", "kB/s", "MB/s"):
+        if value < 999.5:
+            return f"{value:.1f} {unit}" if value < 99.95 and unit != "B/s" else f"{value:.0f} {unit}"
+        value /= 1000
+    return f"{value:.1f} GB/s"

@@ -31,6 +31,7 @@ def check_strategy(topology: Topology) -> Findings:
         yield error("strategy-needs", f"{kind} needs {_CALLED[needed]}, and there are none", "strategy", "kind")
     yield from _unused_pools(topology, needed)
     yield from _groups(topology, counts)
+    yield from _server_groups(topology, counts)
     yield from _backups(topology, counts)
     yield from _reducing_alone(topology, counts)
     yield from _unused_settings(topology)
@@ -84,10 +85,27 @@ def _groups(topology: Topology, counts: dict[Role, int]) -> Findings:
             "group 0 with the first workers. Add a worker, or make the chief a worker: worker-0 is the chief then"
         )
         yield warning("strategy-counts", message, "strategy", "kind")
-    if _NEEDS.get(strategy.kind) is Role.PS and strategy.server_groups > 1:
+
+
+def _server_groups(topology: Topology, counts: dict[Role, int]) -> Findings:
+    """The strategy's kind fixes them: one group of parameter servers, or under hogwild one a worker group."""
+    strategy = topology.strategy
+    kind, groups = strategy.kind, strategy.server_groups
+    if groups == 1:
+        return
+    if _NEEDS.get(kind) is Role.PS:
         # The file may say it already; a run with it would end when its trainers begin.
-        message = "parameter servers form one group in this version: drop `server_groups`"
+        message = (
+            f"the parameter servers of {kind} are one group, which share the parameters among themselves, and not "
+            f"{groups}: drop `server_groups`"
+        )
         yield error("strategy-counts", message, "strategy", "server_groups")
+    elif kind is not StrategyKind.HOGWILD:
+        message = f"`server_groups` does nothing: {kind} has no parameter servers"
+        yield warning("strategy-ignores", message, "strategy", "server_groups")
+    elif groups != (strategy.worker_groups or max(1, counts[Role.WORKER])):
+        message = "in hogwild every worker group serves its own share of the parameters: drop `server_groups`"
+        yield warning("strategy-ignores", message, "strategy", "server_groups")
 
 
 def _backups(topology: Topology, counts: dict[Role, int]) -> Findings:

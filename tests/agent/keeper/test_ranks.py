@@ -55,6 +55,12 @@ def test_a_replicas_numbers_are_those_of_its_first_rank_with_the_throughput_of_a
     assert latest.of("worker-0") == {"step": 4, "loss": None, "throughput": 12.5}
 
 
+def test_a_server_has_no_step() -> None:
+    latest = Latest({"ps-0"})
+    latest.take(report.encode("ps-0", 0, {"version": 12, "clients": 3, "bytes_s": 1e6, "else": 1}))
+    assert latest.of("ps-0") == {"version": 12, "clients": 3, "bytes_s": 1e6}
+
+
 def test_what_is_no_report_is_dropped() -> None:
     latest = Latest({"worker-0"})
     huge = b'{"replica": "worker-0", "local_rank": 0, "metrics": {"step": 1' + b"0" * 400 + b"}}"

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from torchyard_core.cli.run_table import print_run
+from torchyard_core.telemetry.amounts import traffic
 
 
 def shown(**metrics: dict[str, float | None]) -> dict[str, Any]:
@@ -38,6 +39,20 @@ def test_columns_are_there_where_a_replica_has_a_value(capsys: pytest.CaptureFix
     assert head.split()[5:] == ["STEP", "LOSS", "SAMPLES/S", "EXCHANGE", "WAITING", "STALE", "REASON"]
     assert cells(text, "worker-0")[5:] == ["12", "0.5", "-", "12", "ms", "1.50", "s", "2"]
     assert cells(text, "ps-0")[5:] == ["-", "-", "-", "-", "-", "-"]
+
+
+def test_servers_tell_their_versions_clients_and_traffic(capsys: pytest.CaptureFixture[str]) -> None:
+    print_run(shown(worker_0={"step": 12.0}, ps_0={"version": 1204.0, "clients": 3.0, "bytes_s": 12_340_000.0}))
+    text = capsys.readouterr().out
+    head = next(line for line in text.splitlines() if line.startswith("REPLICA"))
+    assert head.split()[8:] == ["VERSION", "CLIENTS", "TRAFFIC", "REASON"]
+    assert cells(text, "ps-0")[5:] == ["-", "-", "-", "1,204", "3", "12.3", "MB/s"]
+    assert [traffic(each) for each in (640, 1500, 117_600_000, 2.4e9)] == [
+        "640 B/s",
+        "1.5 kB/s",
+        "118 MB/s",
+        "2.4 GB/s",
+    ]
 
 
 def test_a_run_that_told_none_has_none(capsys: pytest.CaptureFixture[str]) -> None:

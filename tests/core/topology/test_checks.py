@@ -164,13 +164,22 @@ def test_another_framework_s_servers_are_its_own_affair() -> None:
         ("{kind: downpour, worker_groups: 3}", "3 worker groups cannot be made of 2 workers"),
         (
             "{kind: downpour, server_groups: 2}",
-            "parameter servers form one group in this version: drop `server_groups`",
+            "the parameter servers of downpour are one group, which share the parameters among themselves, and not 2: "
+            "drop `server_groups`",
         ),
         ("{kind: sandblaster, backup_workers: 2}", "2 backup workers leave none of the 2 trainers to count"),
     ],
 )
 def test_counts_that_cannot_be(strategy: str, line: str) -> None:
     assert problems(WORKERS, SERVERS, strategy=strategy) == [f"3: error strategy-counts {line}"]
+
+
+def test_hogwild_has_as_many_server_groups_as_worker_groups() -> None:
+    assert problems(WORKERS, strategy="{kind: hogwild, server_groups: 2}") == []
+    line = "in hogwild every worker group serves its own share of the parameters: drop `server_groups`"
+    assert problems(WORKERS, strategy="{kind: hogwild, server_groups: 3}") == [f"3: warning strategy-ignores {line}"]
+    line = "`server_groups` does nothing: all_reduce has no parameter servers"
+    assert problems(WORKERS, strategy="{kind: all_reduce, server_groups: 3}") == [f"3: warning strategy-ignores {line}"]
 
 
 def test_a_chief_and_one_worker_are_one_group_which_is_hardly_meant() -> None:

@@ -2,7 +2,8 @@
 
     counts_updates.py FOLDER UPDATES SECONDS_AN_UPDATE
 
-Writes the number of updates done to FOLDER/<rank>, and prints the smallest and largest parameter once it has left.
+Writes the number of updates done to FOLDER/<rank>, and prints the smallest and largest parameter once it has left, and
+the sum of a frozen parameter and a buffer that start from the rank: of the chief's, 0.
 Trains until FOLDER/enough is there, if that is sooner.
 """
 
@@ -22,6 +23,8 @@ def main() -> None:
     model = torch.nn.Linear(1000, 1, dtype=torch.float64)
     torch.nn.init.constant_(model.weight, float(cluster.rank))  # of which the chief's, 0, is what counts
     torch.nn.init.constant_(model.bias, float(cluster.rank))
+    model.frozen = torch.nn.Parameter(torch.full((3,), float(cluster.rank)), requires_grad=False)
+    model.register_buffer("seen", torch.full((2,), float(cluster.rank)))
     model, optimizer = cluster.distribute(model, torch.optim.SGD(model.parameters(), lr=1.0))
     ones = torch.ones(1, 1000, dtype=torch.float64)
     for update in range(updates):
@@ -34,8 +37,10 @@ def main() -> None:
         (folder / str(cluster.rank)).write_text(str(update + 1))
         time.sleep(pause_s)
     cluster.leave()
-    values = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
-    print(json.dumps({"rank": cluster.rank, "least": values.min().item(), "most": values.max().item()}), flush=True)
+    values = torch.cat([parameter.detach().flatten() for parameter in model.parameters() if parameter.requires_grad])
+    rest = (model.frozen.sum() + model.seen.sum()).item()
+    said = {"rank": cluster.rank, "least": values.min().item(), "most": values.max().item(), "rest": rest}
+    print(json.dumps(said), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,15 @@
 """Trains the same model twice, by all workers together and by rank 0 alone on the whole batches, and compares.
 
-Prints JSON on rank 0: for each precision the largest difference between any two parameters.
+    large_batch.py DTYPE [clip]
+
+Prints JSON on rank 0: the largest difference between any two parameters. With `clip` gradients are clipped and the
+learning rate falls; then how many steps were clipped, and the largest difference between two norms, are printed too.
 """
 
 import json
 import sys
+from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import nn
@@ -14,6 +19,7 @@ from torchyard_roles.cluster import Cluster
 
 STEPS = 300
 BATCH = 8
+MAX_NORM = 0.3
 
 
 def model_of(dtype: torch.dtype) -> nn.Module:
@@ -25,17 +31,30 @@ def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
 
 
-def descend(model: nn.Module, optimizer: torch.optim.Optimizer, batches: torch.utils.data.DataLoader) -> None:
+def descend(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    batches: torch.utils.data.DataLoader,
+    clip: Callable[[float], torch.Tensor] | None,
+) -> list[float]:
+    """The norms before clipping."""
+    norms: list[float] = []
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 100, 0.5)
     steps = 0
     while steps < STEPS:
         for inputs, targets in batches:
             optimizer.zero_grad()
             nn.functional.mse_loss(model(inputs), targets).backward()
+            if clip is not None:
+                norms.append(clip(MAX_NORM).item())
             optimizer.step()
+            if clip is not None:
+                schedule.step()
             steps += 1
+    return norms
 
 
-def compare(cluster: Cluster, dtype: torch.dtype) -> float:
+def compare(cluster: Cluster, dtype: torch.dtype, *, clips: bool) -> dict[str, float]:
     generator = torch.Generator().manual_seed(2)
     count = BATCH * cluster.world_size * 10  # ten steps an epoch, all batches equal
     inputs = torch.randn(count, 12, generator=generator, dtype=dtype)
@@ -55,17 +74,23 @@ def compare(cluster: Cluster, dtype: torch.dtype) -> float:
 
     shared = model_of(dtype)
     distributed, optimizer = cluster.distribute(shared, optimizer_of(shared))
-    descend(distributed, optimizer, cluster.loader(dataset, batch_size=BATCH, seed=5))
+    loader = cluster.loader(dataset, batch_size=BATCH, seed=5)
+    norms = descend(distributed, optimizer, loader, cluster.clip_gradients if clips else None)
     if not cluster.is_chief:
-        return 0.0
-    descend(alone, optimizer_of(alone), EpochByEpoch())
+        return {}
+    clip = partial(nn.utils.clip_grad_norm_, list(alone.parameters()))
+    expected = descend(alone, optimizer_of(alone), EpochByEpoch(), clip if clips else None)
     pairs = zip(shared.parameters(), alone.parameters(), strict=True)
-    return max((mine - other).abs().max().item() for mine, other in pairs)
+    found = {"difference": max((mine - other).abs().max().item() for mine, other in pairs)}
+    if clips:
+        found["clipped"] = sum(norm > MAX_NORM for norm in norms)
+        found["norms_differ"] = max(abs(mine - other) for mine, other in zip(norms, expected, strict=True))
+    return found
 
 
 if __name__ == "__main__":
     cluster = ty.join()
     dtype = getattr(torch, sys.argv[1])
-    difference = compare(cluster, dtype)
+    found = compare(cluster, dtype, clips="clip" in sys.argv)
     if cluster.is_chief:
-        print(json.dumps({"world_size": cluster.world_size, "difference": difference}))
+        print(json.dumps({"world_size": cluster.world_size, **found}))

@@ -1,6 +1,8 @@
-"""Starts programs that need torch by forking a process that has imported it: many of them in the time of one import.
+"""Starts programs by forking a process that has imported what they need: many of them in the time of one import.
 
-Run as a program it is that process: it takes orders on the socket that is its stdin, and answers each there.
+Each is a process like any other, with its own environment, folder and files; only the import is not made again.
+Run as a program, with the names of the modules, it is the process that is forked: it takes orders on the socket that
+is its stdin, and answers each there.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ from __future__ import annotations
 import array
 import atexit
 import gc
+import importlib
 import json
 import os
 import runpy
@@ -18,7 +21,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -59,10 +62,7 @@ class Forked:
         return found[0], None
 
     def wait(self, timeout: float = 10.0) -> int:
-        self._nursery.hear(lambda: self.pid in self._nursery.ended, timeout)
-        code = self.returncode
-        assert code is not None
-        return code
+        return self._nursery.wait(self.pid, timeout)
 
     def send_signal(self, number: int) -> None:
         if self.returncode is None:
@@ -77,28 +77,54 @@ class Forked:
 
 
 class Nursery:
-    """The process that is forked. One test at a time uses it."""
+    """The process that is forked, with the modules that it has imported. One test at a time uses it."""
 
-    def __init__(self, environment: dict[str, str]) -> None:
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    def __init__(self, environment: dict[str, str], *modules: str) -> None:
+        self.environment = environment
         self.ended: dict[int, int] = {}
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._born: list[int] = []
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.roles.nursery"],
+                [sys.executable, "-m", "tests.nursery", *modules],
                 stdin=theirs,
+                stdout=subprocess.DEVNULL,  # what is forked never believes that it prints on a terminal
                 env=environment,
-                cwd=Path(__file__).parents[2],
+                cwd=Path(__file__).parents[1],
             )
 
     def start(self, *arguments: str | Path, environment: dict[str, str]) -> Forked:
         """Run a script with this environment, and no other."""
         reading, writing = os.pipe()
-        order = json.dumps({"arguments": [str(each) for each in arguments], "environment": environment}).encode()
-        self._socket.sendmsg([order], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [writing]))])
-        os.close(writing)
-        self.hear(lambda: bool(self._born), 60)
-        return Forked(self, self._born.pop(), reading)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        try:
+            pid = self.fork(arguments, environment, (nothing, writing, writing))
+        finally:
+            os.close(writing)
+            os.close(nothing)
+        return Forked(self, pid, reading)
+
+    def fork(
+        self,
+        arguments: Sequence[str | Path],
+        environment: dict[str, str],
+        files: tuple[int, int, int],
+        folder: Path | None = None,
+    ) -> int:
+        """The process ID of a program with these stdin, stdout and stderr: a script, `-c` and a text, or `-m` and a
+        module, with its arguments."""
+        order = {"arguments": [str(each) for each in arguments], "environment": environment}
+        if folder is not None:
+            order["folder"] = str(folder)
+        rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))
+        self._socket.sendmsg([json.dumps(order).encode()], [rights])
+        self._hear(lambda: bool(self._born), 60)
+        return self._born.pop()
+
+    def wait(self, pid: int, timeout: float) -> int:
+        """The exit status of one of its programs. Raises subprocess.TimeoutExpired."""
+        self._hear(lambda: pid in self.ended, timeout)
+        return self.ended[pid]
 
     def catch_up(self) -> None:
         """Take what the process has said by now."""
@@ -114,7 +140,7 @@ class Nursery:
         else:
             raise AssertionError("the nursery has ended")
 
-    def hear(self, enough: Callable[[], bool], timeout: float) -> None:
+    def _hear(self, enough: Callable[[], bool], timeout: float) -> None:
         """Take what the process says until it is enough."""
         deadline = time.monotonic() + timeout
         while not enough():
@@ -129,14 +155,10 @@ class Nursery:
         self._process.wait(timeout=30)
 
 
-def rear() -> list[str]:
+def rear(modules: Sequence[str]) -> list[str]:
     """The process itself. Returns in each child, with its arguments."""
-    import torch
-
-    import torchyard_roles.exchange.process
-    import torchyard_roles.strategies  # noqa: F401
-
-    torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1).step()  # imports what optimizers need when used
+    for module in modules:
+        importlib.import_module(module)
     gc.collect()
     gc.freeze()  # so that no child's collector writes to pages that it shares with all others
     orders = socket.socket(fileno=os.dup(0))
@@ -152,21 +174,22 @@ def rear() -> list[str]:
             _bury(orders, living)
         if orders not in ready:
             continue
-        text, rights, _, _ = orders.recvmsg(HUGE, socket.CMSG_SPACE(4))
+        text, rights, _, _ = orders.recvmsg(HUGE, socket.CMSG_SPACE(12))
         if not text:
             for child in living:
                 os.kill(child, signal.SIGKILL)
             os._exit(0)
         order = json.loads(text)
-        (output,) = array.array("i", rights[0][2])
+        files = array.array("i", rights[0][2])
         pid = os.fork()
         if not pid:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             for each in (orders, waking, woken):
                 each.close()
-            return _become(order, output)
-        os.close(output)
+            return _become(order, list(files))
+        for file in files:
+            os.close(file)
         living.add(pid)
         orders.send(json.dumps({"born": pid}).encode())
 
@@ -181,25 +204,30 @@ def _bury(orders: socket.socket, living: set[int]) -> None:
             orders.send(json.dumps({"ended": pid, "code": os.waitstatus_to_exitcode(status)}).encode())
 
 
-def _become(order: dict[str, Any], output: int) -> list[str]:
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for target, source in enumerate((nothing, output, output)):
+def _become(order: dict[str, Any], files: list[int]) -> list[str]:
+    for target, source in enumerate(files):
         os.dup2(source, target)
-    os.close(nothing)
-    os.close(output)
+    for source in files:
+        os.close(source)
     os.environ.clear()
     os.environ.update(order["environment"])
+    if "folder" in order:
+        os.chdir(order["folder"])
+        sys.path[0] = order["folder"]
     return order["arguments"]
 
 
 def live(arguments: list[str]) -> int:
-    """`-c` and a text, or a script's path and its arguments; and all that Python does when it ends but for taking a
-    hundred megabytes of modules apart, which for a fork means to copy them first. The exit status."""
+    """Runs the program, and does all that Python does when it ends but for taking a hundred megabytes of modules apart,
+    which for a fork means to copy them first. The exit status."""
     code = 0
     try:
         if arguments[0] == "-c":
             sys.argv = ["-c", *arguments[2:]]
             exec(compile(arguments[1], "<string>", "exec"), {"__name__": "__main__"})
+        elif arguments[0] == "-m":
+            sys.argv = arguments[1:]
+            runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
         else:
             sys.argv = arguments
             runpy.run_path(arguments[0], run_name="__main__")
@@ -219,4 +247,4 @@ def live(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    os._exit(live(rear()))
+    os._exit(live(rear(sys.argv[1:])))
