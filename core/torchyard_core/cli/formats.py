@@ -13,7 +13,7 @@ from torchyard_core.cli.validate import FILE, SET
 from torchyard_core.errors import FileProblem, UsageError
 
 if TYPE_CHECKING:
-    from torchyard_core.interop.conversion import Remark
+    from torchyard_core.interop.remarks import Remark
 
 FORMAT = typer.Argument(
     metavar="FORMAT",
@@ -79,15 +79,14 @@ def export(
 
     Example: torchyard export kubernetes examples/digits/downpour.yaml --image registry/digits:1
     """
-    from torchyard_core.interop.conversion import Wishes
-    from torchyard_core.interop.formats import format_named, write_foreign
+    from torchyard_core.interop.formats import format_named, problems_of_export, write_foreign
+    from torchyard_core.interop.writing import Wishes
     from torchyard_core.topology.file import read_topology
     from torchyard_core.topology.problems import has_errors
 
     format_named(format_)
     source = read_topology(file).with_settings(set_ or [])
-    # Where the working folder lies is no matter here: the document is for another system.
-    problems = [problem for problem in source.check() if problem.code not in ("workdir-missing", "script-missing")]
+    problems = problems_of_export(source)
     if source.topology is None or has_errors(problems):
         for problem in problems:
             remark(problem.printed(str(file)))

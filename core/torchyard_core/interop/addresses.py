@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torchyard_core.interop.conversion import Reading
+from torchyard_core.interop.reading import Reading
+from torchyard_core.topology.edits import POOL_NAMES
 from torchyard_core.topology.model import MAX_REPLICAS, Role, Topology
 from torchyard_core.topology.pins import parse_pin
 from torchyard_core.topology.problems import Place
@@ -19,13 +20,6 @@ PORT = 2222
 THIS_COMPUTER = "this-computer"
 _ADDRESS = re.compile(r"(?:(?:grpc|https?)://)?(\[[0-9a-fA-F:.%]+\]|[^\s:/\[\]]+):([0-9]{1,5})")
 _LOCAL = {"localhost", "127.0.0.1", "[::1]"}
-POOL_NAMES = {
-    Role.CHIEF: "chief",
-    Role.WORKER: "workers",
-    Role.PS: "servers",
-    Role.REDUCER: "reducers",
-    Role.EVALUATOR: "eval",
-}
 
 
 @dataclass(frozen=True)
@@ -122,6 +116,18 @@ def as_pins(reading: Reading, jobs: Iterable[Job]) -> dict[str, str]:
         shown = ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
         reading.remark(f"replicas are pinned to their addresses' hosts ({shown}): the fleet must know these names.")
     return pins
+
+
+def said_of_places(reading: Reading, jobs: Iterable[Job]) -> dict[str, Any]:
+    """The pins that addresses make, but for those of a cloud; with remarks on these, and on the GPUs that nobody
+    tells."""
+    said: dict[str, Any] = {}
+    if reading.text(("environment",)) == "cloud":
+        reading.remark("the addresses are that cloud's and are left out: the planner chooses hosts of yours.")
+    elif pins := as_pins(reading, jobs):
+        said["pins"] = pins
+    reading.remark("the document does not say how many GPUs a replica takes: set `gpus`.")
+    return said
 
 
 def addresses_for(topology: Topology) -> dict[str, str]:

@@ -7,19 +7,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from torchyard_core.interop.conversion import (
-    NO_WISHES,
-    Exported,
-    Imported,
-    Reading,
-    Remark,
-    Wishes,
-    built,
-    left_behind,
-)
 from torchyard_core.interop.gpus import read_gpus, written_gpus
+from torchyard_core.interop.machine_types import leave_gpus_of_servers, read_sizes, remark_on_sizes
 from torchyard_core.interop.programs import as_module, of_module, role_pools, unsaid
+from torchyard_core.interop.reading import Imported, Reading, built
 from torchyard_core.interop.recognise import expect
+from torchyard_core.interop.remarks import Remark
+from torchyard_core.interop.writing import NO_WISHES, Exported, Wishes, left_behind
+from torchyard_core.topology.edits import POOL_NAMES
 from torchyard_core.topology.machines import Machine, cloudml_machines, machine
 from torchyard_core.topology.model import Launcher, Pool, Role, TfMasterName, Topology
 from torchyard_core.topology.presets import Preset, presets_of
@@ -30,7 +25,6 @@ ALLOWED = "`trainingInput` with a `scaleTier`"
 TIERS = ("BASIC", "STANDARD_1", "PREMIUM_1", "BASIC_GPU", "CUSTOM")
 ROLES = {"master": Role.CHIEF, "worker": Role.WORKER, "parameterServer": Role.PS, "evaluator": Role.EVALUATOR}
 """Their words for roles, as they begin `masterType`, `workerConfig`, `parameterServerCount`."""
-DEFAULT_GPU = "NVIDIA_TESLA_T4"
 _CARRIED = ("scaleTier", "pythonModule", "args", "useChiefInTfConfig")
 _LEFT = {
     "packageUris": "the folder `program.workdir` is sent to every host",
@@ -64,8 +58,7 @@ def read(text: str, source: str = "config.yaml") -> Imported:
         meant = nearest(tier, TIERS)
         reading.stop(f"there is no scale tier {tier}.", (*job, "scaleTier"), meant or f"Allowed: {', '.join(TIERS)}.")
     pools = _custom(reading, job) if tier == "CUSTOM" else _of_tier(reading, job, tier)
-    if any("cpus" in pool for pool in pools):
-        reading.remark("the machines' sizes are asked of your hosts: remove `cpus` and `memory_gb` for smaller ones.")
+    remark_on_sizes(reading, pools)
     data = {"name": "cloudml-job", "pools": pools, "program": _program(reading, job)}
     return Imported(built(data, source, reading.line(job)), tuple(reading.remarks))
 
@@ -99,8 +92,7 @@ def _custom(reading: Reading, job: Place) -> list[dict[str, Any]]:
             continue
         if reading.text(kind) is None:
             reading.stop(f"`{count[-1]}` needs a `{kind[-1]}`.", count, _types_hint())
-        name = {Role.CHIEF: "chief", Role.WORKER: "workers", Role.PS: "servers", Role.EVALUATOR: "eval"}[role]
-        pool = {"name": name, "role": role.value, "replicas": number}
+        pool = {"name": POOL_NAMES[role], "role": role.value, "replicas": number}
         pools.append(pool | _machine(reading, kind, (*job, f"{word}Config"), role))
     return pools
 
@@ -113,13 +105,11 @@ def _machine(reading: Reading, kind: Place, config: Place, role: Role) -> dict[s
     """What a replica of this machine type and configuration asks for."""
     name = reading.text(kind) or ""
     known = machine(name)
-    if known.cpus is None:
+    if known.cpus is None and "-" not in name:
         # Names of GCE's have a dash; the ones without are CloudML's own, which we know all of.
-        if "-" not in name:
-            meant = did_you_mean(name, [one.name for one in cloudml_machines()])
-            reading.stop(f"there is no machine type `{name}`{meant or '.'}", kind, _types_hint())
-        reading.remark(f"the size of {name} is not known here: its name is kept, and no size is asked for.", kind)
-    said = known.as_pool()
+        meant = did_you_mean(name, [one.name for one in cloudml_machines()])
+        reading.stop(f"there is no machine type `{name}`{meant or '.'}", kind, _types_hint())
+    said = read_sizes(reading, known, kind)
     if config[-1] in reading.block(config[:-1]):
         accelerator = (*config, "acceleratorConfig")
         said |= read_gpus(reading, (*accelerator, "type"), (*accelerator, "count"))
@@ -129,9 +119,7 @@ def _machine(reading: Reading, kind: Place, config: Place, role: Role) -> dict[s
             dict.fromkeys(("imageUri", "containerCommand", "containerArgs"), "Torchyard runs no containers")
             | dict.fromkeys(("diskConfig", "tpuTfVersion"), "it is that cloud's"),
         )
-    if role is Role.PS and said.pop("gpus", None):
-        said.pop("gpu_model", None)
-        reading.remark(f"parameter servers use no GPU: those of {name} are left out.", kind)
+    leave_gpus_of_servers(reading, said, role, kind)
     return said
 
 
@@ -190,7 +178,7 @@ def _written_pool(pool: Pool, word: str, remarks: list[Remark]) -> dict[str, Any
     if not fits:
         remarks.append(Remark(f"pool `{pool.name}`: {chosen.name} was chosen, the smallest that has what it asks for."))
     said: dict[str, Any] = {f"{word}Type": chosen.name}
-    gpus = written_gpus(pool, [] if chosen.gpus else remarks, DEFAULT_GPU)
+    gpus = written_gpus(pool, [] if chosen.gpus else remarks)
     if gpus is not None and (chosen.gpus, chosen.gpu_model) != (pool.gpus, pool.gpu_model):
         if chosen.gpus and pool.gpu_model is None and chosen.gpus == pool.gpus:
             return _counted(said, pool, word)

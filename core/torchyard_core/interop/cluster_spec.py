@@ -9,12 +9,13 @@ from typing import Any
 
 from torchyard_core.errors import FileProblem
 from torchyard_core.interop import vertex
-from torchyard_core.interop.addresses import Job, as_pins, as_pools, read_jobs
-from torchyard_core.interop.conversion import NO_WISHES, Exported, Imported, Reading, Wishes, built
+from torchyard_core.interop.addresses import Job, as_pools, read_jobs, said_of_places
 from torchyard_core.interop.programs import unsaid
-from torchyard_core.interop.recognise import expect
+from torchyard_core.interop.reading import Imported, Reading, built
+from torchyard_core.interop.recognise import bare, expect
 from torchyard_core.interop.variables import FORMS as FORMS
-from torchyard_core.interop.variables import bare, check_task, own_topology, written
+from torchyard_core.interop.variables import check_task, own_topology, written
+from torchyard_core.interop.writing import NO_WISHES, Exported, Wishes
 from torchyard_core.topology.model import Role, Topology
 
 ALLOWED = "`cluster` with workerpool0 to workerpool3, and `task`"
@@ -74,11 +75,7 @@ def _built(reading: Reading, jobs: dict[str, Job], source: str) -> Topology:
             "workerpool2 is read as parameter servers; the document does not tell them from reducers.",
             ("cluster", "workerpool2"),
         )
-    if reading.text(("environment",)) == "cloud":
-        reading.remark("the addresses are that cloud's and are left out: the planner chooses hosts of yours.")
-    elif pins := as_pins(reading, jobs.values()):
-        data["pins"] = pins
-    reading.remark("the document does not say how many GPUs a replica takes: set `gpus`.")
+    data |= said_of_places(reading, jobs.values())
     data["program"] = unsaid(reading.remarks)
     return built(data, source, reading.line(("cluster",)))
 

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from torchyard_core.interop.conversion import refuse
+from torchyard_core.interop.reading import refuse
 
 
 @dataclass(frozen=True)

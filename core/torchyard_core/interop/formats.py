@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from torchyard_core.errors import UsageError
 from torchyard_core.interop import (
@@ -17,9 +17,11 @@ from torchyard_core.interop import (
     torchx,
     vertex,
 )
-from torchyard_core.interop.conversion import NO_WISHES, Exported, Imported, Wishes
+from torchyard_core.interop.reading import Imported
+from torchyard_core.interop.writing import NO_WISHES, Exported, Wishes
+from torchyard_core.topology.file import TopologyFile
 from torchyard_core.topology.model import Topology
-from torchyard_core.topology.problems import nearest
+from torchyard_core.topology.problems import Problem, nearest
 
 
 @dataclass(frozen=True)
@@ -36,21 +38,36 @@ class Format:
     """Of the files that hold it."""
     takes_image: bool = False
     takes_replica: bool = False
+    replica_forms: tuple[str, ...] = ()
+    """Forms that are one replica's own; none here: all are, where `takes_replica`."""
+    suffixes: Mapping[str, str] = field(default_factory=dict)
+    """Of the files that hold it in another form than the usual one."""
+
+    def suffix_of(self, form: str | None) -> str:
+        """What the name of a file ends with that holds this form."""
+        return self.suffixes.get(form or "", self.suffix)
 
 
 FORMATS = {
     one.name: one
     for one in (
         Format("cloudml", "CloudML config.yaml", cloudml.read, cloudml.write),
-        Format("vertex", "Vertex AI workerPoolSpecs", vertex.read, vertex.write, vertex.FORMS, takes_image=True),
+        Format(
+            "vertex", "Vertex AI workerPoolSpecs", vertex.read, vertex.write, vertex.FORMS,
+            takes_image=True, suffixes={"json": ".json", "flags": ".sh"},
+        ),
         Format(
             "cluster-spec", "CLUSTER_SPEC", cluster_spec.read, cluster_spec.write, cluster_spec.FORMS, ".json",
-            takes_replica=True,
+            takes_replica=True, suffixes={"export": ".sh"},
         ),
-        Format("tf-config", "TF_CONFIG", tf_config.read, tf_config.write, tf_config.FORMS, ".json", takes_replica=True),
+        Format(
+            "tf-config", "TF_CONFIG", tf_config.read, tf_config.write, tf_config.FORMS, ".json",
+            takes_replica=True, suffixes={"export": ".sh"},
+        ),
         Format(
             "tensorflow", "TensorFlow ClusterSpec or command lines", tensorflow.read, tensorflow.write,
-            tensorflow.FORMS, ".sh", takes_replica=True,
+            tensorflow.FORMS, ".sh", takes_replica=True, replica_forms=("sparse",),
+            suffixes={"cluster": ".json", "sparse": ".yaml"},
         ),
         Format("singa", "SINGA cluster", singa.read, singa.write, suffix=".conf"),
         Format("torchx", "TorchX AppDef", None, torchx.write, suffix=".py", takes_image=True),
@@ -58,6 +75,10 @@ FORMATS = {
         Format("slurm", "Slurm sbatch script", None, slurm.write, suffix=".sbatch"),
     )
 }  # fmt: skip
+
+
+READ = tuple(name for name, one in FORMATS.items() if one.read is not None)
+"""Those that are read."""
 
 
 def format_named(name: str) -> Format:
@@ -73,9 +94,15 @@ def read_foreign(name: str, text: str, source: str) -> Imported:
     """A document of a format as a topology. Raises UsageError for what is only written, FileProblem for a bad one."""
     chosen = format_named(name)
     if chosen.read is None:
-        can = ", ".join(one.name for one in FORMATS.values() if one.read is not None)
-        raise UsageError(f"{chosen.title} is written only.", code="no_format", hint=f"These are read: {can}.")
+        hint = f"These are read: {', '.join(READ)}."
+        raise UsageError(f"{chosen.title} is written only.", code="no_format", hint=hint)
     return chosen.read(text, source)
+
+
+def problems_of_export(file: TopologyFile) -> list[Problem]:
+    """What is wrong with a topology that is to be written; errors keep it from that. Where its working folder lies is
+    no matter: the document is for another system."""
+    return [problem for problem in file.check() if problem.code not in ("workdir-missing", "script-missing")]
 
 
 def write_foreign(name: str, topology: Topology, wishes: Wishes = NO_WISHES) -> Exported:

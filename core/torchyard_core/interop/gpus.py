@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from torchyard_core.interop.conversion import Reading, Remark
+from torchyard_core.interop.reading import Reading
+from torchyard_core.interop.remarks import Remark
 from torchyard_core.topology.machines import accelerator_for, accelerators
 from torchyard_core.topology.model import Pool
 from torchyard_core.topology.problems import Place, did_you_mean
 
 UNSPECIFIED = "ACCELERATOR_TYPE_UNSPECIFIED"
+USUAL = "NVIDIA_TESLA_T4"
+"""What is written for a pool that takes any GPU."""
 
 
 def read_gpus(reading: Reading, kind: Place, count: Place) -> dict[str, Any]:
@@ -34,13 +37,13 @@ def read_gpus(reading: Reading, kind: Place, count: Place) -> dict[str, Any]:
     return {"gpus": number, **accelerators()[name]}
 
 
-def written_gpus(pool: Pool, remarks: list[Remark], default: str) -> tuple[str, int] | None:
+def written_gpus(pool: Pool, remarks: list[Remark]) -> tuple[str, int] | None:
     """(their name, how many) for a pool that takes GPUs; None for one that takes none."""
     if not pool.gpus or (not pool.role.trains and pool.role != "evaluator"):
         return None
     name = accelerator_for(pool.gpu_model, pool.gpu_memory_gb)
     if name is None:
-        name = default
+        name = USUAL
         why = f"they have no {pool.gpu_model}" if pool.gpu_model else "the pool takes any GPU"
-        remarks.append(Remark(f"pool `{pool.name}`: {default} was chosen, for {why}."))
+        remarks.append(Remark(f"pool `{pool.name}`: {USUAL} was chosen, for {why}."))
     return name, pool.gpus

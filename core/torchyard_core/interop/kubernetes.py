@@ -9,15 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from torchyard_core.interop.addresses import PORT
-from torchyard_core.interop.conversion import (
-    IMAGE,
-    NO_WISHES,
-    Exported,
-    Remark,
-    Wishes,
-    file_name,
-    left_behind,
-)
+from torchyard_core.interop.remarks import Remark
 from torchyard_core.interop.shell import (
     Component,
     cluster_variables,
@@ -25,6 +17,7 @@ from torchyard_core.interop.shell import (
     in_double_quotes,
     start_command,
 )
+from torchyard_core.interop.writing import IMAGE, NO_WISHES, Exported, Wishes, file_name, left_behind
 from torchyard_core.topology.model import EndsWith, Pool, Role, Topology
 from torchyard_core.topology.yaml_dump import dump_yaml
 

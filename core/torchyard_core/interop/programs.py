@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
-from torchyard_core.interop.conversion import Remark
+from torchyard_core.interop.remarks import Remark
 from torchyard_core.topology.model import Launcher, Pool, Program, Role, Topology
 
 SCRIPT = "train.py"

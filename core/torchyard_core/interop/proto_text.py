@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from torchyard_core.interop.conversion import refuse
+from torchyard_core.interop.reading import refuse
 
 _TOKEN = re.compile(
     r"""(?P<space>[\s,;]+|\#[^\n]*)|(?P<text>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')"""

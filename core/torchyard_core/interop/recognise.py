@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from torchyard_core.errors import FileProblem
-from torchyard_core.interop.conversion import refuse
+from torchyard_core.interop.reading import Reading, refuse
 from torchyard_core.topology.yaml_compose import compose
 
 TITLES = {
@@ -26,6 +26,26 @@ TITLES = {
 
 _TF_JOBS = {"chief", "master", "worker", "ps", "evaluator"}
 _POOLS = re.compile(r"worker_?pool_?specs", re.IGNORECASE)
+_ASSIGNED = re.compile(
+    r"\A(\s*(?:#[^\n]*\n\s*)*(?:export\s+)?(?:CLUSTER_SPEC|TF_CONFIG)\s*=\s*)(['\"]?)", re.IGNORECASE
+)
+_KEY = re.compile(r"""(?:^|[{,])\s*(["']?)(\w+)\1\s*:(?=\s|$|[\[{"'])""", re.MULTILINE)
+_IN_YAML = ("cloudml", "vertex", "cluster-spec", "tf-config")
+"""Formats whose documents are YAML or JSON, whatever they say."""
+
+
+def bare(text: str) -> str:
+    """The JSON of `export TF_CONFIG='{…}'`, on the lines where it stands; other text as it is."""
+    match = _ASSIGNED.match(text)
+    if match is None:
+        return text
+    before, quote = match[1], match[2]
+    value = text[match.end() :].rstrip()
+    if quote and value.endswith(quote):
+        value = value[:-1]
+    if quote == '"':
+        value = value.replace('\\"', '"')
+    return "\n" * before.count("\n") + value
 
 
 def _keys(data: Any) -> set[str]:
@@ -73,27 +93,40 @@ SIGNS: dict[str, Callable[[Any, str], bool]] = {
     "tensorflow": _is_tensorflow,
     "topology": lambda data, _text: {"version", "pools"} <= _keys(data),
 }
-"""Whether a document is of a format, asked in this order. `data` is None where it is no YAML."""
+"""Whether a document is of a format, asked in this order. Of what does not parse, `data` has the keys alone."""
 
 
 def recognise(text: str, among: Iterable[str] = TITLES) -> str | None:
     """The name of the format that a document is of; None where it looks like none."""
+    text = bare(text)
     try:
         data = compose(text, "document").data
     except FileProblem:
-        data = None
+        data = _torn(text)
     wanted = set(among)
     return next((name for name, fits in SIGNS.items() if name in wanted and fits(data, text)), None)
 
 
+def _torn(text: str) -> dict[str, Any]:
+    """The keys of a text that does not parse: enough to tell what it was meant to be, so that its reader says where
+    it is broken."""
+    keys: dict[str, Any] = dict.fromkeys(match[2] for match in _KEY.finditer(text))
+    if "cluster" in keys:
+        keys["cluster"] = dict.fromkeys(key for key in keys if key.startswith("workerpool"))
+    return keys
+
+
 def expect(name: str, text: str, source: str, allowed: str) -> None:
-    """Raises FileProblem where a document is not of the format `name`; `allowed` is what one of it must hold."""
+    """Raises FileProblem where a document is not of the format `name`; `allowed` is what one of it must hold. What
+    cannot be recognised because it does not parse is told so."""
     if not text.strip():
         refuse(source, None, "the file is empty.", f"{_sentence(name)} holds {allowed}.")
     if recognise(text, [name]):
         return
     found = recognise(text)
     if found is None:
+        if name in _IN_YAML:
+            Reading.of(bare(text), source)
         refuse(source, 1, f"this is not {TITLES[name]}.", f"It must hold {allowed}.")
     hint = f"It must hold {allowed}."
     if found == "topology":

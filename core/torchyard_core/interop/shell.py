@@ -10,8 +10,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from torchyard_agent.protocol.placeholders import NAMES
-from torchyard_core.interop.conversion import Remark, file_name
 from torchyard_core.interop.programs import role_pools, words
+from torchyard_core.interop.remarks import Remark
+from torchyard_core.interop.writing import file_name
+from torchyard_core.topology.machine_pools import with_machine_sizes
 from torchyard_core.topology.model import Launcher, Pool, Role, Topology
 
 MASTER_PORT = 29400
@@ -40,7 +42,8 @@ class Component:
 
 
 def components_of(topology: Topology, remarks: list[Remark]) -> list[Component]:
-    """The pools, the chief's first; without a chief pool the first worker makes one."""
+    """The pools with their machines' sizes, the chief's first; without a chief pool the first worker makes one."""
+    topology = with_machine_sizes(topology)
     counts: dict[str, int] = {}
     found: list[Component] = []
     node, names = 0, set[str]()

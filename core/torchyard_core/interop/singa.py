@@ -9,20 +9,12 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 from torchyard_core.errors import UsageError
-from torchyard_core.interop.conversion import (
-    NO_WISHES,
-    Exported,
-    Imported,
-    Remark,
-    Wishes,
-    built,
-    count_of,
-    left_behind,
-    refuse,
-)
 from torchyard_core.interop.programs import unsaid
 from torchyard_core.interop.proto_text import Block, Entry, parse_proto
+from torchyard_core.interop.reading import Imported, built, refuse
 from torchyard_core.interop.recognise import expect, recognise
+from torchyard_core.interop.remarks import Remark
+from torchyard_core.interop.writing import NO_WISHES, Exported, Wishes, count_of, left_behind
 from torchyard_core.topology.model import MAX_REPLICAS, Role, StrategyKind, Topology
 from torchyard_core.topology.problems import nearest
 from torchyard_core.topology.replicas import replicas_of, worker_groups

@@ -6,8 +6,9 @@ Source: Slurm's "Heterogeneous Job Support". Addresses are only known when it ru
 from __future__ import annotations
 
 from torchyard_core.interop.addresses import PORT
-from torchyard_core.interop.conversion import NO_WISHES, Exported, Remark, Wishes, file_name, left_behind
+from torchyard_core.interop.remarks import Remark
 from torchyard_core.interop.shell import Component, cluster_variables, components_of, start_command
+from torchyard_core.interop.writing import NO_WISHES, Exported, Wishes, file_name, left_behind
 from torchyard_core.topology.model import EndsWith, Pool, Role, Topology
 
 _HOSTS = """\

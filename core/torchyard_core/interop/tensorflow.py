@@ -17,22 +17,15 @@ from torchyard_core.interop.addresses import (
     as_pools,
     read_jobs,
     refuse_two_chiefs,
+    said_of_places,
     split_address,
 )
 from torchyard_core.interop.command_lines import CommandLine, command_lines
-from torchyard_core.interop.conversion import (
-    NO_WISHES,
-    Exported,
-    Imported,
-    Reading,
-    Remark,
-    Wishes,
-    built,
-    left_behind,
-    refuse,
-)
 from torchyard_core.interop.programs import unsaid, words
+from torchyard_core.interop.reading import Imported, Reading, built, refuse
 from torchyard_core.interop.recognise import expect
+from torchyard_core.interop.remarks import Remark
+from torchyard_core.interop.writing import NO_WISHES, Exported, Wishes, left_behind
 from torchyard_core.topology.model import Launcher, Role, Topology
 from torchyard_core.topology.replicas import Replica, replicas_of
 from torchyard_core.topology.reserved import is_reserved, is_variable_name
@@ -63,9 +56,7 @@ def read(text: str, source: str = "cluster") -> Imported:
     refuse_two_chiefs(reading, ())
     jobs = read_jobs(reading, (), JOBS)
     data: dict[str, Any] = {"name": "tensorflow", "pools": as_pools(jobs.values())}
-    if pins := as_pins(reading, jobs.values()):
-        data["pins"] = pins
-    reading.remark("the document does not say how many GPUs a replica takes: set `gpus`.")
+    data |= said_of_places(reading, jobs.values())
     data["program"] = unsaid(reading.remarks, command=True)
     if "master" in jobs:
         data["program"]["tf_master_name"] = "master"

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from torchyard_core.interop.addresses import as_pins, as_pools, read_jobs, refuse_two_chiefs
-from torchyard_core.interop.conversion import NO_WISHES, Exported, Imported, Reading, Wishes, built
+from torchyard_core.interop.addresses import as_pools, read_jobs, refuse_two_chiefs, said_of_places
 from torchyard_core.interop.programs import of_module, unsaid
-from torchyard_core.interop.recognise import expect
+from torchyard_core.interop.reading import Imported, Reading, built
+from torchyard_core.interop.recognise import bare, expect
 from torchyard_core.interop.variables import FORMS as FORMS
-from torchyard_core.interop.variables import bare, check_task, own_topology, written
+from torchyard_core.interop.variables import check_task, own_topology, written
+from torchyard_core.interop.writing import NO_WISHES, Exported, Wishes
 from torchyard_core.topology.model import Role, Topology
 
 ALLOWED = "`cluster` with addresses by type (chief or master, worker, ps), and `task`"
@@ -44,12 +45,7 @@ def read(text: str, source: str = "TF_CONFIG") -> Imported:
         pools.append({"name": "eval", "role": "evaluator", "replicas": task[1] + 1})
     else:
         reading.remark("whether there is an evaluator only its own TF_CONFIG tells: add a pool if there was one.")
-    data: dict[str, Any] = {"name": "tf-config", "pools": pools}
-    if reading.text(("environment",)) == "cloud":
-        reading.remark("the addresses are that cloud's and are left out: the planner chooses hosts of yours.")
-    elif pins := as_pins(reading, jobs.values()):
-        data["pins"] = pins
-    reading.remark("the document does not say how many GPUs a replica takes: set `gpus`.")
+    data: dict[str, Any] = {"name": "tf-config", "pools": pools, **said_of_places(reading, jobs.values())}
     data["program"] = _program(reading, "master" in jobs)
     return Imported(built(data, source, reading.line(cluster)), tuple(reading.remarks))
 

@@ -9,9 +9,10 @@ import re
 import shlex
 from typing import Any
 
-from torchyard_core.interop.conversion import IMAGE, NO_WISHES, Exported, Remark, Wishes, file_name, left_behind
 from torchyard_core.interop.programs import words
+from torchyard_core.interop.remarks import Remark
 from torchyard_core.interop.shell import Component, components_of
+from torchyard_core.interop.writing import IMAGE, NO_WISHES, Exported, Wishes, file_name, left_behind
 from torchyard_core.topology.model import Launcher, Program, Topology
 
 RENDEZVOUS = "$${${rank0_env}:=localhost}:29500"

@@ -4,36 +4,20 @@ writes them into every replica's environment (`torchyard_agent.protocol.contract
 from __future__ import annotations
 
 import json
-import re
 
 from torchyard_agent.protocol.contract import Contract
 from torchyard_agent.protocol.shapes import Cluster, ReplicaPlan
 from torchyard_core.errors import UsageError
 from torchyard_core.interop.addresses import Job, addresses_for
-from torchyard_core.interop.conversion import Exported, Reading, Remark, Wishes, the_chief
+from torchyard_core.interop.reading import Reading
+from torchyard_core.interop.remarks import Remark
+from torchyard_core.interop.writing import Exported, Wishes, the_chief
 from torchyard_core.topology.model import Role, Topology
 from torchyard_core.topology.problems import nearest, no_lines
 from torchyard_core.topology.replicas import replicas_of
 from torchyard_core.topology.yaml_validate import validate
 
 FORMS = ("json", "export")
-_ASSIGNED = re.compile(
-    r"\A(\s*(?:#[^\n]*\n\s*)*(?:export\s+)?(?:CLUSTER_SPEC|TF_CONFIG)\s*=\s*)(['\"]?)", re.IGNORECASE
-)
-
-
-def bare(text: str) -> str:
-    """The JSON of `export TF_CONFIG='{…}'`, on the lines where it stands; other text as it is."""
-    match = _ASSIGNED.match(text)
-    if match is None:
-        return text
-    before, quote = match[1], match[2]
-    value = text[match.end() :].rstrip()
-    if quote and value.endswith(quote):
-        value = value[:-1]
-    if quote == '"':
-        value = value.replace('\\"', '"')
-    return "\n" * before.count("\n") + value
 
 
 def own_topology(reading: Reading, jobs: dict[str, Job]) -> Topology | None:

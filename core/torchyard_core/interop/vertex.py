@@ -14,22 +14,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torchyard_core.errors import UsageError
-from torchyard_core.interop.conversion import (
-    IMAGE,
-    NO_WISHES,
-    Exported,
-    Imported,
-    Reading,
-    Remark,
-    Wishes,
-    built,
-    count_of,
-    left_behind,
-)
 from torchyard_core.interop.gpus import read_gpus, written_gpus
+from torchyard_core.interop.machine_types import leave_gpus_of_servers, read_sizes, remark_on_sizes
 from torchyard_core.interop.programs import as_module, of_module, role_pools, unsaid, words
+from torchyard_core.interop.reading import Imported, Reading, built
 from torchyard_core.interop.recognise import expect
+from torchyard_core.interop.remarks import Remark
 from torchyard_core.interop.vertex_flags import are_flags, as_flags, job_of_flags
+from torchyard_core.interop.writing import IMAGE, NO_WISHES, Exported, Wishes, count_of, left_behind
+from torchyard_core.topology.edits import POOL_NAMES
 from torchyard_core.topology.machines import machine
 from torchyard_core.topology.model import Launcher, Pool, Role, Topology
 from torchyard_core.topology.problems import Place
@@ -38,9 +31,7 @@ from torchyard_core.topology.yaml_dump import dump_yaml
 FORMS = ("yaml", "json", "flags")
 ALLOWED = "`workerPoolSpecs`, or `--worker-pool-spec` flags"
 POSITIONS = "0 the primary, 1 workers, 2 parameter servers or reducers, 3 evaluators"
-NAMES = {Role.CHIEF: "chief", Role.WORKER: "workers", Role.PS: "servers", Role.REDUCER: "reducers"}
 REDUCER_IMAGE = "us-docker.pkg.dev/vertex-ai-restricted/training/reductionserver:latest"
-DEFAULT_GPU = "NVIDIA_TESLA_T4"
 DEFAULT_MACHINE = "n1-standard-4"
 _SPEC_KEYS = ("machineSpec", "replicaCount", "containerSpec", "pythonPackageSpec")
 _CLOUDS = dict.fromkeys(
@@ -118,8 +109,7 @@ def read(text: str, source: str = "job.yaml") -> Imported:
         reading.stop("worker pool 0 is empty.", (*place, 0) if specs else place, f"It is required: {POSITIONS}.")
     for task in tasks:
         task.command, task.args = task.command or common.get("command", []), task.args or common.get("args", [])
-    if any("cpus" in task.pool for task in tasks):
-        reading.remark("the machines' sizes are asked of your hosts: remove `cpus` and `memory_gb` for smaller ones.")
+    remark_on_sizes(reading, [task.pool for task in tasks])
     data: dict[str, Any] = {"name": _name(reading, place), "pools": [task.pool for task in tasks]}
     data["program"] = _program(reading, tasks)
     if any(task.role is Role.REDUCER for task in tasks):
@@ -176,7 +166,7 @@ def _task(reading: _Vertex, place: Place, position: int) -> _Task | None:
     reading.leave_beyond(place, _SPEC_KEYS, _HOSTS_OWN)
     image = reading.text(reading.key(reading.key(place, "containerSpec"), "imageUri")) or ""
     role = (Role.CHIEF, Role.WORKER, Role.REDUCER if "reductionserver" in image else Role.PS, Role.EVALUATOR)[position]
-    pool = {"name": NAMES.get(role, "eval"), "role": role.value, "replicas": replicas, **_machine(reading, place, role)}
+    pool = {"name": POOL_NAMES[role], "role": role.value, "replicas": replicas, **_machine(reading, place, role)}
     task = _Task(role, place, pool, image)
     _runs(reading, place, task)
     if role is Role.EVALUATOR and replicas > 1:
@@ -186,22 +176,12 @@ def _task(reading: _Vertex, place: Place, position: int) -> _Task | None:
 
 def _machine(reading: _Vertex, place: Place, role: Role) -> dict[str, Any]:
     spec = reading.key(place, "machineSpec")
-    name = reading.text(reading.key(spec, "machineType"))
-    said: dict[str, Any] = {}
-    if name is not None:
-        known = machine(name)
-        said = known.as_pool()
-        if known.cpus is None:
-            reading.remark(
-                f"the size of {name} is not known here: its name is kept, and no size is asked for.",
-                reading.key(spec, "machineType"),
-            )
+    kind = reading.key(spec, "machineType")
+    name = reading.text(kind)
+    said = read_sizes(reading, machine(name), kind) if name is not None else {}
     said |= read_gpus(reading, reading.key(spec, "acceleratorType"), reading.key(spec, "acceleratorCount"))
     reading.leave_beyond(spec, ("machineType", "acceleratorType", "acceleratorCount"), _HOSTS_OWN)
-    if role in (Role.PS, Role.REDUCER) and said.pop("gpus", None):
-        for key in ("gpu_model", "gpu_memory_gb"):
-            said.pop(key, None)
-        reading.remark(f"{role} replicas use no GPU: theirs are left out.", reading.key(spec, "acceleratorType"))
+    leave_gpus_of_servers(reading, said, role, reading.key(spec, "acceleratorType"))
     return said
 
 
@@ -323,7 +303,7 @@ def _flags(topology: Topology, specs: list[dict[str, Any]], remarks: list[Remark
 def _spec(pool: Pool, remarks: list[Remark]) -> dict[str, Any]:
     name = pool.machine or _machine_for(pool, remarks)
     spec: dict[str, Any] = {"machineType": machine(name).machine}
-    gpus = written_gpus(pool, remarks, DEFAULT_GPU)
+    gpus = written_gpus(pool, remarks)
     if gpus is not None:
         spec |= {"acceleratorType": gpus[0], "acceleratorCount": gpus[1]}
     return {"machineSpec": spec, "replicaCount": pool.replicas}

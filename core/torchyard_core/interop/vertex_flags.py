@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torchyard_core.interop.command_lines import CommandLine, command_lines
-from torchyard_core.interop.conversion import refuse
+from torchyard_core.interop.reading import refuse
 from torchyard_core.topology.problems import nearest
 
 FLAG = "worker-pool-spec"

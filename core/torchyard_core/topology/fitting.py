@@ -55,9 +55,7 @@ class _Slots:
     def __init__(self, topology: Topology, host: HostFacts, names: Sequence[str]):
         self._host = host
         self._holders: dict[int, str] = {
-            gpu.index: f"used by {user or 'somebody else'}"
-            for gpu in host.gpus
-            if (user := host.user_of(gpu)) is not None
+            gpu.index: why for gpu in host.gpus if (why := host.why_taken(gpu)) is not None
         }
         for name, text in topology.pins.items():
             if name not in names:

@@ -36,6 +36,8 @@ class HostFacts:
     """UUIDs of GPUs that somebody uses: they are not free."""
     gpu_users: Mapping[str, str] = field(default_factory=dict)
     """Who that is, by UUID: logins, or nothing where nobody can tell."""
+    gpu_bookings: Mapping[str, str] = field(default_factory=dict)
+    """Who else has booked a GPU for the planned time, by UUID: `kim until 18:00`. They too are among `busy_gpus`."""
     use_known: bool = True
     """False: nobody knows now who uses its GPUs. They count as free, and are not said to be."""
     port_range: PortRange | None = None
@@ -56,3 +58,14 @@ class HostFacts:
     def user_of(self, gpu: Gpu) -> str | None:
         """Who uses a GPU: a login, "" where nobody can tell who; None where it is free, or nothing is known."""
         return self.gpu_users.get(gpu.uuid, "") if gpu.uuid in self.busy_gpus else None
+
+    def why_taken(self, gpu: Gpu) -> str | None:
+        """`used by kim`, `booked by kim until 18:00`; None where it is free, or nothing is known.
+
+        Who is on a GPU now is the better answer where both are known.
+        """
+        user = self.user_of(gpu)
+        if user is None:
+            return None
+        booked = self.gpu_bookings.get(gpu.uuid)
+        return f"booked by {booked}" if booked and not user else f"used by {user or 'somebody else'}"

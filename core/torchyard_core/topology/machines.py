@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any
 
@@ -40,6 +40,7 @@ def _data() -> Mapping[str, Any]:
     return data
 
 
+@lru_cache(maxsize=1024)
 def machine(name: str) -> Machine:
     """A machine by any of its names. One that nobody knows has no sizes."""
     named = _data()["cloudml"].get(name, {})
@@ -51,6 +52,11 @@ def machine(name: str) -> Machine:
         cpus = int(sized["cpus"])
         memory = round(cpus * per_cpu, 2)
     return Machine(name, behind, cpus, memory, int(named.get("gpus", 0)), named.get("gpu_model"))
+
+
+def same_machine(one: str, other: str) -> bool:
+    """Whether two names are of the same rented machine: `complex_model_m` is an `n1-highcpu-16`."""
+    return machine(one).machine == machine(other).machine
 
 
 @cache

@@ -19,9 +19,7 @@ MAX_GPUS = 1024
 class FrozenModel(BaseModel):
     """A block of a file: immutable, nothing unknown in it, no guessing at types."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True, allow_inf_nan=False
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 def _whole_where_possible(number: float) -> float | int:
@@ -163,7 +161,8 @@ class Pool(FrozenModel):
     placement: PlacementRule | None = None
     """`pack` fills host by host, `spread` goes round them. Without it: pack with GPUs, spread without."""
     machine: str | None = None
-    """A machine type's name, as a note."""
+    """A machine type: it stands for its CPUs, memory and GPU model where the pool does not say its own, and hosts with
+    the label `machine` of that type come first."""
     cpus: Amount | None = Field(default=None, gt=0)
     """CPUs to set aside for each replica; without it none are."""
     memory_gb: Amount | None = Field(default=None, gt=0)

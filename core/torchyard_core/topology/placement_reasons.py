@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from torchyard_core.topology.findings import counted
+from torchyard_core.topology.machines import machine
 from torchyard_core.topology.model import Pool
-from torchyard_core.topology.room import Room, suits
+from torchyard_core.topology.room import GB_IN_GIB, Room, suits
 
 
 def why_not(names: Sequence[str], pool: Pool, rooms: Sequence[Room], allowed: Sequence[Room]) -> str:
@@ -25,15 +26,23 @@ def why_not(names: Sequence[str], pool: Pool, rooms: Sequence[Room], allowed: Se
         return f"{who} {needs} {_wanted_host(pool)}; the fleet has none"
     short: Callable[[Room], float] | None = None
     if pool.gpus > (most := max(room.free_gpus(pool) for room in allowed)):
-        return f"{who} {needs} {gpu_wish(pool)}; {_most_gpus(pool, allowed, most)}"
+        wanted = gpu_wish(pool) + _as_machine(pool, "gpu_model")
+        return f"{who} {needs} {wanted}; {_most_gpus(pool, allowed, most)}"
     if pool.cpus is not None and pool.cpus > max(room.cpus for room in allowed):
-        what, short = f"{pool.cpus:g} CPUs", lambda room: room.cpus
-    elif pool.memory_gb is not None and pool.memory_gb > max(room.memory_gb for room in allowed):
-        what, short = f"{pool.memory_gb:g} GB of memory", lambda room: room.memory_gb
+        what, short = f"{pool.cpus:g} CPUs{_as_machine(pool, 'cpus')}", lambda room: room.cpus
+    elif pool.memory_gb is not None and pool.memory_gb * GB_IN_GIB > max(room.memory_gb for room in allowed):
+        what, short = f"{pool.memory_gb:g} GB of memory{_as_machine(pool, 'memory_gb')}", lambda room: room.memory_gb
     if short is not None:
         best = max(allowed, key=short)
-        return f"{who} {needs} {what}; the most any host has free is {max(0, short(best)):g} (on {best.host.name})"
+        return f"{who} {needs} {what}; the most any host has free is {max(0, short(best)):.4g} (on {best.host.name})"
     return f"{who} {needs} {_everything(pool)}; no host has all of it free at once"
+
+
+def _as_machine(pool: Pool, key: str) -> str:
+    """` (machine large_model)` where a wish is the machine type's."""
+    wish = getattr(pool, key)
+    is_its = pool.machine is not None and wish is not None and getattr(machine(pool.machine), key) == wish
+    return f" (machine {pool.machine})" if is_its else ""
 
 
 def gpu_wish(pool: Pool) -> str:
@@ -63,14 +72,14 @@ def _most_gpus(pool: Pool, allowed: Sequence[Room], most: float) -> str:
 
 
 def _by_others(rooms: Sequence[Room]) -> str:
-    """` (4 used by kim)`: those that are taken by no replica of this design."""
-    users = Counter(
-        room.host.user_of(gpu) or "others"
+    """` (4 used by kim, 2 booked by lee until 18:00)`: those that are taken by no replica of this design."""
+    ways = Counter(
+        why.replace("somebody else", "others")
         for room in rooms
         for gpu in room.host.gpus
-        if gpu.uuid in room.host.busy_gpus
+        if (why := room.host.why_taken(gpu)) is not None
     )
-    return f" ({', '.join(f'{count} used by {user}' for user, count in users.most_common())})" if users else ""
+    return f" ({', '.join(f'{count} {why}' for why, count in ways.most_common())})" if ways else ""
 
 
 def _everything(pool: Pool) -> str:

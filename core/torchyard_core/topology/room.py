@@ -9,6 +9,8 @@ from torchyard_core.topology.hosts import Gpu, HostFacts
 from torchyard_core.topology.model import Pool, Role
 
 TRAINERS, SERVERS, EVALUATORS = "trainers", "servers", "evaluators"
+GB_IN_GIB = 1e9 / 2**30
+"""A GB that a pool asks for is 10⁹ bytes: a host or a GPU that is sold as 64 GB shows some less than 64 GiB."""
 
 
 def kin(role: Role) -> str:
@@ -27,6 +29,7 @@ class Room:
         self.free = [gpu for gpu in sorted(host.gpus, key=lambda gpu: gpu.index) if gpu.uuid not in host.busy_gpus]
         self.cpus = inf if host.cpus is None or not host.checked else float(host.cpus)
         self.memory_gb = inf if host.memory_gb is None or not host.checked else host.memory_gb
+        """In GiB, as hosts tell it."""
         self.replicas = 0
         self.kin: Counter[str] = Counter()
         self._named: set[int] = set()
@@ -45,7 +48,7 @@ class Room:
         return (
             (not pool.gpus or pool.gpus <= self.free_gpus(pool))
             and (pool.cpus is None or pool.cpus <= self.cpus)
-            and (pool.memory_gb is None or pool.memory_gb <= self.memory_gb)
+            and (pool.memory_gb is None or pool.memory_gb * GB_IN_GIB <= self.memory_gb)
         )
 
     def take(self, pool: Pool) -> tuple[Gpu, ...]:
@@ -63,7 +66,7 @@ class Room:
             self.free = [gpu for gpu in self.free if gpu.uuid not in taken]
             self._named.update(gpu.index for gpu in gpus)
         self.cpus -= pool.cpus or 0
-        self.memory_gb -= pool.memory_gb or 0
+        self.memory_gb -= (pool.memory_gb or 0) * GB_IN_GIB
         self.replicas += 1
         self.kin[kin(pool.role)] += 1
         return gpus
@@ -88,10 +91,7 @@ class Room:
 
 
 def suits(gpu: Gpu, pool: Pool) -> bool:
-    """Whether a GPU is of the model and size that the pool asks for.
-
-    A GB is 10⁹ bytes here: what is sold as 40 GB shows some less than 40 GiB.
-    """
+    """Whether a GPU is of the model and size that the pool asks for."""
     if pool.gpu_model is not None and pool.gpu_model.lower() not in gpu.name.lower():
         return False
-    return pool.gpu_memory_gb is None or gpu.memory_mb * 2**20 >= pool.gpu_memory_gb * 1e9
+    return pool.gpu_memory_gb is None or gpu.memory_mb >= pool.gpu_memory_gb * GB_IN_GIB * 2**10

@@ -59,6 +59,46 @@ def test_a_document_of_another_format_ends_with_2(desktop: Desktop, tmp_path: Pa
     assert "there is no such file" in torchyard(desktop, "import", "cloudml", tmp_path / "no", code=2).stderr
 
 
+POOL = "{machineSpec: {machineType: n1-standard-4}, containerSpec: {imageUri: i}}"
+REDUCER = "{containerSpec: {imageUri: reductionserver}, pythonPackageSpec: {pythonModule: ps.main}}"
+REFUSED = [
+    ("vertex", "workerPoolSpecs:\n  - replicaCount: 2\n", "2: worker pool 0 has replicaCount 2. Allowed is 1"),
+    (
+        "vertex",
+        "workerPoolSpecs:\n" + f"  - {POOL}\n" * 5,
+        "6: these are 5 worker pools. A job has at most four: 0",
+    ),
+    (
+        "vertex",
+        f"workerPoolSpecs:\n  - {POOL}\n  - {{}}\n  - {REDUCER}\n",
+        "4: the pool runs two things. Allowed is one of `containerSpec` and `pythonPackageSpec`: pool 2 holds "
+        "parameter servers or reducers, not both.",
+    ),
+    (
+        "tf-config",
+        '{"cluster": {"chief": ["a:1"],\n "master": ["b:1"]}}',
+        "2: the cluster has a chief and a master. Allowed is one of the two.",
+    ),
+    ("tensorflow", '{"worker":\n {10000: "a:1"}}', "2: a sparse index is 10000, beyond every list. Allowed are whole"),
+    (
+        "singa",
+        'name: "x"\nneuralnet { }\n',
+        "1: there is no `cluster { … }` in this file. It must hold",
+    ),
+]
+
+
+def test_what_a_system_would_refuse_is_refused_with_the_line_and_what_is_allowed(
+    desktop: Desktop, tmp_path: Path
+) -> None:
+    file = tmp_path / "doc"
+    for name, text, said in REFUSED:
+        file.write_text(text, encoding="utf-8")
+        done = torchyard(desktop, "import", name, file, code=2)
+        assert done.stdout == ""
+        assert f"{file}:{said}" in " ".join(done.stderr.split()), done.stderr
+
+
 def test_export_takes_its_options(desktop: Desktop, tmp_path: Path) -> None:
     file = tmp_path / "tf.yaml"
     file.write_text(samples.WHOLE, encoding="utf-8")

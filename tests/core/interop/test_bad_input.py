@@ -9,8 +9,9 @@ import pytest
 
 from tests.core.interop import samples
 from torchyard_core.errors import FileProblem, TorchyardError, UsageError
-from torchyard_core.interop.conversion import Wishes
 from torchyard_core.interop.formats import FORMATS, read_foreign, write_foreign
+from torchyard_core.interop.recognise import recognise
+from torchyard_core.interop.writing import Wishes
 from torchyard_core.topology.file import topology_from_text
 
 POOL = "{machineSpec: {machineType: n1-standard-4}, containerSpec: {imageUri: i}}"
@@ -118,7 +119,33 @@ def test_a_document_of_another_format_is_told_what_it_looks_like(asked: str, giv
     assert f"`torchyard import {given} doc` reads it" in caught.value.hint
 
 
-def test_the_sentence_of_the_issue() -> None:
+@pytest.mark.parametrize(
+    ("name", "text", "line", "message"),
+    [
+        ("cloudml", "trainingInput:\n  scaleTier: [CUSTOM\n", 2, "the `[` that begins here is not closed"),
+        ("vertex", '{"workerPoolSpecs": [\n {"replicaCount": 1}\n', 1, "the `[` that begins here is not closed"),
+        ("cluster-spec", '{"cluster": {"workerpool0":\n ["h:1"}}', 2, "the `[` that begins here is not closed"),
+        ("tf-config", 'TF_CONFIG=\'{"cluster": {"ps": ["a:1"]},\n "task": {"type\'', 2, "the quote that begins"),
+    ],
+)
+def test_what_does_not_parse_is_told_where_whichever_format_was_asked_for(
+    name: str, text: str, line: int, message: str
+) -> None:
+    assert recognise(text) == name
+    with pytest.raises(FileProblem, match="this looks like a "):
+        read_foreign("singa", text, "doc")
+    with pytest.raises(FileProblem) as caught:
+        read_foreign(name, text, "doc")
+    assert caught.value.message.startswith(f"doc:{line}: {message}"), caught.value.sentence()
+
+
+def test_what_is_nothing_at_all_and_does_not_parse_is_told_where() -> None:
+    assert recognise("a: [") is None
+    with pytest.raises(FileProblem, match=r"doc:1: the `\[` that begins here is not closed"):
+        read_foreign("vertex", "a: [", "doc")
+
+
+def test_a_vertex_job_is_no_cloudml_job() -> None:
     with pytest.raises(FileProblem) as caught:
         read_foreign("cloudml", samples.VERTEX, "job.yaml")
     assert "this looks like a Vertex job, not CloudML." in caught.value.message

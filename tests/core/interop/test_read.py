@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.core.interop import samples
-from torchyard_core.interop.conversion import Imported, Wishes
 from torchyard_core.interop.formats import FORMATS, read_foreign, write_foreign
+from torchyard_core.interop.reading import Imported
+from torchyard_core.interop.writing import Wishes
 from torchyard_core.topology.checks import check
 from torchyard_core.topology.file import dump, topology_from_text
 from torchyard_core.topology.model import Topology

@@ -16,8 +16,8 @@ import pytest
 import yaml
 
 from tests.core.interop import samples
-from torchyard_core.interop.conversion import Wishes
 from torchyard_core.interop.formats import FORMATS, write_foreign
+from torchyard_core.interop.writing import Wishes
 from torchyard_core.topology.file import topology_from_text
 from torchyard_core.topology.model import Topology
 from torchyard_core.topology.presets import all_presets, preset_topology
@@ -192,6 +192,14 @@ def test_every_preset_can_be_written_in_every_format_or_is_refused_with_a_senten
         if (name, form) == ("tensorflow", "sparse") and not any(pool.role == "worker" for pool in topology.pools):
             continue
         assert write_foreign(name, topology, Wishes(form)).text.strip()
+
+
+def test_a_machine_types_sizes_are_asked_of_a_cluster_manager() -> None:
+    text = samples.WHOLE.replace("memory_gb: 16", "machine: large_model, memory_gb: 16")
+    topology = topology_from_text(text).topology
+    assert topology is not None
+    assert "--nodes=2 --ntasks-per-node=1 --cpus-per-task=8 --mem=16000M" in write_foreign("slurm", topology).text
+    assert "cpu: '8'" in write_foreign("kubernetes", topology).text.replace('"', "'")
 
 
 def test_what_is_left_behind_is_told() -> None:

@@ -294,7 +294,7 @@ def test_groups_of_an_asynchronous_strategy_count_their_own_ranks() -> None:
     }
     server = read_by["ps-0"]
     assert (server.rank, server.groups, server.gang, read_by["worker-3"].gang) == (None, 2, "ps-0", "group-1")
-    assert [trainer.name for trainer in server.peers.in_group(1)] == ["worker-2", "worker-3"]
+    assert [trainer.name for trainer in server.peers.trainers if trainer.group == 1] == ["worker-2", "worker-3"]
     assert server.peers.ps[0].name == "ps-0"
     assert server.store == "10.0.0.1:4000"
 

@@ -191,6 +191,99 @@ def test_a_pin_that_cannot_be_kept_says_why_and_is_not_moved(pin: str, reason: s
     assert placed.problems[0].path == "pins.worker-0"
 
 
+# Machine types
+
+
+def test_a_machine_type_stands_for_its_sizes_where_the_pool_says_none() -> None:
+    small, large = host("small", cpus=4, memory_gb=14.7), host("large", cpus=16, memory_gb=62.8)
+    assert where(place(topology(workers(1, "machine: standard")), [small])) == {"worker-0": "small"}
+    assert where(place(topology(workers(2, "machine: n1-standard-8")), [small, large])) == {
+        "worker-0": "large",
+        "worker-1": "large",
+    }
+    [reason] = reasons(place(topology(workers(1, "machine: complex_model_m")), [small]))
+    assert reason == "worker-0 needs 16 CPUs (machine complex_model_m); the most any host has free is 4 (on small)"
+
+
+def test_what_a_pool_says_itself_counts_before_its_machine_type() -> None:
+    asked = topology(workers(1, "machine: n1-highmem-8, cpus: 2, memory_gb: 4"))
+    assert where(place(asked, [host("small", cpus=4, memory_gb=14.7)])) == {"worker-0": "small"}
+    [reason] = reasons(place(topology(workers(1, "machine: n1-highmem-8, cpus: 9")), [host("small", cpus=4)]))
+    assert reason.startswith("worker-0 needs 9 CPUs; ")
+
+
+def test_a_machine_type_stands_for_its_gpus_model() -> None:
+    hosts = [host("a", 4), host("p", 2, model="Tesla P100-PCIE-16GB")]
+    asked = topology(workers(1, "gpus: 1, machine: standard_p100"))
+    assert where(place(asked, hosts)) == {"worker-0": "p:0"}
+    assert reasons(place(asked, hosts[:1])) == ["worker-0 needs 1 P100 GPU (machine standard_p100); no host has any"]
+
+
+@pytest.mark.parametrize("rule", ["pack", "spread"])
+def test_hosts_labelled_with_the_machine_type_come_first(rule: str) -> None:
+    named = {"machine": "n1-highcpu-16"}
+    hosts = [host("a", 4), host("b", 2, labels=named), host("c", 2, labels={"machine": "other"})]
+    asked = topology(
+        CHIEF.replace("}", ", hosts: [a]}"), workers(3, f"gpus: 1, machine: n1-highcpu-16, placement: {rule}")
+    )
+    used = Counter(slot.host for name, slot in place(asked, hosts).slots.items() if name != "chief-0")
+    assert used["b"] == 2
+    # CloudML's name for the same machine.
+    servers = "{name: s, role: ps, replicas: 1, machine: complex_model_m}"
+    placed = place(topology(workers(1), servers), [host("cpu"), *hosts])
+    assert placed.slots["ps-0"].host == "b"
+
+
+def test_a_type_that_nobody_knows_asks_for_nothing_but_its_label() -> None:
+    assert where(place(topology(workers(1, "machine: our-box")), [host("a", cpus=1)])) == {"worker-0": "a"}
+    hosts = [host("a"), host("b", labels={"machine": "our-box"})]
+    assert where(place(topology(workers(1, "machine: our-box")), hosts)) == {"worker-0": "b"}
+
+
+def test_a_host_sold_as_64_gb_has_64_gb() -> None:
+    asked = topology(workers(4, "memory_gb: 16"))
+    assert len(place(asked, [host("a", memory_gb=62.8)]).slots) == 4
+    [reason] = reasons(place(topology(workers(5, "memory_gb: 16")), [host("a", memory_gb=62.8)]))
+    assert reason == "worker-4 needs 16 GB of memory; the most any host has free is 3.195 (on a)"
+
+
+# The best partial answer
+
+
+EVALUATOR = "{name: e, role: evaluator, replicas: 1, gpus: "
+
+
+@pytest.mark.parametrize(
+    ("pools", "gpus"),
+    [
+        ((CHIEF, workers(2, "gpus: 8")), (8, 8, 1)),
+        ((workers(3, "gpus: 1"), EVALUATOR + "3}"), (4, 2)),
+        ((workers(4, "gpus: 1, placement: spread"), EVALUATOR + "4}"), (4, 4)),
+        (
+            (workers(1, "gpus: 1, hosts: [h1, h0]"), EVALUATOR.replace("1, gpus", "2, gpus") + "1, hosts: [h1, h2]}"),
+            (1, 1, 1),
+        ),
+    ],
+)
+def test_nobody_is_left_out_because_others_came_first(pools: tuple[str, ...], gpus: tuple[int, ...]) -> None:
+    placed = place(topology(*pools), [host(f"h{index}", count) for index, count in enumerate(gpus)])
+    assert placed.problems == ()
+
+
+def test_trainers_count_before_evaluators_where_not_all_fit() -> None:
+    asked = topology(workers(4, "gpus: 1"), EVALUATOR.replace("1, gpus", "5, gpus") + "1, hosts: [a]}")
+    placed = place(asked, [host("a", 4)])
+    assert [name for name in placed.slots if name.startswith("worker")] == [f"worker-{index}" for index in range(4)]
+    assert [problem.path for problem in placed.problems] == ["pools.e"]
+
+
+def test_a_chief_joins_most_of_its_workers_where_they_are_pinned_or_have_less_choice() -> None:
+    asked = topology(CHIEF, workers(3, "gpus: 1"), pins="{worker-0: a, worker-1: b, worker-2: b}")
+    assert where(place(asked, [host("a", 2), host("b", 8)]))["chief-0"] == "b:2"
+    asked = topology(CHIEF, workers(3, "gpus: 1, hosts: [b]"))
+    assert where(place(asked, [host("a", 4), host("b", 8)]))["chief-0"] == "b:3"
+
+
 # No room
 
 
@@ -262,7 +355,7 @@ def test_packing_prefers_hosts_that_are_known_and_spreads_over_those_that_are_no
 # Size
 
 
-@pytest.mark.parametrize("more", ["gpus: 1", "gpus: 1, placement: spread", "cpus: 4", ""])
+@pytest.mark.parametrize("more", ["gpus: 1", "gpus: 1, placement: spread", "cpus: 4", "machine: standard", ""])
 def test_a_thousand_replicas_on_256_hosts_take_half_a_second_at_most(more: str) -> None:
     asked: Topology = topology(workers(1000, more))
     hosts = [host(f"h{index}", 8) for index in range(256)]

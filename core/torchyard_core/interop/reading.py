@@ -1,4 +1,4 @@
-"""What reading and writing a foreign document has in common: what comes of it, and what is said beside it."""
+"""What reading foreign documents has in common: values with their lines, and the topology that comes of them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, Self
 
-from torchyard_core.errors import FileProblem, UsageError
-from torchyard_core.topology.model import MAX_REPLICAS, Pool, Program, Role, Strategy, StrategyKind, Topology
+from torchyard_core.errors import FileProblem
+from torchyard_core.interop.remarks import Remark
+from torchyard_core.topology.model import MAX_REPLICAS, Topology
 from torchyard_core.topology.problems import Place, did_you_mean, no_lines
-from torchyard_core.topology.replicas import replicas_of
 from torchyard_core.topology.yaml_document import Document, parse
 from torchyard_core.topology.yaml_errors import problem_at
 from torchyard_core.topology.yaml_validate import validate
@@ -18,52 +18,12 @@ BAD_DOCUMENT = "bad_document"
 """Code of the errors of a document that parses, and does not say what its format allows."""
 
 
-@dataclass(frozen=True, slots=True)
-class Remark:
-    """A sentence about what could not be carried over, or was decided. `line` is the document's, where there is one."""
-
-    message: str
-    line: int | None = None
-
-    def printed(self, source: str) -> str:
-        where = f"{source}:{self.line}" if self.line else source
-        return f"{where}: {self.message}"
-
-    def to_json(self) -> dict[str, Any]:
-        return {"message": self.message, "line": self.line}
-
-
 @dataclass(frozen=True)
 class Imported:
     """What a foreign document says, as a topology."""
 
     topology: Topology
     remarks: tuple[Remark, ...] = ()
-
-
-@dataclass(frozen=True)
-class Exported:
-    """A topology as a foreign document."""
-
-    text: str
-    remarks: tuple[Remark, ...] = ()
-
-
-@dataclass(frozen=True)
-class Wishes:
-    """What the writer of a document may choose beside the topology."""
-
-    form: str | None = None
-    """One of the format's forms; None for its first."""
-    image: str | None = None
-    """The container image, for systems that run nothing else."""
-    replica: str | None = None
-    """Whose variable to write, where each replica has its own."""
-
-
-NO_WISHES = Wishes()
-IMAGE = "IMAGE"
-"""Where a container's name must be and nobody said one."""
 
 
 def refuse(source: str, line: int | None, message: str, hint: str = "") -> NoReturn:
@@ -198,91 +158,3 @@ def built(data: Mapping[str, Any], source: str, line: int | None = None) -> Topo
     if not any(pool.role.trains for pool in topology.pools):
         refuse(source, line, "nothing trains here.", "There must be a chief (or master) or a worker.")
     return topology
-
-
-def count_of(topology: Topology, *roles: Role) -> int:
-    """Replicas of these roles."""
-    return sum(pool.replicas for pool in topology.pools if pool.role in roles)
-
-
-def file_name(name: str) -> str:
-    """A topology's name as these systems allow names: lower-case letters, digits and dashes, a letter first."""
-    plain = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in name.lower()).strip("-")
-    plain = "-".join(part for part in plain.split("-") if part) or "job"
-    return (plain if plain[0].isalpha() else f"job-{plain}")[:40].rstrip("-")
-
-
-_POOL_REMARKS = {
-    "min_replicas": "min_replicas: the number of replicas is fixed there",
-    "hosts": "hosts: there the system chooses them",
-    "placement": "placement: there the system chooses it",
-    "labels": "labels: they are those of your hosts",
-    "env": "env",
-    "args": "args",
-    "cpus": "cpus",
-    "memory_gb": "memory_gb",
-    "gpus": "gpus",
-    "gpu_model": "gpu_model",
-    "gpu_memory_gb": "gpu_memory_gb",
-    "machine": "machine",
-}
-_PROGRAM_REMARKS = {
-    "script": "script",
-    "module": "module",
-    "command": "command",
-    "args": "args",
-    "setup": "setup: put it into the image, or before the command",
-    "python": "python",
-    "env": "env",
-    "secrets": "secrets: give them to that system by its own means",
-    "notify": "notify",
-    "max_restarts": "max_restarts",
-    "checkpoint_dir": "checkpoint_dir",
-    "ends_with": "ends_with",
-    "tf_master_name": "tf_master_name",
-}
-
-
-def left_behind(topology: Topology, *, pool: Iterable[str] = (), program: Iterable[str] = ()) -> list[Remark]:
-    """Remarks on all that a topology says and a foreign document does not take. `pool`, `program`: keys it takes."""
-    remarks = []
-    kind = topology.strategy.kind
-    if kind is not StrategyKind.NONE:
-        remarks.append(
-            Remark(
-                f"strategy {kind} is not carried over: it is Torchyard's. Elsewhere `torchyard_roles` trains alone; "
-                "the program must keep its parameters in step itself."
-            )
-        )
-    if topology.pins:
-        remarks.append(Remark(f"pins are not carried over ({', '.join(topology.pins)}): they name your hosts."))
-    for one in topology.pools:
-        remarks += _unsaid(one, pool, _POOL_REMARKS, f"pool `{one.name}`: ")
-    return remarks + _unsaid(topology.program, program, _PROGRAM_REMARKS, "program: ")
-
-
-def _unsaid(block: Pool | Program, carried: Iterable[str], words: Mapping[str, str], where: str) -> list[Remark]:
-    carried = set(carried)
-    unsaid = []
-    for key, text in words.items():
-        default = type(block).model_fields[key].get_default(call_default_factory=True)
-        if key not in carried and getattr(block, key) != default:
-            unsaid.append(Remark(f"{where}{text} (not carried over)."))
-    return unsaid
-
-
-def the_chief(topology: Topology) -> str:
-    """The replica of rank 0 among the trainers: without a chief pool it is worker-0."""
-    trainers = [replica.name for replica in replicas_of(topology) if replica.role.trains]
-    if not trainers:
-        raise UsageError("nothing trains in this topology.", code="no-trainers", hint="Add a chief or workers.")
-    return trainers[0]
-
-
-def without_default(strategy: Mapping[str, Any]) -> dict[str, Any]:
-    """A strategy block without the keys that say what they would be anyway."""
-    return {
-        key: value
-        for key, value in strategy.items()
-        if value != Strategy.model_fields[key].get_default(call_default_factory=True)
-    }

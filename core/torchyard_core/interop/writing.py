@@ -1,0 +1,115 @@
+"""What writing foreign documents has in common: what may be chosen, and what is left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from torchyard_core.errors import UsageError
+from torchyard_core.interop.remarks import Remark
+from torchyard_core.topology.model import Pool, Program, Role, StrategyKind, Topology
+from torchyard_core.topology.replicas import replicas_of
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A topology as a foreign document."""
+
+    text: str
+    remarks: tuple[Remark, ...] = ()
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What the writer of a document may choose beside the topology."""
+
+    form: str | None = None
+    """One of the format's forms; None for its first."""
+    image: str | None = None
+    """The container image, for systems that run nothing else."""
+    replica: str | None = None
+    """Whose variable to write, where each replica has its own."""
+
+
+NO_WISHES = Wishes()
+IMAGE = "IMAGE"
+"""Where a container's name must be and nobody said one."""
+
+
+def count_of(topology: Topology, *roles: Role) -> int:
+    """Replicas of these roles."""
+    return sum(pool.replicas for pool in topology.pools if pool.role in roles)
+
+
+def file_name(name: str) -> str:
+    """A topology's name as these systems allow names: lower-case letters, digits and dashes, a letter first."""
+    plain = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in name.lower()).strip("-")
+    plain = "-".join(part for part in plain.split("-") if part) or "job"
+    return (plain if plain[0].isalpha() else f"job-{plain}")[:40].rstrip("-")
+
+
+_POOL_REMARKS = {
+    "min_replicas": "min_replicas: the number of replicas is fixed there",
+    "hosts": "hosts: there the system chooses them",
+    "placement": "placement: there the system chooses it",
+    "labels": "labels: they are those of your hosts",
+    "env": "env",
+    "args": "args",
+    "cpus": "cpus",
+    "memory_gb": "memory_gb",
+    "gpus": "gpus",
+    "gpu_model": "gpu_model",
+    "gpu_memory_gb": "gpu_memory_gb",
+    "machine": "machine",
+}
+_PROGRAM_REMARKS = {
+    "script": "script",
+    "module": "module",
+    "command": "command",
+    "args": "args",
+    "setup": "setup: put it into the image, or before the command",
+    "python": "python",
+    "env": "env",
+    "secrets": "secrets: give them to that system by its own means",
+    "notify": "notify",
+    "max_restarts": "max_restarts",
+    "checkpoint_dir": "checkpoint_dir",
+    "ends_with": "ends_with",
+    "tf_master_name": "tf_master_name",
+}
+
+
+def left_behind(topology: Topology, *, pool: Iterable[str] = (), program: Iterable[str] = ()) -> list[Remark]:
+    """Remarks on all that a topology says and a foreign document does not take. `pool`, `program`: keys it takes."""
+    remarks = []
+    kind = topology.strategy.kind
+    if kind is not StrategyKind.NONE:
+        remarks.append(
+            Remark(
+                f"strategy {kind} is not carried over: it is Torchyard's. Elsewhere `torchyard_roles` trains alone; "
+                "the program must keep its parameters in step itself."
+            )
+        )
+    if topology.pins:
+        remarks.append(Remark(f"pins are not carried over ({', '.join(topology.pins)}): they name your hosts."))
+    for one in topology.pools:
+        remarks += _unsaid(one, pool, _POOL_REMARKS, f"pool `{one.name}`: ")
+    return remarks + _unsaid(topology.program, program, _PROGRAM_REMARKS, "program: ")
+
+
+def _unsaid(block: Pool | Program, carried: Iterable[str], words: Mapping[str, str], where: str) -> list[Remark]:
+    carried = set(carried)
+    unsaid = []
+    for key, text in words.items():
+        default = type(block).model_fields[key].get_default(call_default_factory=True)
+        if key not in carried and getattr(block, key) != default:
+            unsaid.append(Remark(f"{where}{text} (not carried over)."))
+    return unsaid
+
+
+def the_chief(topology: Topology) -> str:
+    """The replica of rank 0 among the trainers: without a chief pool it is worker-0."""
+    trainers = [replica.name for replica in replicas_of(topology) if replica.role.trains]
+    if not trainers:
+        raise UsageError("nothing trains in this topology.", code="no-trainers", hint="Add a chief or workers.")
+    return trainers[0]
