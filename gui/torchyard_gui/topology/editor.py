@@ -15,6 +15,7 @@ from torchyard_core.errors import TorchyardError
 from torchyard_core.topology import clipboard, edits, fitting
 from torchyard_core.topology.document import TopologyDocument
 from torchyard_core.topology.hosts import HostFacts
+from torchyard_core.topology.machine_pools import with_machine
 from torchyard_core.topology.model import Role, Topology
 from torchyard_core.topology.presets import preset, with_preset
 from torchyard_core.topology.replicas import replicas_of
@@ -128,6 +129,14 @@ class Editor(QObject):
         text = self.tr("Preset {strategy}").format(strategy=preset_title(preset(key)))
         # Nothing is selected after it: the inspector shows the design, and the strategy's settings with it.
         return self.apply(text, lambda value: with_preset(value, key, has_gpus=has_gpus)[0], select=lambda _: ())
+
+    def set_machine(self, name: str) -> str:
+        """Puts the pools of the selected replicas on a machine type, with its sizes."""
+        positions = self.selected_pools()
+        if not positions:
+            return self.tr("Select replicas first: a machine type is that of their pool.")
+        text = self.tr("Machine type {machine}").format(machine=name)
+        return self.apply(text, lambda value: with_machine(value, positions, name))
 
     def gpus_for(self, role: Role, target: str = "") -> int:
         """GPUs of a replica in a pool that is made for it: one for who trains, where there are any."""

@@ -17,6 +17,7 @@ from torchyard_gui.topology.actions import action
 from torchyard_gui.topology.disk_watch import DiskWatch
 from torchyard_gui.topology.editor import Editor
 from torchyard_gui.topology.notices import Notices, WayOut
+from torchyard_gui.topology.replace_question import ask_to_replace
 from torchyard_gui.widgets.question import Question
 
 FILTER = "YAML (*.yaml *.yml)"
@@ -78,7 +79,7 @@ class FileActions(QObject):
 
     def ask_open(self) -> None:
         """Asks for a file to open."""
-        dialog = self._dialog(self.tr("Open a topology"))
+        dialog = self.dialog(self.tr("Open a topology"))
         dialog.setFileMode(QFileDialog.FileMode.ExistingFile)
         dialog.fileSelected.connect(lambda chosen: self.open(Path(chosen)))
         dialog.open()
@@ -110,7 +111,7 @@ class FileActions(QObject):
     def _forget(self) -> None:
         self._editor.stack.clear()
         self._editor.select(())
-        for subject in ("file", "disk", "launch"):
+        for subject in ("file", "disk", "launch", "export"):
             self._notices.clear(subject)
 
     # Saving
@@ -124,7 +125,7 @@ class FileActions(QObject):
 
     def ask_save(self, then: Callable[[], object] | None = None) -> None:
         """Asks for a name to save under."""
-        dialog = self._dialog(self.tr("Save the topology"))
+        dialog = self.dialog(self.tr("Save the topology"))
         dialog.setAcceptMode(QFileDialog.AcceptMode.AcceptSave)
         dialog.setDefaultSuffix("yaml")
         # Qt would ask in a dialog that holds up all else, and before the suffix is there on some desktops.
@@ -137,19 +138,8 @@ class FileActions(QObject):
         """Saves under that name; where another file has it, once somebody has said that this may go."""
         if path == self._document.path or not path.exists():
             self.save_to(path, then)
-            return
-        box = Question(
-            self.tr("Replace {file}?").format(file=path.name),
-            self.tr("There is a file of that name in {folder}. What is in it will be lost.").format(folder=path.parent),
-            self.tr("Replace"),
-            self.tr("Another name …"),
-            self._window,
-        )
-        box.setObjectName("replace")
-        box.accepted.connect(lambda: self.save_to(path, then))
-        box.rejected.connect(lambda: self.ask_save(then))
-        box.finished.connect(box.deleteLater)
-        box.open()
+        else:
+            ask_to_replace(path, lambda: self.save_to(path, then), lambda: self.ask_save(then), self._window)
 
     def save_to(self, path: Path | None, then: Callable[[], object] | None = None) -> bool:
         """Saves, under another name where one is given. False where that cannot be: the page says why."""
@@ -237,8 +227,9 @@ class FileActions(QObject):
         box.finished.connect(box.deleteLater)
         box.open()
 
-    def _dialog(self, title: str) -> QFileDialog:
+    def dialog(self, title: str, filters: str = FILTER, parent: QWidget | None = None) -> QFileDialog:
+        """For a file beside the one that is open, or else beside the last that was."""
         folder = self._document.folder or next((path.parent for path in self._recent.recent_files), Path.home())
-        dialog = QFileDialog(self._window, title, str(folder), FILTER)
+        dialog = QFileDialog(parent or self._window, title, str(folder), filters)
         dialog.finished.connect(dialog.deleteLater)
         return dialog

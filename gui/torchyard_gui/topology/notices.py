@@ -9,7 +9,7 @@ from PySide6.QtCore import QObject
 
 from torchyard_gui.widgets.notice_bar import Kind, NoticeBar
 
-ORDER = ("file", "disk", "read-only", "recovery", "launch")
+ORDER = ("file", "disk", "read-only", "recovery", "launch", "export")
 """Subjects, the most pressing first. A subject has one notice."""
 
 

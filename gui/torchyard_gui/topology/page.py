@@ -15,13 +15,16 @@ from torchyard_core.topology.document import TopologyDocument, topology_in
 from torchyard_core.topology.file import TopologyFile, topology_from_text
 from torchyard_core.topology.model import Role, StrategyKind
 from torchyard_core.topology.problems import Problem
+from torchyard_gui.bridge.planning_time import PlanningTime
 from torchyard_gui.canvas.scene import TopologyScene
 from torchyard_gui.canvas.view import CanvasView
 from torchyard_gui.topology.actions import action
 from torchyard_gui.topology.autosave import Autosave
+from torchyard_gui.topology.booked_looks import booked_looks
 from torchyard_gui.topology.edit_actions import EditActions
 from torchyard_gui.topology.editor import Editor
 from torchyard_gui.topology.file_actions import FileActions, RecentFiles
+from torchyard_gui.topology.foreign_files import ForeignFiles
 from torchyard_gui.topology.hosts_source import HostsSource
 from torchyard_gui.topology.inspector.inspector import Inspector
 from torchyard_gui.topology.jumps import Jumps
@@ -32,6 +35,7 @@ from torchyard_gui.topology.problem_places import in_window, place_of
 from torchyard_gui.topology.problems_dock import ProblemsDock
 from torchyard_gui.topology.recovery_offer import offer_recovery
 from torchyard_gui.topology.top_bar import TopBar
+from torchyard_gui.topology.when_control import name_launch
 from torchyard_gui.widgets.notice_bar import NoticeBar
 from torchyard_gui.widgets.toast import Toast
 
@@ -58,15 +62,18 @@ class TopologyPage(QWidget):
         *,
         document: TopologyDocument | None = None,
         recovery_folder: Path | None = None,
+        planning: PlanningTime | None = None,
         parent: QWidget | None = None,
     ) -> None:
-        """Without a recovery folder, unsaved work is not kept for when the program dies."""
+        """Without a recovery folder, unsaved work is not kept for when the program dies. `planning`: for when is
+        planned, and who has booked what then; now, and nobody, by default."""
         super().__init__(parent)
         self.title = self.tr("Topology")
         self.icon_name = "topology"
         self.document = document if document is not None else TopologyDocument()
         self.editor = Editor(self.document, hosts, self)
         self._hosts = hosts
+        self.planning = planning if planning is not None else PlanningTime(parent=self)
         self._may_close = False
         self._plan: Plan = plan(self.document.value, ())
         self._file: TopologyFile | None = None
@@ -75,7 +82,7 @@ class TopologyPage(QWidget):
         self.view = CanvasView(self.scene)
         self.palette_ = Palette()
         self.side = PaletteSide(self.palette_, self)
-        self.inspector = Inspector(self.editor)
+        self.inspector = Inspector(self.editor, self.planning)
         self.problems = ProblemsDock()
         self._yaml_place = QWidget()
         self.notice_bar = NoticeBar()
@@ -84,10 +91,11 @@ class TopologyPage(QWidget):
         self._toast = Toast(self.view)
 
         self.files = FileActions(self.editor, settings, self.notices, self)
+        self.foreign = ForeignFiles(self.editor, self.files, self.notices, self.problems, self.say, self)
         self.edits = EditActions(self.editor, self.say, self.side.open, self)
         self.autosave = Autosave(self.document, recovery_folder, self)
         self._make_actions()
-        self.bar = TopBar(self.edits.undo, self.edits.redo, self.show_yaml, self.launch_action)
+        self.bar = TopBar(self.edits.undo, self.edits.redo, self.show_yaml, self.launch_action, self.planning)
         self._checks = QTimer(self)
         self._checks.setSingleShot(True)
         self._checks.setInterval(CHECK_AFTER_MS)
@@ -102,7 +110,8 @@ class TopologyPage(QWidget):
     # For the window
 
     def page_actions(self) -> list[QAction]:
-        return [*self.files.actions(), *self.edits.actions(), *self._view_actions, self.launch_action]
+        of_files = [*self.files.actions(), *self.foreign.actions()]
+        return [*of_files, *self.edits.actions(), *self._view_actions, self.when_action, self.launch_action]
 
     def status_texts(self) -> list[str]:
         hosts = len(self._plan.hosts)
@@ -197,15 +206,17 @@ class TopologyPage(QWidget):
             view(self.tr("Problems"), self.problems.toggle, "Ctrl+J", "warning", self.tr("Show or hide problems")),
             view(self.tr("Next problem"), self.problems.next_problem, "F8"),
         ]
-        self.launch_action = action(
-            self, "run", self.tr("Launch …"), self.launch, "F5", "play", self.tr("Run this topology on its hosts")
-        )
+        tip = self.tr("For when is planned: what “free” means here")
+        self.when_action = action(self, "run", self.tr("When …"), lambda: self.bar.when.open(), "Ctrl+T", "clock", tip)
+        self.launch_action = action(self, "run", self.tr("Launch …"), self.launch, "F5", "play")
+        name_launch(self.launch_action, self.planning)
         self.addActions(self.page_actions())
 
     def _join(self) -> None:
         self.editor.changed.connect(self._refresh)
         self.editor.selection_changed.connect(self._show_selection)
         self._hosts.facts_changed.connect(self._refresh)
+        self.planning.changed.connect(self._planning_changed)
         self.document.path_changed.connect(self._follow_file)
         self.files.opened.connect(self.view.fit)
         self.scene.selection_changed.connect(self.editor.select)
@@ -221,6 +232,7 @@ class TopologyPage(QWidget):
         self.palette_.role_chosen.connect(lambda role, count: self._do(self.editor.add(Role(role), count)))
         self.palette_.host_chosen.connect(self._host_chosen)
         self.palette_.preset_chosen.connect(lambda key: self._do(self.editor.add_preset(key)))
+        self.palette_.machine_chosen.connect(lambda name: self._do(self.editor.set_machine(name)))
         self.problems.jump.connect(self.jump_to)
         self.bar.strategy_chosen.connect(self._strategy_chosen)
         self.autosave.failed.connect(self.say)
@@ -233,6 +245,7 @@ class TopologyPage(QWidget):
         value = self.document.value
         self._plan = plan(value, hosts)
         self.scene.show_plan(self._plan, hosts, self.editor.shown_hosts())
+        self.scene.show_hosts(booked_looks(self._plan, hosts, self.planning))
         self.scene.set_selection(self.editor.selection)
         self.palette_.show_plan(self._plan, hosts)
         self.inspector.show_plan(self._plan)
@@ -242,6 +255,11 @@ class TopologyPage(QWidget):
         self._say_title()
         self._checks.start()
         self.status_changed.emit()
+
+    def _planning_changed(self) -> None:
+        """Another time is planned for, or others have booked other GPUs in it."""
+        name_launch(self.launch_action, self.planning)
+        self._refresh()
 
     def _show_selection(self) -> None:
         self.scene.set_selection(self.editor.selection)

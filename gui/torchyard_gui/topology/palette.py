@@ -11,19 +11,28 @@ from PySide6.QtWidgets import QApplication, QFrame, QListWidget, QListWidgetItem
 
 from torchyard_core.launch.plan import Plan
 from torchyard_core.topology.hosts import HostFacts
+from torchyard_core.topology.machines import cloudml_machines
 from torchyard_core.topology.model import Role
 from torchyard_core.topology.presets import Preset, presets_of
 from torchyard_gui.theme.icons import icon, role_icon, state_icon
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.topology.count_popup import CountPopup
 from torchyard_gui.topology.palette_row import COUNT, PaletteRow
-from torchyard_gui.topology.words import preset_sentence, preset_title, role_name, role_plural, role_sentence
+from torchyard_gui.topology.words import (
+    machine_sentence,
+    preset_sentence,
+    preset_title,
+    role_name,
+    role_plural,
+    role_sentence,
+)
 from torchyard_gui.widgets.labels import SectionLabel
 from torchyard_gui.widgets.search_field import SearchField
 
 ROLE_MIME = "application/x-torchyard-role"
 HOST_MIME = "application/x-torchyard-host"
 PRESET_MIME = "application/x-torchyard-preset"
+MACHINE_MIME = "application/x-torchyard-machine"
 KEY = int(Qt.ItemDataRole.UserRole)
 _AMOUNT = re.compile(r"\s*([0-9]{1,5})?\s*(.*)", re.DOTALL)
 
@@ -141,6 +150,8 @@ class Palette(QFrame):
     host_chosen = Signal(str)
     preset_chosen = Signal(str)
     """A preset's key."""
+    machine_chosen = Signal(str)
+    """A machine type."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -157,6 +168,9 @@ class Palette(QFrame):
         self.tiers = PaletteList(PRESET_MIME, self.tr("Scale tiers"))
         self._tiers_title = SectionLabel(self.tr("Scale tiers"))
         self._tiers_title.setToolTip(self.tr("CloudML's clusters, with the sizes of their machines"))
+        self.machines = PaletteList(MACHINE_MIME, self.tr("Machine types"))
+        self._machines_title = SectionLabel(self.tr("Machine types"))
+        self._machines_title.setToolTip(self.tr("CloudML's machines, for the pools of the selected replicas"))
         self._roles_title = SectionLabel(self.tr("Roles"))
         self._hosts_title = SectionLabel(self.tr("Hosts"))
         self.popup = CountPopup(self)
@@ -175,6 +189,8 @@ class Palette(QFrame):
             rows.chosen.connect(lambda key, _: self.preset_chosen.emit(key))
             self._put_presets(rows, presets)
         self.hosts.chosen.connect(lambda host, _: self.host_chosen.emit(host))
+        self.machines.chosen.connect(lambda machine, _: self.machine_chosen.emit(machine))
+        self._put_machines()
         self.popup.agreed.connect(self.role_chosen)
         theme().changed.connect(self._paint_icons)
 
@@ -189,6 +205,7 @@ class Palette(QFrame):
             (self._presets_title, self.presets),
             (self._tiers_title, self.tiers),
             (self._hosts_title, self.hosts),
+            (self._machines_title, self.machines),
         ):
             layout.addWidget(title)
             layout.addWidget(rows)
@@ -207,6 +224,12 @@ class Palette(QFrame):
         how = self.tr("Click or Enter adds what the design lacks; or drag it.")
         tips = [f"{preset_sentence(preset)}\n{how}" for preset in presets]
         rows.put([(preset.key, preset_title(preset), "") for preset in presets], tips)
+
+    def _put_machines(self) -> None:
+        how = self.tr("Click or Enter puts the pools of the selected replicas on it.")
+        machines = cloudml_machines()
+        tips = [f"{machine_sentence(one)}\n{how}" for one in machines]
+        self.machines.put([(one.name, one.name, "") for one in machines], tips)
 
     def show_plan(self, plan: Plan, hosts: Sequence[HostFacts]) -> None:
         """Counts and free GPUs as of now."""
@@ -241,9 +264,14 @@ class Palette(QFrame):
     def _host_tip(self, host: HostFacts, used: int) -> str:
         """All that the row says and may have cut, and what can be done with it."""
         said = f"{host.name}: {self._free(host, used)}"
-        users = dict.fromkeys(host.user_of(gpu) or self.tr("others") for gpu in host.gpus if gpu.uuid in host.busy_gpus)
+        busy = [gpu.uuid for gpu in host.gpus if gpu.uuid in host.busy_gpus]
+        booked = [uuid for uuid in busy if uuid in host.gpu_bookings and not host.gpu_users.get(uuid)]
+        users = dict.fromkeys(host.gpu_users.get(uuid) or self.tr("others") for uuid in busy if uuid not in booked)
         if users:
             said += ", " + self.tr("used by {users}").format(users=", ".join(users))
+        if booked:
+            who = dict.fromkeys(host.gpu_bookings[uuid] for uuid in booked)
+            said += ", " + self.tr("booked by {who}").format(who=", ".join(who))
         return f"{said}\n" + self.tr("Click or Enter puts it on the canvas; or drag it.")
 
     def _free(self, host: HostFacts, used: int) -> str:
@@ -253,15 +281,17 @@ class Palette(QFrame):
             return self.tr("CPU only")
         if not host.use_known:
             return self.tr("? of {count} free").format(count=len(host.gpus))
+        if all(gpu.uuid in host.gpu_bookings for gpu in host.gpus):
+            return self.tr("{count} booked").format(count=len(host.gpus))
         busy = sum(gpu.uuid in host.busy_gpus for gpu in host.gpus)
         return self.tr("{free} of {count} free").format(free=len(host.gpus) - busy - used, count=len(host.gpus))
 
     def _paint_icons(self) -> None:
         for row in range(self.roles.count()):
             self.roles.item(row).setIcon(role_icon(str(self.roles.item(row).data(KEY))))
-        for presets in (self.presets, self.tiers):
-            for row in range(presets.count()):
-                presets.item(row).setIcon(icon("topology"))
+        for rows, name in ((self.presets, "topology"), (self.tiers, "topology"), (self.machines, "cpu")):
+            for row in range(rows.count()):
+                rows.item(row).setIcon(icon(name))
         unknown = self.tr("unknown")
         for row in range(self.hosts.count()):
             item = self.hosts.item(row)
@@ -284,13 +314,15 @@ class Palette(QFrame):
         assert match is not None
         return int(match[1] or 1), match[2].strip()
 
-    def _filter(self, _text: str) -> tuple[str, str, str]:
-        """The first role, preset and host with these letters."""
+    def _filter(self, _text: str) -> tuple[str, str, str, str]:
+        """The first role, preset, host and machine type with these letters."""
         _, letters = self._parted()
         presets, tiers = self.presets.keep(letters), self.tiers.keep(letters)
         self._presets_title.setVisible(bool(presets))
         self._tiers_title.setVisible(bool(tiers))
-        return self.roles.keep(letters), presets or tiers, self.hosts.keep(letters)
+        machines = self.machines.keep(letters)
+        self._machines_title.setVisible(bool(machines))
+        return self.roles.keep(letters), presets or tiers, self.hosts.keep(letters), machines
 
     def eventFilter(self, watched: object, event: QEvent) -> bool:
         if isinstance(event, QKeyEvent) and event.type() == QEvent.Type.KeyPress:
@@ -298,8 +330,8 @@ class Palette(QFrame):
                 self._quick_add(bool(event.modifiers() & Qt.KeyboardModifier.ShiftModifier))
                 return True
             if event.key() == Qt.Key.Key_Down:
-                shown = [rows for rows in (self.roles, self.presets, self.tiers, self.hosts) if rows.isVisible()]
-                if shown:
+                lists = (self.roles, self.presets, self.tiers, self.hosts, self.machines)
+                if shown := [rows for rows in lists if rows.isVisible()]:
                     shown[0].setFocus(Qt.FocusReason.TabFocusReason)
                 return True
         return False
@@ -308,7 +340,7 @@ class Palette(QFrame):
         count, letters = self._parted()
         if not letters:
             return
-        role, preset, host = self._filter("")
+        role, preset, host, machine = self._filter("")
         if role and count == 1:
             self.choose_role(role, many)
         elif role:
@@ -317,6 +349,8 @@ class Palette(QFrame):
             self.preset_chosen.emit(preset)
         elif host:
             self.host_chosen.emit(host)
+        elif machine:
+            self.machine_chosen.emit(machine)
         else:
             return
         self.search.selectAll()

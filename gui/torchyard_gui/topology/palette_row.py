@@ -53,9 +53,10 @@ class PaletteRow(QStyledItemDelegate):
         painter.drawText(rect.adjusted(0, 0, -2, 0), middle | int(Qt.AlignmentFlag.AlignRight), count)
         painter.setFont(theme().font("body"))
         painter.setPen(theme().pen("text"))
-        room = rect.adjusted(ICON + 8, 0, -width - 8, 0)
+        room = rect.adjusted(ICON + 8, 0, -width - 8 if count else 0, 0)
+        # Names of hosts and machine types differ at their ends.
         name = painter.fontMetrics().elidedText(
-            str(index.data(Qt.ItemDataRole.DisplayRole)), Qt.TextElideMode.ElideRight, room.width()
+            str(index.data(Qt.ItemDataRole.DisplayRole)), Qt.TextElideMode.ElideMiddle, room.width()
         )
         painter.drawText(room, middle, name)
         painter.restore()

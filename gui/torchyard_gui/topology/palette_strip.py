@@ -77,7 +77,7 @@ class PaletteSide(QObject):
         self._page = page
         self.strip.open_wanted.connect(self.open)
         self.strip.role_chosen.connect(lambda role, many: palette.choose_role(role, many, self.strip.roles))
-        for rows in (palette.roles, palette.presets, palette.tiers, palette.hosts):
+        for rows in (palette.roles, palette.presets, palette.tiers, palette.hosts, palette.machines):
             rows.drag_begun.connect(self.shut)
         page.installEventFilter(self)
         palette.installEventFilter(self)

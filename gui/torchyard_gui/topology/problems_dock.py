@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 from PySide6.QtCore import QModelIndex, Qt, Signal
-from PySide6.QtGui import QMouseEvent
+from PySide6.QtGui import QIcon, QMouseEvent
 from PySide6.QtWidgets import (
     QAbstractItemView,
     QFrame,
@@ -21,6 +22,7 @@ from PySide6.QtWidgets import (
 from torchyard_core.topology.problems import Problem
 from torchyard_gui.theme.icons import icon, state_icon
 from torchyard_gui.theme.theme import theme
+from torchyard_gui.topology.foreign_documents import Told
 from torchyard_gui.widgets.labels import ElidedLabel, label
 from torchyard_gui.widgets.state_mark import StateMark
 
@@ -28,18 +30,23 @@ OPEN_HEIGHT = 140
 
 
 class ProblemsDock(QFrame):
-    """Problems as `torchyard validate` and the planner tell them."""
+    """Problems as `torchyard validate` and the planner tell them; below them, what is said beside a document of another
+    system that was read or written."""
 
     jump = Signal(object)
     """The problem to go to."""
+    remark_chosen = Signal(object, object)
+    """A Told, and which of its remarks to show."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.setProperty("panel", "bottom")
         self.setAccessibleName(self.tr("Problems"))
         self.problems: tuple[Problem, ...] = ()
+        self.told: Told | None = None
         self.line = _Line(self)
         self.line.clicked.connect(self.toggle)
+        self.line.dismiss.clicked.connect(lambda: self.show_remarks(None))
         self.table = QTableWidget(0, 3)
         self.table.setAccessibleName(self.tr("Problems"))
         self.table.horizontalHeader().hide()
@@ -84,18 +91,37 @@ class ProblemsDock(QFrame):
         if ordered == self.problems and self.line.text.text():
             return
         self.problems = ordered
-        errors = sum(problem.severity == "error" for problem in ordered)
-        self.line.say(self._summary(errors, len(ordered) - errors), "failed" if errors else "warning", bool(ordered))
+        self._show()
+
+    def show_remarks(self, told: Told | None) -> None:
+        """Remarks on a document, with the lines that they stand on there; None takes them away."""
+        self.told = told if told is not None and told.remarks else None
+        self._show()
+        if self.told is not None:
+            self.set_open(True)
+
+    def _show(self) -> None:
+        errors = sum(problem.severity == "error" for problem in self.problems)
+        summary = self._summary(errors, len(self.problems) - errors)
+        self.line.say(summary, "failed" if errors else "warning", bool(self.problems))
+        self.line.dismiss.setVisible(self.told is not None)
         self._fill()
 
     def _fill(self) -> None:
-        self.table.setRowCount(len(self.problems))
-        for row, problem in enumerate(self.problems):
-            sentence = QTableWidgetItem(state_icon("failed" if problem.severity == "error" else "warning"), "")
-            sentence.setText(problem.message)
-            sentence.setToolTip(problem.message)
-            path = QTableWidgetItem(problem.path)
-            line = QTableWidgetItem(self.tr("line {line}").format(line=problem.line) if problem.line else "")
+        problems = [
+            (state_icon("failed" if one.severity == "error" else "warning"), one.message, one.path, one.line)
+            for one in self.problems
+        ]
+        remarks: list[tuple[QIcon, str, str, int | None]] = []
+        if self.told is not None:
+            said = zip(self.told.sentences(), self.told.remarks, strict=True)
+            remarks = [(icon("info"), text, self.told.document, one.line) for text, one in said]
+        self.table.setRowCount(len(problems) + len(remarks))
+        for row, (mark, text, place, number) in enumerate(chain(problems, remarks)):
+            sentence = QTableWidgetItem(mark, text)
+            sentence.setToolTip(text)
+            path = QTableWidgetItem(place)
+            line = QTableWidgetItem(self.tr("line {line}").format(line=number) if number else "")
             for item in (path, line):
                 item.setForeground(theme().color("text2"))
             for column, item in enumerate((sentence, path, line)):
@@ -110,17 +136,25 @@ class ProblemsDock(QFrame):
             self.jump.emit(self.problems[row])
 
     def _summary(self, errors: int, warnings: int) -> str:
-        if not self.problems:
-            return self.tr("none")
         parts = []
+        first = self.problems[0].message if self.problems else ""
         if errors:
             parts.append(self.tr("1 error") if errors == 1 else self.tr("{count} errors").format(count=errors))
         if warnings:
             parts.append(self.tr("1 warning") if warnings == 1 else self.tr("{count} warnings").format(count=warnings))
-        return ", ".join(parts) + ": " + self.problems[0].message
+        if self.told is not None:
+            count = len(self.told.remarks)
+            words = self.tr("1 remark on {file}") if count == 1 else self.tr("{count} remarks on {file}")
+            parts.append(words.format(count=count, file=self.told.document))
+            first = first or self.told.sentences()[0]
+        return f"{', '.join(parts)}: {first}" if parts else self.tr("none")
 
     def _chosen(self, index: QModelIndex) -> None:
-        self.jump.emit(self.problems[index.row()])
+        row = index.row()
+        if row < len(self.problems):
+            self.jump.emit(self.problems[row])
+        elif self.told is not None:
+            self.remark_chosen.emit(self.told, self.told.remarks[row - len(self.problems)])
 
 
 class _Line(QFrame):
@@ -139,6 +173,11 @@ class _Line(QFrame):
         self.mark = StateMark("ok")
         self.text = ElidedLabel()
         self.text.setProperty("ink", "2")
+        self.dismiss = QToolButton()
+        self.dismiss.setIcon(icon("close"))
+        self.dismiss.setToolTip(self.tr("Dismiss the remarks"))
+        self.dismiss.setAccessibleName(self.tr("Dismiss the remarks"))
+        self.dismiss.hide()
         layout = QHBoxLayout(self)
         layout.setContentsMargins(8, 0, 12, 0)
         layout.setSpacing(8)
@@ -146,6 +185,7 @@ class _Line(QFrame):
         layout.addWidget(label(self.tr("Problems"), role="strong"))
         layout.addWidget(self.mark)
         layout.addWidget(self.text, 1)
+        layout.addWidget(self.dismiss)
 
     def say(self, text: str, state: str, visible: bool) -> None:
         self.text.setText(text)

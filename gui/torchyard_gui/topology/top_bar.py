@@ -1,4 +1,4 @@
-"""The page's top bar: the file, undo and redo, the strategy, how many GPUs the design uses, and Launch."""
+"""The page's top bar: the file, undo and redo, the strategy, when is planned, how many GPUs the design uses, Launch."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from torchyard_core.launch.plan import Plan
 from torchyard_core.topology.document import TopologyDocument
 from torchyard_core.topology.hosts import HostFacts
 from torchyard_core.topology.model import StrategyKind
+from torchyard_gui.bridge.planning_time import PlanningTime
 from torchyard_gui.theme.icons import icon
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.topology.inspector.fields import ChoiceField
+from torchyard_gui.topology.when_control import WhenControl
 from torchyard_gui.topology.words import strategy_name, strategy_sentence
 from torchyard_gui.widgets.labels import ElidedLabel, label
 
@@ -23,7 +25,7 @@ class TopBar(QFrame):
     strategy_chosen = Signal(object)
     """A StrategyKind."""
 
-    def __init__(self, undo: QAction, redo: QAction, yaml: QAction, launch: QAction) -> None:
+    def __init__(self, undo: QAction, redo: QAction, yaml: QAction, launch: QAction, planning: PlanningTime) -> None:
         super().__init__()
         self.setProperty("bar", True)
         self.setFixedHeight(theme().metrics.bar)
@@ -34,10 +36,10 @@ class TopBar(QFrame):
         self.strategy.setAccessibleName(self.tr("Strategy"))
         self.strategy.setMinimumWidth(148)
         self.strategy.committed.connect(self.strategy_chosen)
+        self.when = WhenControl(planning)
         self.gpus = label(role="small", ink="2")
         self.launch = QPushButton(icon("play", "on_accent"), self.tr("Launch …"))
         self.launch.setProperty("primary", True)
-        self.launch.setToolTip(launch.toolTip())
         self.launch.clicked.connect(launch.trigger)
         layout = QHBoxLayout(self)
         layout.setContentsMargins(16, 0, 12, 0)
@@ -51,17 +53,24 @@ class TopBar(QFrame):
         layout.addWidget(label(self.tr("Strategy"), ink="2"))
         layout.addWidget(self.strategy)
         layout.addStretch(1)
+        layout.addWidget(self.when)
         layout.addWidget(self.gpus)
         layout.addSpacing(4)
         layout.addWidget(_button(yaml))
         layout.addWidget(self.launch)
-        launch.changed.connect(lambda: self.launch.setEnabled(launch.isEnabled()))
+        launch.changed.connect(lambda: self._show_launch(launch))
+        self._show_launch(launch)
 
     def show_document(self, document: TopologyDocument) -> None:
         """The file's name, and whether there is anything to save."""
         self.file.setText(document.name)
         self.file.setToolTip(str(document.path or ""))
         self.unsaved.setText("• " + self.tr("unsaved") if document.is_modified else "")
+
+    def _show_launch(self, launch: QAction) -> None:
+        self.launch.setText(launch.text())
+        self.launch.setToolTip(launch.toolTip())
+        self.launch.setEnabled(launch.isEnabled())
 
     def show_plan(self, plan: Plan, hosts: tuple[HostFacts, ...]) -> None:
         """The strategy, and the GPUs that the design uses of those that are free."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from PySide6.QtCore import QCoreApplication
 
+from torchyard_core.topology.machines import Machine
 from torchyard_core.topology.model import Role, StrategyKind
 from torchyard_core.topology.presets import PRESETS, Preset
 
@@ -90,6 +91,13 @@ def preset_sentence(preset: Preset) -> str:
     }
     # Names of machines and frameworks are the same in every language; so are the sentences made of them.
     return sentences.get(preset.key, preset.sentence)
+
+
+def machine_sentence(machine: Machine) -> str:
+    """All that a machine type has."""
+    sizes = tr("{count} CPUs, {memory} GB").format(count=machine.cpus, memory=f"{machine.memory_gb:g}")
+    gpus = f", {machine.gpus} × {machine.gpu_model}" if machine.gpus else ""
+    return f"{machine.name} ({machine.machine}): {sizes}{gpus}."
 
 
 def named(names: Sequence[str]) -> str:

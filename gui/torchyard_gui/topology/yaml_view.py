@@ -28,7 +28,7 @@ class YamlView(QPlainTextEdit):
             Qt.TextInteractionFlag.TextSelectableByMouse | Qt.TextInteractionFlag.TextSelectableByKeyboard
         )
         self.setFrameShape(QPlainTextEdit.Shape.NoFrame)
-        self.setFont(_monospaced())
+        self.setFont(monospaced())
         self.setStyleSheet("QPlainTextEdit { border: none; border-radius: 0; }")
         self._problems: dict[int, Problem] = {}
         self._shown: tuple[int, int] | None = None
@@ -142,7 +142,8 @@ class _Margin(QWidget):
         self._view.paint_margin(event)
 
 
-def _monospaced() -> QFont:
+def monospaced() -> QFont:
+    """The system's font for text that is read by its columns."""
     font = QFontDatabase.systemFont(QFontDatabase.SystemFont.FixedFont)
     font.setPixelSize(12)
     return font

@@ -18,6 +18,10 @@ _LIST = re.compile(r"`torchyard runs list` shows")
 _VALIDATE = re.compile(r"`torchyard validate [^`]*` lists")
 _ADD = re.compile(r"with `torchyard hosts add`")
 _CHECK = re.compile(r"see `torchyard hosts check`")
+_AT_THEN = re.compile(r" ?`torchyard run [^`]* --at [^`]*` books that and starts then\.")
+_BOOK_WITH = re.compile(r"Add --book \S+ \(or another length\) to book them with the launch, [^.]*\.")
+_FETCH = re.compile(r"until `torchyard runs fetch`")
+_IMAGE = re.compile(r"`--image` names it")
 _YES = re.compile(r", or add -y to send it all(?=\.)")
 _BEGINNINGS = {"a", "compare", "no", "only", "port", "something", "the", "there", "this"}
 """Words that a sentence of the core begins with; other beginnings are names, which stay as they are."""
@@ -57,7 +61,11 @@ def _elsewhere_in_the_window() -> tuple[tuple[re.Pattern[str], str], ...]:
         (_VALIDATE, _translate("Advice", "Problems on the Topology page lists")),
         (_ADD, _translate("Advice", "on the Fleet page")),
         (_CHECK, _translate("Advice", "see the Fleet page")),
+        (_FETCH, _translate("Advice", "until they are fetched on the Runs page")),
+        (_IMAGE, _translate("Advice", "name it in the field Image")),
         (_YES, ""),
+        (_AT_THEN, ""),
+        (_BOOK_WITH, _translate("Advice", "The booking ends with the run. For another length, press “When” first.")),
     )
 
 

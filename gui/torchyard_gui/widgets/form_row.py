@@ -20,7 +20,8 @@ class FormRow(QWidget):
         self.name.setWordWrap(True)
         self.name.setBuddy(field)
         self.note = label(note, role="small", ink="3", wrap=True)
-        self.note.setVisible(bool(note))
+        if not note:
+            self.note.hide()  # to show it here, before it has a parent, would open it as a window
         self._plain_note = note
         if not field.accessibleName():
             field.setAccessibleName(name)

@@ -24,6 +24,8 @@ from torchyard_gui.windows.window_settings import WindowSettings
 
 SMALLEST = QSize(960, 600)
 FIRST_SIZE = QSize(1440, 900)
+DROPPED = (".yaml", ".yml", ".json", ".conf")
+"""Files that may be dropped on the window."""
 
 
 @dataclass
@@ -186,6 +188,10 @@ class MainWindow(QMainWindow):
         texts = list(page.status_texts()) if page is not None else []  # type: ignore[attr-defined]
         self.status_line.say([*self._fleet_says, *texts], self._right_says)
 
+    def lay_above(self, bar: QWidget) -> None:
+        """Put a bar above whatever page is shown: for what is the matter on all of them."""
+        self._above.insertWidget(0, bar)
+
     def say(self, text: str) -> None:
         """A word about what has just been done."""
         self.toast.say(text)
@@ -230,7 +236,10 @@ class MainWindow(QMainWindow):
         columns = QHBoxLayout()
         columns.setSpacing(0)
         columns.addWidget(self.rail)
-        columns.addWidget(self.stack, 1)
+        self._above = QVBoxLayout()
+        self._above.setSpacing(0)
+        self._above.addWidget(self.stack, 1)
+        columns.addLayout(self._above, 1)
         rows.addLayout(columns, 1)
         rows.addWidget(self.status_line)
         self.setCentralWidget(middle)
@@ -239,10 +248,10 @@ class MainWindow(QMainWindow):
 
 
 def _file_of(event: QDropEvent) -> Path | None:
-    """The one topology file that is dragged, if it is that."""
+    """The one file that is dragged, if it may be a topology or another system's document."""
     urls = event.mimeData().urls()
     if len(urls) == 1 and urls[0].isLocalFile():
         path = Path(urls[0].toLocalFile())
-        if path.suffix.lower() in (".yaml", ".yml"):
+        if path.suffix.lower() in DROPPED:
             return path
     return None

@@ -10,6 +10,7 @@ import pytest
 from pytestqt.qtbot import QtBot
 
 from tests.core.examples import host
+from tests.gui.dressing import undressed
 from tests.gui.topology.driving import Driver, FewFiles, FleetOf, Window
 from torchyard_core.topology.hosts import HostFacts
 from torchyard_gui.topology.page import TopologyPage
@@ -45,8 +46,9 @@ def make_driver(qtbot: QtBot, tmp_path: Path, yard: list[HostFacts]) -> MakeDriv
 
     def make(hosts: list[HostFacts] | None = None, recovery: Path | None = None) -> Driver:
         fleet, recent = FleetOf(yard if hosts is None else hosts), FewFiles()
-        page = TopologyPage(fleet, recent, recovery_folder=recovery)
-        window = Window(page)
+        with undressed():
+            page = TopologyPage(fleet, recent, recovery_folder=recovery)
+            window = Window(page)
         fleet.setParent(window)
         qtbot.addWidget(window, before_close_func=lambda _: page.document.start_new())
         with qtbot.waitExposed(window):

@@ -20,7 +20,13 @@ def test_the_palette_has_a_preset_for_each_strategy_and_framework(empty: Driver)
     presets = empty.page.palette_.presets
     names = names_of(presets)
     assert names[:5] == ["All-reduce", "Sandblaster", "Reduction server", "Downpour", "Hogwild"]
-    assert {"Mirrored", "MultiWorkerMirrored", "ParameterServer", "Horovod-style"} < set(names[5:])
+    assert set(names[5:]) == {
+        "Mirrored",
+        "MultiWorkerMirrored",
+        "ParameterServer",
+        "Horovod-style",
+        "Vertex Reduction Server",
+    }
     assert all(presets.item(row).toolTip() for row in range(presets.count()))
 
 
@@ -99,3 +105,36 @@ def test_the_canvas_draws_the_edges_of_a_preset(empty: Driver, kind: StrategyKin
     legend = empty.page.view._legend
     assert legend.isVisible()
     assert ("group" in legend.texts) is kind.is_asynchronous
+
+
+def test_machine_types_put_the_pools_of_the_selected_replicas_on_their_sizes(digits: Driver) -> None:
+    machines = digits.page.palette_.machines
+    assert names_of(machines)[:2] == ["standard", "large_model"]
+    assert "16 CPUs, 14.4 GB" in machines.item(3).toolTip()
+    digits.choose(machines, "complex_model_m")
+    assert digits.undo_text() == ""
+    assert [pool.machine for pool in digits.value.pools] == [None, None]
+    digits.select("worker-1")
+    digits.choose(machines, "complex_model_m_gpu")
+    workers = digits.value.pools[1]
+    assert (workers.machine, workers.cpus, workers.memory_gb) == ("complex_model_m_gpu", 16, 60)
+    assert (workers.gpus, workers.gpu_model) == (4, "K80")
+    assert digits.value.pools[0].machine is None
+    assert digits.undo_text() == "Machine type complex_model_m_gpu"
+    digits.choose(machines, "large_model")
+    workers = digits.value.pools[1]
+    assert (workers.machine, workers.cpus, workers.gpus, workers.gpu_model) == ("large_model", 8, 0, None)
+    digits.page.editor.set_pools([1], "gpus", 2, "GPUs")
+    digits.choose(machines, "complex_model_l")
+    assert digits.value.pools[1].gpus == 2, "those are somebody's"
+
+
+def test_servers_get_no_gpus_of_their_machine_and_it_can_be_typed(empty: Driver) -> None:
+    empty.choose(empty.page.palette_.roles, "ps")
+    empty.page.editor.select(["ps-0"])
+    empty.on_canvas()
+    empty.keys(Qt.Key.Key_A)
+    empty.type("model_m_p")
+    empty.keys(RETURN)
+    (servers,) = empty.value.pools
+    assert (servers.machine, servers.cpus, servers.gpus, servers.gpu_model) == ("complex_model_m_p100", 16, 0, None)

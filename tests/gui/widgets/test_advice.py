@@ -26,6 +26,8 @@ from torchyard_gui.widgets.advice import as_sentence, in_the_window
         ("`torchyard validate a/b.yaml` lists them all.", "Problems on the Topology page lists them all."),
         ("gpu-b was never checked; see `torchyard hosts check`", "gpu-b was never checked; see the Fleet page"),
         ("no hosts; add one with `torchyard hosts add`", "no hosts; add one on the Fleet page"),
+        ("until `torchyard runs fetch`.", "until they are fetched on the Runs page."),
+        ("an image with the program: `--image` names it.", "an image with the program: name it in the field Image."),
         ("Is sshd running there?", "Is sshd running there?"),
     ],
 )

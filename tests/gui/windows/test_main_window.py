@@ -216,9 +216,10 @@ def test_recent_files_are_the_latest_first_and_each_once(home: Home, tmp_path: P
 
 
 def test_a_topology_file_can_be_dropped_on_the_window(opened: Opened, qtbot: QtBot, tmp_path: Path) -> None:
-    with qtbot.waitSignal(opened.window.file_dropped) as dropped:
-        assert drop(opened.window, tmp_path / "digits.yaml")
-    assert dropped.args == [tmp_path / "digits.yaml"]
+    for name in ("digits.yaml", "job.json", "job.conf"):
+        with qtbot.waitSignal(opened.window.file_dropped) as dropped:
+            assert drop(opened.window, tmp_path / name)
+        assert dropped.args == [tmp_path / name]
 
 
 def test_another_file_is_not_taken(opened: Opened, qtbot: QtBot, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from PySide6.QtWidgets import QFrame, QHBoxLayout, QScrollArea, QStackedWidget, 
 from torchyard_core.launch.plan import Plan
 from torchyard_core.topology.model import Pool, Role
 from torchyard_core.topology.problems import Problem
+from torchyard_gui.bridge.planning_time import PlanningTime
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.topology.editor import Editor
 from torchyard_gui.topology.inspector.fields import LineField
@@ -27,7 +28,7 @@ from torchyard_gui.widgets.state_mark import RoleBadge
 class Inspector(QFrame):
     """Two panels in one place; which one is shown follows the selection."""
 
-    def __init__(self, editor: Editor, parent: QWidget | None = None) -> None:
+    def __init__(self, editor: Editor, planning: PlanningTime, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.setProperty("panel", "right")
         self.setAccessibleName(self.tr("Inspector"))
@@ -40,7 +41,7 @@ class Inspector(QFrame):
         self.subtitle.setProperty("role", "small")
         self.subtitle.setProperty("ink", "2")
         self.pools = PoolGroup(editor)
-        self.place = PlaceGroup(editor)
+        self.place = PlaceGroup(editor, planning)
         self.design = Group("", lambda key, value, label: editor.set_name(value))
         self.design.add("name", self.tr("Name"), LineField(), self.tr("The run's name."))
         self.strategy = StrategyGroup(editor)

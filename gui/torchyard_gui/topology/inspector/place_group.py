@@ -5,7 +5,9 @@ from __future__ import annotations
 from PySide6.QtWidgets import QHBoxLayout, QPushButton, QVBoxLayout, QWidget
 
 from torchyard_core.launch.plan import Plan
+from torchyard_gui.bridge.planning_time import PlanningTime
 from torchyard_gui.theme.icons import icon
+from torchyard_gui.topology.booked_looks import booked_sentence
 from torchyard_gui.topology.editor import Editor
 from torchyard_gui.topology.inspector.fields import TextField
 from torchyard_gui.topology.inspector.group import NAME_WIDTH
@@ -16,10 +18,12 @@ from torchyard_gui.widgets.labels import SectionLabel, label
 class PlaceGroup(QWidget):
     """Pins as text for one replica; for many, pinned where they are, or freed."""
 
-    def __init__(self, editor: Editor) -> None:
+    def __init__(self, editor: Editor, planning: PlanningTime) -> None:
         super().__init__()
         self._editor = editor
+        self._planning = planning
         self._plan: Plan | None = None
+        self.booked = label(role="small", ink="2", wrap=True)
         self._where = label(role="small", ink="2", wrap=True)
         self.pin = TextField(self.tr("the planner chooses"))
         self.pin.setToolTip(self.tr("A host as gpu-b, or its GPUs: gpu-b:2, gpu-b:0-3, gpu-b:0,2. Empty: free."))
@@ -38,6 +42,7 @@ class PlaceGroup(QWidget):
         layout.setSpacing(8)
         layout.addWidget(SectionLabel(self.tr("Place")))
         layout.addWidget(self._where)
+        layout.addWidget(self.booked)
         layout.addWidget(self.row)
         layout.addLayout(buttons)
         self.pin.committed.connect(self._pin_typed)
@@ -54,6 +59,10 @@ class PlaceGroup(QWidget):
         self.pin.set_values([pins.get(name) for name in chosen[:1]])
         self.row.set_problem("")
         self._where.setText(self._words(len(chosen), len(pinned)))
+        names = set(chosen)
+        gpus = [gpu.uuid for planned in plan.replicas if planned.name in names for gpu in planned.gpus]
+        self.booked.setText(booked_sentence(gpus, self._planning))
+        self.booked.setVisible(bool(self.booked.text()))
         self.unpin.setEnabled(bool(pinned))
         self.pin_here.setEnabled(bool(self._here()))
 

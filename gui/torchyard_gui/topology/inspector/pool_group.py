@@ -82,7 +82,12 @@ class PoolGroup(QWidget):
         )
         self.hosts = HostsField(self.tr("any"))
         add("hosts", self.tr("Hosts"), self.hosts, self.tr("Hosts that may be used, the preferred first."))
-        add("machine", self.tr("Machine type"), TextField(self.tr("any")), self.tr("A machine type's name, as a note."))
+        add(
+            "machine",
+            self.tr("Machine type"),
+            TextField(self.tr("any")),
+            self.tr("Its CPUs, memory and GPU model count where none are set below. The palette has CloudML's."),
+        )
         add("name", self.tr("Pool's name"), LineField(), self.tr("What the file calls this pool."))
         roles = ChoiceField([(role, role_name(role)) for role in Role])
         add("role", self.tr("Role"), roles, self.tr("What the pool's replicas do."))

@@ -1,0 +1,117 @@
+"""For when a topology is planned: what "free" means where one draws, and who has which GPU booked then.
+
+The window needs it for its first picture: what weighs more is imported where bookings are looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from torchyard_core.booking.intervals import Interval
+from torchyard_core.booking.refusals import Refused
+from torchyard_core.booking.words import command_length, hours_of, until
+from torchyard_core.booking.zones import length, moment, zone_of
+
+if TYPE_CHECKING:
+    from torchyard_core.booking.model import Booking
+
+USUAL = timedelta(hours=8)
+"""For what was never run."""
+SHORTEST, LONGEST = timedelta(minutes=1), timedelta(days=366)
+NOW = "now"
+
+
+@dataclass(frozen=True)
+class PlannedTime:
+    """`start` None is now, and moves along with the clock."""
+
+    start: datetime | None = None
+    length: timedelta = USUAL
+
+    @property
+    def is_later(self) -> bool:
+        return self.start is not None
+
+    def interval(self, now: datetime) -> Interval:
+        start = self.start or now
+        return Interval(start, start + self.length)
+
+    def at(self, now: datetime) -> PlannedTime:
+        """The same, as it is meant at `now`: a time that has come is now."""
+        return replace(self, start=None) if self.start is not None and self.start <= now else self
+
+    def words(self, now: datetime, zone: str) -> str:
+        """`now, 8 h`; `18:00, 4 h`; `Tue 24 Nov 09:00, 8 h`."""
+        start = NOW if self.start is None else until(now, self.start, zone)
+        return f"{start}, {hours_of(self.length)}"
+
+    def start_words(self, zone: str) -> str:
+        """The start as it can be read again: `now`, `2026-11-24 09:00` of the zone."""
+        return NOW if self.start is None else f"{self.start.astimezone(zone_of(zone)):%Y-%m-%d %H:%M}"
+
+    @property
+    def length_words(self) -> str:
+        """The length as it can be read again: `8h`."""
+        return command_length(self.length)
+
+    def to_text(self) -> str:
+        """To be kept: `now 8h`, `2026-11-24T08:00:00+00:00 8h`."""
+        return f"{self.start.astimezone(UTC).isoformat() if self.start else NOW} {self.length_words}"
+
+
+def from_text(text: str) -> PlannedTime:
+    """What `to_text` wrote; the usual time where it cannot be read."""
+    start, _, lasts = text.partition(" ")
+    try:
+        wanted = _length(lasts)
+        return PlannedTime(None if start == NOW else datetime.fromisoformat(start).astimezone(UTC), wanted)
+    except (Refused, ValueError):
+        return PlannedTime()
+
+
+def read_planned(start: str, lasts: str, zone: str, now: datetime) -> PlannedTime:
+    """What somebody writes: `now`, `tomorrow 9`, `+2h`; and for how long. Raises Refused, `bad_time` or `past`."""
+    wanted = _length(lasts)
+    if start.strip().lower() in ("", NOW):
+        return PlannedTime(None, wanted)
+    begin = moment(start, zone, now)
+    if begin <= now - timedelta(minutes=1):
+        raise Refused(f"{start.strip()} is past", code="past", hint="Write `now`, or a time to come: tomorrow 9, +4h.")
+    return PlannedTime(begin, wanted).at(now)
+
+
+def _length(text: str) -> timedelta:
+    found = length(text)
+    if not SHORTEST <= found <= LONGEST:
+        raise Refused(f"`{text.strip()}` is no time to plan for", code="bad_time", hint="Write 4h, 90m, 2d or 1w.")
+    return found
+
+
+@dataclass(frozen=True)
+class BookedThen:
+    """By slot, the first live booking that touches the planned time: others' and one's own."""
+
+    others: Mapping[str, Booking] = field(default_factory=dict)
+    own: Mapping[str, Booking] = field(default_factory=dict)
+
+
+def booked_then(bookings: Iterable[Booking], person: str, when: Interval) -> BookedThen:
+    """Who has what in that time."""
+    from torchyard_core.booking.launch_rules import in_the_way
+
+    known = list(bookings)
+    return BookedThen(
+        in_the_way([one for one in known if one.owner != person], when.start, when.end),
+        in_the_way([one for one in known if one.owner == person], when.start, when.end),
+    )
+
+
+def when_booked(booking: Booking, start: datetime, zone: str) -> str:
+    """`until 18:00` of one that has begun at `start`, else `from 14:00 to 18:00`; with days that are others."""
+    end = until(start, booking.end, zone)
+    if booking.start <= start:
+        return f"until {end}"
+    return f"from {until(start, booking.start, zone)} to {until(booking.start, booking.end, zone)}"
