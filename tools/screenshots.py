@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -22,10 +23,11 @@ from PySide6.QtGui import QCursor, QPainter, QPixmap
 from PySide6.QtWidgets import QApplication, QWidget
 from tools.launch_phases import phases
 from tools.live_run import begin_live_run, let_it_live, log_opener
-from tools.sample_bookings import Sample
+from tools.sample_bookings import Sample, at
 from tools.sample_yard import FAILED_RUN, let_hosts_answer, write_yard
 from tools.strategy_designs import STEP, design_of
 
+from torchyard_core.booking.planned_time import PlannedTime
 from torchyard_core.topology.model import StrategyKind
 from torchyard_core.topology.presets import PRESETS
 from torchyard_gui.app import make_window
@@ -144,6 +146,19 @@ def _bookings(camera: Camera, state: str) -> None:
             page.bar.views.set_value(view)
             _settle()
             camera.take(window, f"bookings-{view}")
+        _when(window, camera)
+
+
+def _when(window: MainWindow, camera: Camera) -> None:
+    """The Topology page with what others have booked: now, and for a day from tomorrow morning."""
+    planning = _wiring(window).planning
+    planning.begin()
+    page = window.show_page("topology")
+    page.editor.show_host("gpu-d")  # type: ignore[attr-defined]
+    page.view.fit()  # type: ignore[attr-defined]
+    camera.take(window, "topology-booked")
+    planning.choose(PlannedTime(at(3, 9), timedelta(hours=24)))
+    camera.take(window, "topology-later")
 
 
 def _yard(state: str) -> str:

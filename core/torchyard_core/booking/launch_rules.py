@@ -9,12 +9,12 @@ from datetime import UTC, datetime, timedelta
 
 from torchyard_core.booking.conflict import Clashing
 from torchyard_core.booking.model import Booking, cpu_slot, is_cpu_id
+from torchyard_core.booking.planned_time import USUAL
 from torchyard_core.launch.history import RunRecord
 from torchyard_core.launch.plan import Plan
 from torchyard_core.topology.hosts import HostFacts
 
-PROPOSED = timedelta(hours=8)
-"""For what was never run."""
+PROPOSED = USUAL
 LONGER = 1.25
 STEP = timedelta(minutes=15)
 

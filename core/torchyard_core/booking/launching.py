@@ -57,6 +57,14 @@ class Wanted:
     """What is proposed where a booking is needed and no length was given."""
 
 
+class GpusBooked(RunFailed):
+    """Raised where a run would take GPUs that others have booked; `conflict` says who, and what is free nearby."""
+
+    def __init__(self, message: str, conflict: Conflict, hint: str):
+        super().__init__(message, code="booked", hint=hint)
+        self.conflict = conflict
+
+
 class LaunchBooking:
     """One launch's way to the calendar."""
 
@@ -124,11 +132,8 @@ class LaunchBooking:
         hold = self._wanted.length or self._wanted.proposed
         draft = Draft(planned.name, to_book(taken), self._start, self._start + hold, self._zone)
         conflict = Conflict(draft, found, self._nearest(draft))
-        raise RunFailed(
-            conflict.sentence(self._view.slots, self._person) + self._as_of(),
-            code="booked",
-            hint=self._way_out(conflict),
-        )
+        said = conflict.sentence(self._view.slots, self._person) + self._as_of()
+        raise GpusBooked(said, conflict, self._way_out(conflict))
 
     def settle(self, planned: Plan, run_id: str, name: str, ask: Ask) -> Reserved:
         taken = taken_slots(planned, self._known, (slot.id for slot in self._view.slots))

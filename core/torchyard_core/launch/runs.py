@@ -36,6 +36,8 @@ class KnownRun:
     is_fresh: bool
     """False: nobody could be asked, and `state` is as of `as_of`."""
     submitted: str = ""
+    booking: str = ""
+    """The booking that holds its GPUs, by its ID."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -277,6 +279,7 @@ def _from_record(record: RunRecord) -> KnownRun:
         record.hosts,
         is_fresh=False,
         submitted=record.submitted,
+        booking=record.booking,
     )
 
 
@@ -291,6 +294,7 @@ def _from_host(line: dict[str, Any], host: str) -> KnownRun:
         tuple(record.get("hosts", [host])),
         is_fresh=True,
         submitted=str(record.get("submitted", "")),
+        booking=str(record.get("booking", "")),
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from PySide6.QtCore import QObject, Qt
 from PySide6.QtGui import QAction, QKeySequence
+from PySide6.QtWidgets import QMenu, QWidget
 
 from torchyard_gui.theme.icons import icon
 
@@ -31,6 +32,7 @@ class BookingActions(QObject):
         self.cancel_series = self._make(
             "edit", tr("Cancel the series"), "repeat", "Shift+Delete", tr("Cancel all of it that has not begun")
         )
+        self.run = self._make("view", tr("Show its run"), "runs", "Ctrl+R", tr("Go to the run that stands on it"))
         self.undo = self._make("edit", tr("Undo"), "undo", "Ctrl+Z", tr("Take back your own last change"))
         self.paste = self._make(
             "edit",
@@ -65,6 +67,21 @@ class BookingActions(QObject):
     def all(self) -> list[QAction]:
         """In the order of the menu."""
         return list(self._all)
+
+    def name_rules(self, *, is_admin: bool) -> None:
+        """Who is no admin can look at the rules, and is not offered to change them."""
+        self.rules.setText(self.tr("Rules …") if is_admin else self.tr("See the rules"))
+        self.rules.setToolTip(self.tr("Change the team's rules") if is_admin else self.tr("What the team's rules are"))
+
+    def menu(self, parent: QWidget, *, has_booking: bool) -> QMenu:
+        """What the right button offers; it goes once it was closed."""
+        menu = QMenu(parent)
+        if has_booking:
+            menu.addActions([self.edit, self.extend, self.shorten, self.release, self.cancel_series, self.run])
+            menu.addSeparator()
+        menu.addActions([self.book, self.find, self.paste, self.copy, self.undo])
+        menu.aboutToHide.connect(menu.deleteLater)
+        return menu
 
     def connect_to(self, calls: dict[QAction, Callable[[], object]]) -> None:
         for action, call in calls.items():

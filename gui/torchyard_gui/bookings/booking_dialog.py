@@ -27,6 +27,7 @@ from torchyard_gui.bookings import words
 from torchyard_gui.bookings.booking_form import Fields, read, written
 from torchyard_gui.bridge.bookings_model import BookingsModel
 from torchyard_gui.widgets import FormRow, label
+from torchyard_gui.widgets.announce import Announcer
 
 if TYPE_CHECKING:
     from torchyard_core.booking.store import BookingStore, SeriesBooked
@@ -50,6 +51,7 @@ class BookingDialog(QDialog):
         super().__init__(parent)
         self.model = model
         self.booking = booking
+        self._announcer = Announcer(self)
         self.setWindowTitle(self.tr("Edit booking") if booking else self.tr("Book GPUs"))
         self.setMinimumWidth(WIDTH)
         self.title = QLineEdit(draft.title)
@@ -201,6 +203,7 @@ class BookingDialog(QDialog):
     def _say(self, text: str) -> None:
         self.problem.setText(text)
         self.problem.setVisible(bool(text))
+        self._announcer.say(text, urgent=True)
         while (item := self.ways.takeAt(0)) is not None:
             if (widget := item.widget()) is not None:
                 widget.hide()

@@ -27,9 +27,13 @@ class Details(Drawer):
         self.state = label(ink="2", wrap=True)
         self.note = label(ink="wait", wrap=True)
         self.run = label(role="small", ink="2", wrap=True)
+        self.show_run = _button(acts.run)
+        self.show_run.setProperty("quiet", True)
         self.purpose = label(wrap=True)
         for line in (self.when, self.gpus, self.who, self.state, self.note, self.run, self.purpose):
             self.body.addWidget(line)
+            if line is self.run:
+                self.body.addWidget(self.show_run)
         self.body.addSpacing(8)
         self.buttons = [_button(action) for action in (acts.edit, acts.extend, acts.shorten, acts.release)]
         self.series = _button(acts.cancel_series)
@@ -38,9 +42,17 @@ class Details(Drawer):
         self.body.addStretch()
 
     def show_booking(
-        self, booking: Booking, slots: Sequence[Slot], me: str, zone: str, now: datetime, note: str, can_change: bool
+        self,
+        booking: Booking,
+        slots: Sequence[Slot],
+        me: str,
+        zone: str,
+        now: datetime,
+        note: str,
+        can_change: bool,
+        run_id: str = "",
     ) -> None:
-        """All of a booking; its buttons where it can be changed."""
+        """All of a booking; its buttons where it can be changed. `run_id`: the run that stands on it, where known."""
         self.title.setText(booking.title)
         self.setAccessibleName(booking.title)
         self.when.setText(words.span_of(booking.start, booking.until, zone, now))
@@ -53,11 +65,12 @@ class Details(Drawer):
         self.state.setText(words.state_of(booking, now))
         self.note.setText(note)
         self.note.setVisible(bool(note))
-        run = words.translate("Bookings", "Run {run}").format(run=booking.run_id) if booking.run_id else ""
+        run = words.translate("Bookings", "Run {run}").format(run=run_id) if run_id else ""
         if booking.stop_at_end:
             run = " · ".join(filter(None, [run, words.translate("Bookings", "its run stops at the end")]))
         self.run.setText(run)
         self.run.setVisible(bool(run))
+        self.show_run.setVisible(bool(run_id))
         self.purpose.setText(booking.purpose)
         self.purpose.setVisible(bool(booking.purpose))
         for button in self.buttons:

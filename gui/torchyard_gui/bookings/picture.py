@@ -89,6 +89,11 @@ def picture_of(
     )
 
 
+def mark_of(state: str) -> str:
+    """A host's state, by the names of `paint_state`."""
+    return {"ready": "ok", "degraded": "warning", "unknown": "unknown"}.get(state, "failed")
+
+
 def _notes(seen: Seen, now: datetime) -> dict[str, str]:
     notes = {}
     for evidence in seen.idle:

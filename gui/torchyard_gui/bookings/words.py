@@ -11,6 +11,7 @@ from torchyard_core.booking.model import Booking, State
 from torchyard_core.booking.zones import zone_of
 from torchyard_core.errors import TorchyardError
 from torchyard_gui.bookings.time_axis import Span, local_day
+from torchyard_gui.bridge.bookings_model import Seen
 from torchyard_gui.widgets.advice import as_sentence
 
 translate = QCoreApplication.translate
@@ -119,6 +120,21 @@ def state_of(booking: Booking, now: datetime) -> str:
     if booking.start > now:
         return translate("Bookings", "booked")
     return translate("Bookings", "running")
+
+
+def away(seen: Seen, now: datetime) -> str:
+    """Why nothing can be booked, and how old what is shown is."""
+    if seen.as_of is None:
+        return translate(
+            "Bookings", "The calendar is not there, and nothing of it is known here. Nothing can be booked."
+        )
+    when = clock(seen.as_of, seen.zone)
+    if local_day(seen.as_of, seen.zone) != local_day(now, seen.zone):
+        when = f"{day_name(local_day(seen.as_of, seen.zone), 'ddd d MMM')} {when}"
+    age = length(max(0.0, (now - seen.as_of).total_seconds()))
+    return translate(
+        "Bookings", "The calendar is away. This is of {when}, {age} ago; nothing can be booked until it is back."
+    ).format(when=when, age=age)
 
 
 def name_of(person: str, me: str) -> str:

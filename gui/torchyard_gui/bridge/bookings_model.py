@@ -92,7 +92,8 @@ class BookingsModel(QObject):
         self._zone = "UTC"
         self._watch: Watch | None = None
         self._closed = False
-        self._range: tuple[datetime, datetime] | None = None
+        self._ranges: dict[str, tuple[datetime, datetime]] = {}
+        """Which days are looked at, by who looks."""
         self._loading: Job | None = None
         self._again = False
         self._remembered: tuple[Slot, ...] = ()
@@ -130,21 +131,22 @@ class BookingsModel(QObject):
 
     # -- looking
 
-    def show(self, since: datetime, until: datetime) -> None:
-        """Which days are looked at; they arrive with `changed`."""
-        if self._range != (since, until):
-            self._range = since, until
+    def show(self, since: datetime, until: datetime, by: str = "") -> None:
+        """Which days are looked at; they arrive with `changed`. `by` tells apart who looks."""
+        if self._ranges.get(by) != (since, until):
+            self._ranges[by] = since, until
             self.reload()
 
     def reload(self) -> None:
         """Looks again, once what is under way has come."""
-        if self._closed or self._range is None:
+        if self._closed or not self._ranges:
             return
         if self._loading is not None and not self._loading.is_finished:
             self._again = True
             return
         self._again = False
-        since, until = self._range
+        since = min(begin for begin, _ in self._ranges.values())
+        until = max(end for _, end in self._ranges.values())
         now = self.now
         facts = self.fleet.facts()
         remembered = self._remembered
@@ -228,7 +230,7 @@ class BookingsModel(QObject):
         self.changed.emit()
 
     def _fleet_changed(self, name: str = "") -> None:
-        if self._range is not None and not self._closed:
+        if self._ranges and not self._closed:
             self._soon.start()
 
     # -- doing

@@ -106,9 +106,10 @@ class FleetModel(QObject):
         """Every host as the planner sees it, with who uses its GPUs where that is known now."""
         return tuple(map(self._planned.of, self._statuses.values()))
 
-    def set_booked(self, booked: Mapping[str, str]) -> None:
-        """GPUs that others have booked, by UUID, with words that say who: to the planner they are taken."""
-        self._planned.set_booked(booked)
+    def set_booked(self, booked: Mapping[str, str], *, is_later: bool = False) -> None:
+        """GPUs that others have booked, by UUID, with words that say who: to the planner they are taken. `is_later`:
+        what is planned begins later, so that who uses a GPU now is no matter."""
+        self._planned.set_booked(booked, is_later=is_later)
 
     @property
     def inventory(self) -> Inventory:

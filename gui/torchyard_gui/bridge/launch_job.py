@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import QObject, Signal
 
 from torchyard_core.background import in_background
+from torchyard_core.booking.planned_time import PlannedTime
 from torchyard_core.errors import RunFailed, TorchyardError
 from torchyard_core.launch.history import History
 from torchyard_core.launch.preflight import Check
@@ -41,9 +43,19 @@ class LaunchJob(QObject):
     cancelled = Signal()
     """Nothing is left on the hosts."""
 
-    def __init__(self, source: TopologyFile, fleet_model: FleetModel, name: str = "", parent: QObject | None = None):
-        """`name`: the run's; the topology's by default."""
+    def __init__(
+        self,
+        source: TopologyFile,
+        fleet_model: FleetModel,
+        name: str = "",
+        parent: QObject | None = None,
+        *,
+        planned: PlannedTime | None = None,
+    ):
+        """`name`: the run's; the topology's by default. `planned`: for when; a later one books, and the run starts by
+        itself then."""
         super().__init__(parent)
+        self._planned = planned or PlannedTime()
         self.source = source
         self.run_id = ""
         self.is_over = False
@@ -147,7 +159,13 @@ class LaunchJob(QObject):
 
         home = self._model.home
         chosen = read_user_settings(home.settings_file)
-        wanted = Wanted(proposed=proposed_length(History(home.history).records(), name))
+        planned = self._planned.at(datetime.now(UTC))
+        if planned.is_later:
+            wanted = Wanted(planned.length, planned.start)
+        elif planned != PlannedTime():
+            wanted = Wanted(proposed=planned.length)  # somebody has said how long
+        else:
+            wanted = Wanted(proposed=proposed_length(History(home.history).records(), name))
         self._booking = LaunchBooking(calendar_of(home, chosen), zone_for(chosen), wanted, file=self.source.source)
         return self._booking
 

@@ -33,6 +33,7 @@ class PlannedHosts(QObject):
         self._made: dict[str, tuple[HostFacts, object, HostFacts]] = {}
         """By host: what was found, the sample that was laid over it, and what came of it."""
         self._booked: dict[str, str] = {}
+        self._is_later = False
         self._soon = QTimer(self)
         self._soon.setSingleShot(True)
         self._soon.setInterval(TELL_AFTER_MS)
@@ -67,20 +68,19 @@ class PlannedHosts(QObject):
                 users[gpu["uuid"]] = self.tr("your run {name}").format(name=name)
         return replace(facts, gpu_users=users) if users != facts.gpu_users else facts
 
-    def set_booked(self, booked: Mapping[str, str]) -> None:
-        """GPUs that others have booked, by UUID, with who that is: they are not to be had."""
-        if booked != self._booked:
-            self._booked = dict(booked)
+    def set_booked(self, booked: Mapping[str, str], *, is_later: bool = False) -> None:
+        """GPUs that others have booked, by UUID, with who that is: they are not to be had. `is_later`: planned is for
+        a time of which who is on a GPU now says nothing."""
+        if booked != self._booked or is_later != self._is_later:
+            self._booked, self._is_later = dict(booked), is_later
             self._made.clear()
             self.tell()
 
     def _with_bookings(self, facts: HostFacts) -> HostFacts:
+        if self._is_later:
+            facts = replace(facts, busy_gpus=frozenset(), gpu_users={}, use_known=True)
         booked = {gpu.uuid: self._booked[gpu.uuid] for gpu in facts.gpus if gpu.uuid in self._booked}
-        if not booked:
-            return facts
-        # Who is on a GPU now is the better answer where both are known.
-        users = {**booked, **facts.gpu_users}
-        return replace(facts, busy_gpus=facts.busy_gpus | frozenset(booked), gpu_users=users, use_known=True)
+        return replace(facts, busy_gpus=facts.busy_gpus | frozenset(booked), gpu_bookings=booked) if booked else facts
 
     def _name_of(self, run_id: str) -> str:
         """Of a run that was launched from here; "" for one that was not."""

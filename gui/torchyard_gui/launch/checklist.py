@@ -25,6 +25,8 @@ STEPS = {"reaching": "host"} | {step: step for step in ("looking", "sending", "p
 """What `on_progress` names, and the row that it is about."""
 OF_TOPOLOGY = ("topology_problems", "secret_missing")
 """Codes of errors that are the file's."""
+OF_CALENDAR = ("booked", "conflict", "not_in_booking", "store_away")
+"""Codes of errors that are the calendar's, whatever was under way."""
 ALWAYS = ("topology", "host", "looking", "sending", "preparing", "starting")
 """Rows that are there from the beginning."""
 
@@ -103,6 +105,7 @@ class Checklist:
         name = "topology" if code in OF_TOPOLOGY else "host"
         if under_way:
             name = under_way[-1].name
+        name = "booking" if code in OF_CALENDAR else name
         return self.take(Check(name, host, False, message, hint, code=code))
 
     @property

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import Qt, QTimer, Signal
-from PySide6.QtGui import QCloseEvent
-from PySide6.QtWidgets import QDialog, QFrame, QHBoxLayout, QPushButton, QScrollArea, QVBoxLayout, QWidget
+from datetime import UTC, datetime
 
+from PySide6.QtCore import QEvent, Qt, QTimer, Signal
+from PySide6.QtGui import QCloseEvent
+from PySide6.QtWidgets import QApplication, QDialog, QFrame, QHBoxLayout, QPushButton, QScrollArea, QVBoxLayout, QWidget
+
+from torchyard_core.booking.conflict import Conflict, span
+from torchyard_core.booking.planned_time import PlannedTime
+from torchyard_core.booking.words import until
+from torchyard_core.booking.zones import local_zone
 from torchyard_core.errors import AgentRefused, HostError, TorchyardError
 from torchyard_core.launch.preflight import Check
 from torchyard_core.launch.question import Question
@@ -39,6 +45,9 @@ class LaunchPanel(QDialog):
         self.job: LaunchJob | None = None
         self.checklist = Checklist()
         self._rows: dict[str, CheckRow] = {}
+        self._planned = PlannedTime()
+        self._free: PlannedTime | None = None
+        """When what somebody else has booked is free next, and for how long it is wanted."""
         self._untrusted: list[str] = []
         self._close_when_over = False
 
@@ -100,14 +109,17 @@ class LaunchPanel(QDialog):
         topology = self._source.topology if self._source is not None else None
         return topology.name if topology is not None else ""
 
-    def launch(self, source: TopologyFile) -> None:
-        """Shows the panel and begins. While a launch goes on, that one is shown and no other begun."""
+    def launch(self, source: TopologyFile, planned: PlannedTime | None = None) -> None:
+        """Shows the panel and begins. While a launch goes on, that one is shown and no other begun.
+
+        `planned`: for when; for a later time it books, and the run starts by itself then.
+        """
         self.show()
         self.raise_()
         self.activateWindow()
         if self.is_launching:
             return
-        self._source = source
+        self._source, self._planned = source, planned or PlannedTime()
         self._begin()
 
     def try_again(self) -> None:
@@ -159,7 +171,7 @@ class LaunchPanel(QDialog):
         assert self._source is not None
         if self.job is not None:
             self.job.deleteLater()
-        self._untrusted = []
+        self._untrusted, self._free = [], None
         self._close_when_over = False
         self.checklist = Checklist()
         self._rows.clear()
@@ -174,14 +186,14 @@ class LaunchPanel(QDialog):
         self.heading.setText(self.windowTitle())
         count = sum(pool.replicas for pool in topology.pools) if topology is not None else 0
         replicas = self.tr("1 replica") if count == 1 else self.tr("{count} replicas").format(count=count)
-        self.about.setText(replicas)
+        self.about.setText(self._about(replicas))
         self.notice.clear()
         self.question.hide()
         self.again.hide()
         self.cancel_button.setText(self.tr("Cancel"))
         self.cancel_button.setEnabled(True)
         self.cancel_button.setFocus()
-        job = LaunchJob(self._source, self._model, parent=self)
+        job = LaunchJob(self._source, self._model, parent=self, planned=self._planned)
         job.checked.connect(self._checked)
         job.progressed.connect(self._progressed)
         job.asked.connect(self._asked)
@@ -239,10 +251,22 @@ class LaunchPanel(QDialog):
         self.again.show()
         self.again.setFocus()
         red = next(row for row in self._rows.values() if row.row.failed)
-        QTimer.singleShot(0, red, lambda: self._area.ensureWidgetVisible(red))
+        QTimer.singleShot(0, red, lambda: self._show_whole(red))
         self._untrusted = list(dict.fromkeys(self.checklist.unknown_keys))
         if self._untrusted:
             self._offer_trust()
+        elif (conflict := getattr(error, "conflict", None)) is not None:
+            self._offer_free(conflict)
+
+    def _show_whole(self, row: CheckRow) -> None:
+        """Scrolls to a row, with room for all of its lines: Qt has not asked those yet how high they are."""
+        inside = self._area.widget()
+        if inside is not None and (layout := inside.layout()) is not None:
+            layout.invalidate()
+            layout.activate()
+            inside.updateGeometry()
+            QApplication.sendPostedEvents(inside, QEvent.Type.LayoutRequest.value)
+        self._area.ensureWidgetVisible(row)
 
     def _cancelled(self) -> None:
         self._taken_back(self.tr("The launch was taken back; nothing of it is left on the hosts."))
@@ -288,9 +312,34 @@ class LaunchPanel(QDialog):
         self.notice.show_notice("fail", text, self.tr("Trust {host} …").format(host=host), closable=False)
         self.notice.buttons[0].setFocus()  # to try again before that would come to nothing
 
+    def _offer_free(self, conflict: Conflict) -> None:
+        """Others have booked what it would take: where that is free again, one press books it for then."""
+        text = self.tr("Others have booked GPUs that this run would take.")
+        if not conflict.nearest:
+            self.notice.show_notice("warn", text, closable=False)
+            return
+        fit, zone = conflict.nearest[0], conflict.wanted.zone
+        self._free = PlannedTime(fit.start, fit.end - fit.start)
+        now = datetime.now(UTC)
+        way = self.tr("Book and launch at {when}").format(when=until(now, fit.start, zone))
+        text += " " + self.tr("They are free {when} ({zone}).").format(when=span(fit.start, fit.end, zone), zone=zone)
+        self.notice.show_notice("warn", text, way, closable=False)
+        self.notice.buttons[0].setFocus()
+
     def _way_out(self, number: int) -> None:
         if self._untrusted:
             self.trust_requested.emit(self._untrusted[0])
+        elif self._free is not None and not self.is_launching:
+            self._planned = self._free
+            self._begin()
+
+    def _about(self, replicas: str) -> str:
+        """What is launched, and when where that is later."""
+        now = datetime.now(UTC)
+        if not self._planned.at(now).is_later:
+            return replicas
+        when = self._planned.words(now, local_zone())
+        return self.tr("{replicas} · booked for {when}; starts by itself then").format(replicas=replicas, when=when)
 
     def _show_rows(self) -> None:
         """A widget for each row, in the checklist's order."""

@@ -26,6 +26,9 @@ class RunsActions(QObject):
         self.copy = self._make(
             tr("Edit a copy"), "duplicate", "Ctrl+Shift+E", "run", tr("Open what this run ran as a new topology")
         )
+        self.booking = self._make(
+            tr("Booking"), "calendar", "Ctrl+Shift+B", "view", tr("Go to the booking that this run stands on")
+        )
         self.refresh = self._make(
             tr("Refresh the runs"), "refresh", "F5", "view", tr("Ask all hosts for the runs that they know of")
         )
@@ -43,6 +46,7 @@ class RunsActions(QObject):
             self.restart,
             self.fetch,
             self.copy,
+            self.booking,
             self.refresh,
             self.hosts,
             self.table,

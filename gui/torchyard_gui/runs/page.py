@@ -37,6 +37,8 @@ class RunsPage(QWidget):
 
     edit_copy = Signal(str)
     """The text of a topology, as it was run."""
+    booking_wanted = Signal(str)
+    """The ID of the booking that the run stands on."""
     launch_wanted = Signal()
     """Somebody wants to start a first run."""
     status_changed = Signal()
@@ -72,7 +74,7 @@ class RunsPage(QWidget):
         self._left = left
 
         acts = self.actions_
-        self.bar = RunBar(acts.stop, acts.restart, acts.fetch, acts.copy)
+        self.bar = RunBar(acts.stop, acts.restart, acts.fetch, acts.copy, acts.booking)
         self.run_view = RunView(model)
         topology = QAction(self.tr("Go to the topology"), self)
         topology.setToolTip(self.tr("Draw a cluster and press Launch there"))
@@ -106,6 +108,7 @@ class RunsPage(QWidget):
         acts.restart.triggered.connect(self.restart)
         acts.fetch.triggered.connect(self.ask_to_fetch)
         acts.copy.triggered.connect(self._copy)
+        acts.booking.triggered.connect(self.show_booking)
         acts.refresh.triggered.connect(model.refresh)
         acts.hosts.triggered.connect(lambda: self.bar.views.set_value("canvas"))
         acts.table.triggered.connect(lambda: self.bar.views.set_value("table"))
@@ -185,7 +188,7 @@ class RunsPage(QWidget):
         job.checked.connect(checked)
         job.asked.connect(asked)
         job.started.connect(started)
-        job.failed.connect(lambda error: notice.show_notice("fail", error.sentence()))
+        job.failed.connect(lambda error: notice.show_notice("fail", as_sentence(error.message, error.hint)))
         job.cancelled.connect(lambda: notice.show_notice("info", self.tr("Taken back: nothing is left on the hosts")))
         self.restarting = job
         job.start()
@@ -234,6 +237,19 @@ class RunsPage(QWidget):
 
         self.fetching = self.model.fetch(run, target, progress, ended, failed, owner=self)
 
+    def show_booking(self) -> None:
+        """Goes to the booking that the run stands on."""
+        if self._booking:
+            self.booking_wanted.emit(self._booking)
+
+    @property
+    def _booking(self) -> str:
+        """The booking that the run stands on, as its hosts or this computer's history have it now; "" for none."""
+        if self.feed is None:
+            return ""
+        known = self.model.run(self.feed.run.run_id)
+        return known.booking if known is not None else self.feed.run.booking
+
     def close_feeds(self) -> None:
         """Follows and reads nothing any more."""
         if self.restarting is not None and not self.restarting.is_over:
@@ -281,6 +297,7 @@ class RunsPage(QWidget):
             first = self.list_model.first_run()
             if first is not None:
                 self._select(first.run_id)
+        self._enable()
         self.status_changed.emit()
 
     def _select(self, run_id: str) -> None:
@@ -322,6 +339,7 @@ class RunsPage(QWidget):
         acts.restart.setEnabled(picture is not None and picture.is_over and bool(picture.topology_text))
         acts.fetch.setEnabled(picture is not None)
         acts.copy.setEnabled(picture is not None and bool(picture.topology_text))
+        acts.booking.setEnabled(bool(self._booking))
         for action in (acts.hosts, acts.table, acts.plots, acts.log, acts.find):
             action.setEnabled(picture is not None)
 

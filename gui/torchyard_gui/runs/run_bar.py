@@ -17,7 +17,15 @@ from torchyard_gui.widgets import ElidedLabel, Segmented, StateMark
 class RunBar(QFrame):
     """Buttons stand for the page's actions."""
 
-    def __init__(self, stop: QAction, restart: QAction, fetch: QAction, copy: QAction, parent: QWidget | None = None):
+    def __init__(
+        self,
+        stop: QAction,
+        restart: QAction,
+        fetch: QAction,
+        copy: QAction,
+        booking: QAction,
+        parent: QWidget | None = None,
+    ):
         super().__init__(parent)
         self.setProperty("bar", True)
         self.setFixedHeight(theme().metrics.bar)
@@ -35,8 +43,8 @@ class RunBar(QFrame):
                 ("plots", self.tr("Plots")),
             ]
         )
-        self._stop, self._restart = stop, restart
-        self._buttons = {action: _button(action) for action in (copy, fetch, restart, stop)}
+        self._stop, self._restart, self._booking = stop, restart, booking
+        self._buttons = {action: _button(action) for action in (booking, copy, fetch, restart, stop)}
         layout = QHBoxLayout(self)
         layout.setContentsMargins(16, 0, 16, 0)
         layout.setSpacing(8)
@@ -48,6 +56,7 @@ class RunBar(QFrame):
         layout.addSpacing(8)
         for button in self._buttons.values():
             layout.addWidget(button)
+        booking.changed.connect(self._show_booking)
         self.set_feed(None)
 
     def set_feed(self, feed: RunFeed | None) -> None:
@@ -66,12 +75,17 @@ class RunBar(QFrame):
         # One of the two can be done at a time, and there is one place for it.
         self._buttons[self._stop].setVisible(not picture.is_over)
         self._buttons[self._restart].setVisible(picture.is_over)
+        self._show_booking()
         self.name.setText(picture.name or picture.run_id)
         self.name.setToolTip(picture.run_id)
         self.mark.set_state("unknown" if picture.is_stale else mark_of(picture.state))
         self.state.setText(" · ".join(self._parts()))
         began = picture.started or picture.submitted
         self.state.setToolTip(moment_in_full(began))
+
+    def _show_booking(self) -> None:
+        """Only where the run stands on one."""
+        self._buttons[self._booking].setVisible(self._feed is not None and self._booking.isEnabled())
 
     def _parts(self) -> list[str]:
         assert self._feed is not None

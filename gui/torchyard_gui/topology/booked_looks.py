@@ -50,10 +50,12 @@ def _holder(host: HostFacts, gpu: Gpu, planning: PlanningTime) -> str:
     start = planning.planned.interval(planning.now).start
     when = when_booked(booking, start, planning.zone)
     first = when.partition(" to ")[0] if booking.start > start else when.replace("until ", translate("Topology", "to "))
-    told = translate("Topology", "has booked GPU {gpu} of {host} {when}: “{title}”").format(
-        gpu=gpu.index, host=host.name, when=when, title=booking.title
-    )
-    return f"{who}\n{first}\n· {who} {told}"
+    told = (
+        translate("Topology", "you have booked GPU {gpu} of {host} {when}: “{title}”")
+        if is_own
+        else translate("Topology", "{who} has booked GPU {gpu} of {host} {when}: “{title}”")
+    ).format(who=who, gpu=gpu.index, host=host.name, when=when, title=booking.title)
+    return f"{who}\n{first}\n· {told}"
 
 
 def _note(host: HostFacts, planning: PlanningTime) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtGui import QAction
+from PySide6.QtGui import QAction, QResizeEvent
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QPushButton, QToolButton, QWidget
 
 from torchyard_core.launch.plan import Plan
@@ -17,6 +17,9 @@ from torchyard_gui.topology.inspector.fields import ChoiceField
 from torchyard_gui.topology.when_control import WhenControl
 from torchyard_gui.topology.words import strategy_name, strategy_sentence
 from torchyard_gui.widgets.labels import ElidedLabel, label
+
+NARROW = 1100
+"""Below so many pixels the bar says less."""
 
 
 class TopBar(QFrame):
@@ -37,7 +40,10 @@ class TopBar(QFrame):
         self.strategy.setMinimumWidth(148)
         self.strategy.committed.connect(self.strategy_chosen)
         self.when = WhenControl(planning)
-        self.gpus = label(role="small", ink="2")
+        self.gpus = ElidedLabel()
+        self.gpus.setProperty("role", "small")
+        self.gpus.setProperty("ink", "2")
+        self._strategy_name = label(self.tr("Strategy"), ink="2")
         self.launch = QPushButton(icon("play", "on_accent"), self.tr("Launch …"))
         self.launch.setProperty("primary", True)
         self.launch.clicked.connect(launch.trigger)
@@ -50,7 +56,7 @@ class TopBar(QFrame):
         layout.addWidget(_button(undo))
         layout.addWidget(_button(redo))
         layout.addSpacing(12)
-        layout.addWidget(label(self.tr("Strategy"), ink="2"))
+        layout.addWidget(self._strategy_name)
         layout.addWidget(self.strategy)
         layout.addStretch(1)
         layout.addWidget(self.when)
@@ -60,6 +66,13 @@ class TopBar(QFrame):
         layout.addWidget(self.launch)
         launch.changed.connect(lambda: self._show_launch(launch))
         self._show_launch(launch)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        """In little room the fields say themselves what they are."""
+        super().resizeEvent(event)
+        is_narrow = self.width() < NARROW
+        self._strategy_name.setHidden(is_narrow)
+        self.when.set_short(is_narrow)
 
     def show_document(self, document: TopologyDocument) -> None:
         """The file's name, and whether there is anything to save."""
@@ -77,17 +90,16 @@ class TopBar(QFrame):
         kind = plan.topology.strategy.kind
         self.strategy.set_values([kind])
         self.strategy.setToolTip(strategy_sentence(kind))
-        self.gpus.setText(self._gpus(plan, hosts))
+        unknown = [host.name for host in hosts if host.gpus and not host.use_known]
+        self.gpus.setToolTip("")
+        self.gpus.setText(self._gpus(plan, hosts, bool(unknown)))
+        if unknown:
+            said = self.tr("Nobody knows now who uses the GPUs of {hosts}.")
+            self.gpus.setToolTip(said.format(hosts=", ".join(unknown)))
 
-    def _gpus(self, plan: Plan, hosts: tuple[HostFacts, ...]) -> str:
+    def _gpus(self, plan: Plan, hosts: tuple[HostFacts, ...], unknown: bool) -> str:
         free = sum(gpu.uuid not in host.busy_gpus for host in hosts for gpu in host.gpus)
         used = sum(len(planned.gpus) for planned in plan.replicas)
-        unknown = [host.name for host in hosts if host.gpus and not host.use_known]
-        self.gpus.setToolTip(
-            self.tr("Nobody knows now who uses the GPUs of {hosts}.").format(hosts=", ".join(unknown))
-            if unknown
-            else ""
-        )
         if free and unknown:
             return self.tr("{used} of {free} GPUs used").format(used=used, free=free)
         if free:

@@ -22,6 +22,7 @@ class WhenControl(QPushButton):
     def __init__(self, planning: PlanningTime, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._planning = planning
+        self._is_short = False
         self.clicked.connect(self.open)
         planning.changed.connect(self.refresh)
         self.refresh()
@@ -42,17 +43,24 @@ class WhenControl(QPushButton):
         screen = self.screen().availableGeometry()
         popup.ask(left if left.x() + popup.width() <= screen.right() else right)
 
+    def set_short(self, is_short: bool) -> None:
+        """The time alone, where there is little room."""
+        if is_short != self._is_short:
+            self._is_short = is_short
+            self.refresh()
+
     def refresh(self) -> None:
         """As it is planned now."""
         planning = self._planning
-        self.setText(self.tr("When: {when}").format(when=planning.words))
+        named = self.tr("When: {when}").format(when=planning.words)
+        self.setText(planning.words if self._is_short else named)
         told = self.tr("What “free” means on this page: GPUs that others have booked for some of this time are taken.")
         if planning.planned.is_later:
             told += " " + self.tr("Launching books the GPUs, and the run starts by itself then.")
         if planning.away:
             told += " " + self.tr("The calendar is away: its bookings are as of {time}.").format(time=planning.away)
         self.setToolTip(told)
-        self.setAccessibleName(self.text())
+        self.setAccessibleName(named)
         self.setAccessibleDescription(told)
         self.setIcon(icon("warning" if planning.away else "clock"))
 

@@ -30,6 +30,15 @@ class WindowSettings:
         self._settings.setValue("theme/mode", mode)
 
     @property
+    def planned(self) -> str:
+        """For when the Topology page plans, as `PlannedTime.to_text` writes it."""
+        return cast(str, self._settings.value("topology/planned", "", type=str))
+
+    @planned.setter
+    def planned(self, text: str) -> None:
+        self._settings.setValue("topology/planned", text)
+
+    @property
     def recent_files(self) -> list[Path]:
         """The topology files that were opened, the latest first."""
         count = self._settings.beginReadArray("recent")

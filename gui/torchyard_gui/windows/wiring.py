@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from PySide6.QtCore import QObject, QTimer
 
-from torchyard_core.booking.zones import zone_of
+from torchyard_core.booking.planned_time import PlannedTime, from_text
 from torchyard_core.home import Home
 from torchyard_core.launch.runs import is_over
 from torchyard_core.topology.document import TopologyDocument
 from torchyard_gui.bridge.fleet_model import FleetModel
 from torchyard_gui.bridge.login_questions import LoginQuestions
+from torchyard_gui.bridge.planning_time import PlanningTime
 from torchyard_gui.windows.examples import example_file
 from torchyard_gui.windows.first_steps import FirstSteps
 from torchyard_gui.windows.fleet_words import fleet_texts, gpu_text
@@ -22,6 +22,7 @@ from torchyard_gui.windows.login_dialog import LoginAsker
 from torchyard_gui.windows.main_window import MainWindow
 
 if TYPE_CHECKING:
+    from torchyard_core.booking.model import Booking
     from torchyard_core.topology.file import TopologyFile
     from torchyard_gui.bookings.page import BookingsPage
     from torchyard_gui.bridge.bookings_model import BookingsModel
@@ -31,9 +32,8 @@ if TYPE_CHECKING:
     from torchyard_gui.launch.panel import LaunchPanel
     from torchyard_gui.runs.page import RunsPage
     from torchyard_gui.topology.page import TopologyPage
+    from torchyard_gui.windows.booking_reminder import BookingReminder
 
-PLANNED = timedelta(hours=8)
-"""For so long a topology is thought to need its GPUs: "now, 8 h"."""
 SAY_AFTER_MS = 50
 """Hosts answer in bursts; the status line is written once for each."""
 
@@ -48,7 +48,10 @@ class Wiring(QObject):
         self.fleet = FleetModel(home, fleet_file, self, LoginQuestions(self))
         self.login_asker = LoginAsker(window, self.fleet.questions)
         self.document = TopologyDocument()
+        self.planning = PlanningTime(self.fleet, self._calendar, from_text(window.settings.planned), self)
+        self.planning.chosen.connect(self._keep_planned)
         self._live_runs: set[str] = set()
+        self._live_bookings: frozenset[Booking] = frozenset()
         self._say_soon = QTimer(self)
         self._say_soon.setSingleShot(True)
         self._say_soon.setInterval(SAY_AFTER_MS)
@@ -87,7 +90,7 @@ class Wiring(QObject):
         from torchyard_gui.bridge.bookings_model import BookingsModel
 
         model = BookingsModel(self.home, self.fleet, self)
-        model.changed.connect(self._lay_bookings_over)
+        model.changed.connect(self._bookings_changed)
         return model
 
     @cached_property
@@ -97,17 +100,51 @@ class Wiring(QObject):
 
         return CalendarExchange(self.home, self.fleet, self.bookings)
 
-    def _lay_bookings_over(self) -> None:
-        """GPUs that others have booked for the coming hours are taken, on the Topology page too."""
-        seen, now = self.bookings.seen, self.bookings.now
-        zone = zone_of(seen.zone)
-        booked = {}
-        for booking in sorted(seen.bookings, key=lambda one: one.start, reverse=True):
-            if booking.is_live and booking.owner != seen.person and booking.start < now + PLANNED and booking.end > now:
-                start, end = f"{booking.start.astimezone(zone):%H:%M}", f"{booking.end.astimezone(zone):%H:%M}"
-                words = self.tr("{owner} (booked {start} to {end})")
-                booked |= dict.fromkeys(booking.gpus, words.format(owner=booking.owner, start=start, end=end))
-        self.fleet.set_booked(booked)
+    @cached_property
+    def reminder(self) -> BookingReminder:
+        """Made once there is a booking that may end."""
+        from torchyard_gui.windows.booking_reminder import BookingReminder
+
+        made = BookingReminder(self.bookings, self._booked_by_runs, self._show_booking, self.window.say, self)
+        self.window.lay_above(made.bar)
+        return made
+
+    def _calendar(self) -> BookingsModel | None:
+        """The bookings, if this person has any calendar: who has none opens no database."""
+        if "bookings" in self.__dict__ or self.home.settings_file.exists() or self.home.bookings_file.exists():
+            return self.bookings
+        return None
+
+    def _use_calendar(self) -> None:
+        """Looks at the calendar while the window is open, if there is one, and speaks with agents about it."""
+        if self._calendar() is None:
+            return
+        self.planning.begin()
+        if "exchange" not in self.__dict__:
+            self.exchange.start()
+
+    def _bookings_changed(self) -> None:
+        """What others have booked is taken on the Topology page, and hosts are to know of it."""
+        self.planning.look()
+        live = frozenset(one for one in self.bookings.seen.bookings if one.is_live)
+        if live != self._live_bookings:
+            self._live_bookings = live
+            self._use_calendar()
+            self.exchange.changed()
+            self.reminder.look()
+
+    def _keep_planned(self, planned: PlannedTime) -> None:
+        self.window.settings.planned = planned.to_text()
+
+    def _booked_by_runs(self) -> set[str]:
+        """The bookings that live runs stand on."""
+        made_for = {one.id for one in self.bookings.seen.bookings if one.run_id in self._live_runs}
+        return made_for | {run.booking for run in self.runs.runs if run.run_id in self._live_runs and run.booking}
+
+    def _run_on(self, booking: Booking) -> str:
+        """The newest run that is known to stand on a booking, else the one that it was made for; "" for none."""
+        known = (run.run_id for run in self.runs.runs if run.booking == booking.id)
+        return next(known, booking.run_id or "")
 
     def _runs_changed(self) -> None:
         """A run that has ended lets go of its booking."""
@@ -115,6 +152,8 @@ class Wiring(QObject):
         if self._live_runs - live and "exchange" in self.__dict__:
             self.exchange.changed()
         self._live_runs = live
+        if "reminder" in self.__dict__:
+            self.reminder.look()
 
     @cached_property
     def launch_panel(self) -> LaunchPanel:
@@ -133,7 +172,11 @@ class Wiring(QObject):
         from torchyard_gui.topology.page import TopologyPage
 
         page = TopologyPage(
-            self.fleet, self.window.settings, document=self.document, recovery_folder=self.home.path / "recovery"
+            self.fleet,
+            self.window.settings,
+            document=self.document,
+            recovery_folder=self.home.path / "recovery",
+            planning=self.planning,
         )
         page.launch_requested.connect(self._launch)
         FirstSteps(page.view, self.document, self.window.actions_.open_example)
@@ -150,12 +193,16 @@ class Wiring(QObject):
         page = RunsPage(self.runs)
         page.edit_copy.connect(self._edit_copy)
         page.launch_wanted.connect(self._show_topology)
+        page.booking_wanted.connect(self._show_booking)
         return page
 
     def _make_bookings(self) -> BookingsPage:
         from torchyard_gui.bookings.page import BookingsPage
 
-        return BookingsPage(self.bookings)
+        page = BookingsPage(self.bookings)
+        page.run_on = self._run_on
+        page.run_wanted.connect(self._show_run)
+        return page
 
     # -- from page to page
 
@@ -177,11 +224,22 @@ class Wiring(QObject):
 
     def _launch(self, source: TopologyFile) -> None:
         """The panel shows how it goes, and opens the run once that is on its way."""
-        self.launch_panel.launch(source)
+        self.launch_panel.launch(source, self.planning.planned)
 
     def _open_run(self, run_id: str) -> None:
-        cast("RunsPage", self.window.show_page("runs")).show_run(run_id)
+        self._show_run(run_id)
         self.fleet.check()  # the launch has put agents where there were none
+        self._use_calendar()  # it may have made the first booking of all
+        if "bookings" in self.__dict__:
+            self.bookings.reload()
+
+    def _show_run(self, run_id: str) -> None:
+        cast("RunsPage", self.window.show_page("runs")).show_run(run_id)
+        if self.runs.run(run_id) is None:
+            self.window.say(self.tr("Nobody here knows the run {run}. Its hosts are asked.").format(run=run_id))
+
+    def _show_booking(self, booking_id: str) -> None:
+        cast("BookingsPage", self.window.show_page("bookings")).show_booking(booking_id)
 
     def _trust(self, host: str) -> None:
         """Shows a host's key over whatever page is shown; the launch goes on once it is vouched for."""
@@ -205,12 +263,13 @@ class Wiring(QObject):
         """What takes long begins when there is something to look at."""
         self.window.make_pages()
         self.fleet.check()
-        if self.home.settings_file.exists() or self.home.bookings_file.exists():
-            self.bookings.show(self.bookings.now, self.bookings.now + PLANNED)
-            self.exchange.start()
+        self._use_calendar()
 
     def _close(self) -> None:
         self._say_soon.stop()
+        self.planning.stop()
+        if "reminder" in self.__dict__:
+            self.reminder.stop()
         if self.window.has_page("runs"):
             cast("RunsPage", self.window.page("runs")).close_feeds()
         self.document.changed.disconnect(self._name_window)

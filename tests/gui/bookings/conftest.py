@@ -12,6 +12,7 @@ from PySide6.QtCore import QPoint, Qt
 from PySide6.QtTest import QTest
 from pytestqt.qtbot import QtBot
 
+from tests.gui.dressing import undressed
 from torchyard_core.booking.model import Booking, Draft, Slot
 from torchyard_core.booking.offline import Calendar
 from torchyard_core.booking.refusals import StoreAway
@@ -48,8 +49,12 @@ class Desk:
 
     def __post_init__(self) -> None:
         self.url = default_url(self.folder / "bookings.sqlite3")
-        self.store = open_store(self.url, self.person, clock=self.clock)
+        self.store = self.reach(self.url, self.person)
         self.store.remember_slots(self.slots)
+
+    def reach(self, url: str, person: str) -> BookingStore:
+        """Opens the calendar, as the page does."""
+        return open_store(url, person, clock=self.clock)
 
     def clock(self) -> datetime:
         return self.now
@@ -59,7 +64,8 @@ class Desk:
         home = Home(self.folder / "home")
         self.fleet = FleetModel(home, self.folder / "fleet.yaml")
         self.model = BookingsModel(home, self.fleet, opener=self._opener, clock=self.clock)
-        self.page = BookingsPage(self.model)
+        with undressed():
+            self.page = BookingsPage(self.model)
         self.page.resize(1168, 700)
         self.qtbot.addWidget(self.page)
         self.page.show()
@@ -72,7 +78,7 @@ class Desk:
         def reach(url: str, person: str) -> BookingStore:
             if self.is_away:
                 raise StoreAway("the bookings database does not answer")
-            return open_store(url, person, clock=self.clock)
+            return self.reach(url, person)
 
         calendar = Calendar(self.url, self.person, self.folder / "seen.json", open_it=reach, monotonic=lambda: 0.0)
         self.calendar = calendar

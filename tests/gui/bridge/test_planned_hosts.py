@@ -111,10 +111,15 @@ def test_ones_own_run_is_told_by_its_name(model: FleetModel, home: Home) -> None
 def test_gpus_that_others_have_booked_are_taken_by_name(model: FleetModel, qtbot: QtBot) -> None:
     facts(model)
     with qtbot.waitSignal(model.facts_changed, timeout=5000):
-        model.set_booked({"GPU-0": "kim (booked 09:00 to 17:00)"})
+        model.set_booked({"GPU-0": "kim until 17:00"})
     host = facts(model)
     assert host.busy_gpus == {"GPU-0"}
-    assert host.user_of(host.gpus[0]) == "kim (booked 09:00 to 17:00)"
+    assert host.why_taken(host.gpus[0]) == "booked by kim until 17:00"
+    assert host.why_taken(host.gpus[1]) is None
+    full = topology("{name: workers, role: worker, replicas: 1, gpus: 2}")
+    assert "the most any host has free is 1" in plan(full, [host]).problems[0].message
+    pinned = topology("{name: workers, role: worker, replicas: 1, gpus: 1}", pins='{worker-0: "gpu-a:0"}')
+    assert "which is booked by kim until 17:00" in plan(pinned, [host]).problems[0].message
     with qtbot.waitSignal(model.facts_changed, timeout=5000):
         model.set_booked({})
     assert facts(model).busy_gpus == frozenset()

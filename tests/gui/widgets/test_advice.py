@@ -28,6 +28,15 @@ from torchyard_gui.widgets.advice import as_sentence, in_the_window
         ("no hosts; add one with `torchyard hosts add`", "no hosts; add one on the Fleet page"),
         ("until `torchyard runs fetch`.", "until they are fetched on the Runs page."),
         ("an image with the program: `--image` names it.", "an image with the program: name it in the field Image."),
+        (
+            'Free nearby: gpu-b:2 from Mon 23 Nov 17:00 to 23:00. `torchyard run a --at "2026-11-23 17:00" --book 6h` '
+            "books that and starts then.",
+            "Free nearby: gpu-b:2 from Mon 23 Nov 17:00 to 23:00.",
+        ),
+        (
+            "Add --book 8h (or another length) to book them with the launch, or book them first: `torchyard book`.",
+            "The booking ends with the run. For another length, press “When” first.",
+        ),
         ("Is sshd running there?", "Is sshd running there?"),
     ],
 )

@@ -1,0 +1,72 @@
+"""What the page says: of what was done and refused, of a calendar that is away, of where it is kept."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QObject
+from PySide6.QtWidgets import QWidget
+
+from torchyard_core.errors import TorchyardError
+from torchyard_gui.bookings import words
+from torchyard_gui.bookings.legend import Legend
+from torchyard_gui.bridge.bookings_model import BookingsModel
+from torchyard_gui.widgets import NoticeBar, Toast
+from torchyard_gui.widgets.announce import Announcer
+
+
+class Sayings(QObject):
+    """To whoever looks, and to whoever listens."""
+
+    def __init__(self, model: BookingsModel, notice: NoticeBar, legend: Legend, page: QWidget):
+        super().__init__(page)
+        self.model = model
+        self.notice = notice
+        self.legend = legend
+        self.toast = Toast(page)
+        self.announcer = Announcer(page)
+        self._is_away = False
+
+    def say(self, text: str) -> None:
+        """What was done."""
+        self.toast.say(text)
+        self.announcer.say(text)
+        if not self._is_away:
+            self.notice.clear()
+
+    def refuse(self, text: str) -> None:
+        """What was refused, or went wrong."""
+        self.notice.show_notice("warn", text)
+        self.announcer.say(text, urgent=True)
+
+    def fail(self, error: TorchyardError) -> None:
+        self.refuse(words.said(error))
+
+    def settled(self, freed: int, served: int) -> None:
+        """So many bookings were freed as idle, and so many made for who waited."""
+        parts = []
+        if freed:
+            parts.append(self.tr("{count} bookings were idle, and are free now.").format(count=freed))
+        if served:
+            parts.append(self.tr("{count} who waited have their booking.").format(count=served))
+        self.notice.show_notice("info", " ".join(parts))
+
+    def place(self, away: str) -> None:
+        """Where the calendar is kept; `away`: why nothing can be booked."""
+        seen = self.model.seen
+        if away:
+            if not self._is_away:
+                self.announcer.say(away, urgent=True)
+            self.notice.show_notice("warn", f"{away} {seen.why}".strip(), self.tr("Try again"), closable=False)
+            self._is_away = True
+        elif self._is_away:
+            self._is_away = False
+            self.notice.clear()
+            self.announcer.say(self.tr("The calendar is back."))
+        if not self.model.has_loaded:
+            self.legend.say_place(self.tr("Opening the calendar …"), is_private=False)
+        elif away:
+            self.legend.say_place(self.tr("away"), is_private=False)
+        elif seen.is_private:
+            self.legend.say_place(self.tr("Only on this computer."), is_private=True)
+        else:
+            self.legend.say_place(self.tr("PostgreSQL · in step"), is_private=False)
+        self.legend.place.setToolTip(seen.place)

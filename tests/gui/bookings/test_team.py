@@ -1,0 +1,125 @@
+"""A team's PostgreSQL on the Bookings page of a member who is no admin: books, cannot change another's, and keeps its
+last known state while the database is away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import cast
+
+import pytest
+from PySide6.QtCore import QPoint, Qt
+from PySide6.QtTest import QTest
+from pytestqt.qtbot import QtBot
+
+from tests.core.booking.cluster import Cluster
+from tests.core.booking.conftest import postgres  # noqa: F401  # the fixture
+from tests.gui.bookings.conftest import LEFT, Desk
+from torchyard_core.booking.model import Draft
+from torchyard_core.booking.store import BookingStore, open_store
+from torchyard_gui.bookings.booking_dialog import BookingDialog
+from torchyard_gui.bookings.rules_dialog import RulesDialog
+
+Key = Qt.Key
+
+
+class TeamDesk(Desk):
+    """A desk of `kim`'s in a team's database."""
+
+    server: Cluster
+
+    def __post_init__(self) -> None:
+        self.url = self.server.url(self.person, "team")
+        self.store = self.reach(self.url, self.person)
+
+    def reach(self, url: str, person: str) -> BookingStore:
+        """By the tests' own time: the database would guard the past by its own."""
+        return open_store(url, person, clock=self.clock, own_time=True)
+
+
+@pytest.fixture
+def team_desk(qtbot: QtBot, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[TeamDesk]:
+    """Not open yet."""
+    server = cast("Cluster", request.getfixturevalue("postgres"))
+    server.empty()
+    TeamDesk.server = server
+    desk = TeamDesk(qtbot, tmp_path)
+    desk.store.remember_slots(desk.slots)
+    yield desk
+    desk.close()
+
+
+def test_a_member_books_and_cannot_change_what_is_anothers_nor_the_rules(team_desk: TeamDesk) -> None:
+    desk = team_desk
+    lee = desk.reach(desk.server.url("lee", "team"), "lee")
+    start = desk.now + timedelta(hours=3)
+    try:
+        theirs = lee.book(Draft("theirs", ("GPU-a2",), start, start + timedelta(hours=4), "Europe/Berlin"))
+    finally:
+        lee.close()
+    desk.open()
+    desk.wait(lambda: desk.shown("theirs"))
+    page = desk.page
+    assert page.legend.place.text() == "PostgreSQL · in step"
+    assert not page.legend.share.isVisible()
+
+    desk.drag(desk.place("b0", 2), desk.place("b1", 5))
+    dialog = page.dialog
+    assert isinstance(dialog, BookingDialog)
+    QTest.keyClicks(dialog.title, "mine")
+    QTest.keyClick(dialog.title, Key.Key_Return)
+    desk.wait(lambda: desk.shown("mine"))
+    assert desk.live()["mine"].owner == "kim"
+
+    # A drag of lee's booking says why not, and changes nothing; the drawer offers nothing of the kind.
+    desk.drag(desk.place("a2", 5), desk.place("a3", 9), drop=False)
+    assert "is lee's booking: only lee or an admin can change it" in page.surface.tip.text()
+    QTest.mouseRelease(page.surface.viewport(), LEFT, pos=desk.place("a3", 9))
+    assert "only lee or an admin" in page.notice.text
+    assert desk.store.booking(theirs.id) == theirs
+    QTest.mouseClick(page.surface.viewport(), LEFT, pos=desk.place("a2", 5))
+    assert page.details.isVisible()
+    assert not any(button.isVisible() for button in page.details.buttons)
+    assert not page.acts.edit.isEnabled()
+    assert not page.acts.release.isEnabled()
+
+    # The rules can be seen.
+    assert page.acts.rules.text() == "See the rules"
+    page.acts.rules.trigger()
+    rules = page.dialog
+    assert isinstance(rules, RulesDialog)
+    assert not rules.ok.isVisible()
+    assert all(field.isReadOnly() for field in rules.fields.values())
+    rules.reject()
+
+
+def test_the_database_goes_and_comes_back_while_the_window_is_open(team_desk: TeamDesk) -> None:
+    desk = team_desk
+    desk.book("a0", 1, 5, "mine")
+    desk.open()
+    desk.wait(lambda: desk.shown("mine"))
+    page = desk.page
+    desk.model._retry.setInterval(300)
+    desk.server.stop()
+    try:
+        desk.now += timedelta(minutes=40)
+        desk.model.reload()
+        desk.wait(lambda: not desk.model.seen.is_live)
+        assert desk.shown("mine")
+        assert "This is of 09:00, 40 min ago" in page.notice.text
+        assert not page.acts.book.isEnabled()
+        desk.drag(desk.place("b0", 4), desk.place("b1", 9), drop=False)
+        assert "away" in page.surface.tip.text()
+        desk.key(Key.Key_Escape)
+        QTest.mouseRelease(page.surface.viewport(), LEFT, pos=QPoint(1, 1))
+    finally:
+        desk.server.start()
+    # Nobody presses anything: it is tried again.
+    desk.calendar._away = None  # its own pause between two attempts is by a clock that stands still here
+    desk.wait(lambda: desk.model.seen.is_live)
+    assert page.notice.isHidden()
+    assert page.acts.book.isEnabled()
+    # What others change arrives by itself again.
+    desk.book("b3", 1, 2, "after it")
+    desk.wait(lambda: desk.shown("after it"))

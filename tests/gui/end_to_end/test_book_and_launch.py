@@ -1,0 +1,129 @@
+"""Launching by the calendar, in the window, on real hosts: refused with who and until when, booked for then in one
+press, booked and launched now; the booking ends with its run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from tests.core.cli.commands import torchyard
+from tests.end_to_end.test_bookings import HOSTS, topology, with_gpus
+from tests.gui.end_to_end.conftest import OpenWindow
+from tests.gui.end_to_end.person import LAUNCHED_WITHIN_MS, Person
+from tests.lab import Desktop, Lab
+from torchyard_core.booking.model import Booking, Draft, Slot
+from torchyard_core.booking.store import BookingStore, open_store
+from torchyard_core.booking.words import until
+from torchyard_gui.bookings.page import BookingsPage
+
+pytestmark = pytest.mark.lab
+ZONE = "Europe/Berlin"
+
+
+@pytest.fixture(scope="module")
+def fleet(module_lab: Callable[..., Lab]) -> Lab:
+    made = module_lab(2)
+    for host in made.hosts:
+        with_gpus(host)
+    return made
+
+
+@pytest.fixture
+def kim(fleet: Lab, make_desktop: Callable[..., Desktop], tmp_path: Path) -> Desktop:
+    desktop = make_desktop(fleet, python=None)
+    url = f"sqlite:///{tmp_path / 'team.sqlite3'}"
+    (desktop.home / "settings.yaml").write_text(f"bookings_url: {url}\nperson: kim\nzone: {ZONE}\n")
+    torchyard(desktop, "hosts", "check", code=1)  # no torch there, which is no matter here
+    return desktop
+
+
+@pytest.fixture
+def lee(kim: Desktop, tmp_path: Path) -> Iterator[BookingStore]:
+    store = open_store(f"sqlite:///{tmp_path / 'team.sqlite3'}", "lee")
+    yield store
+    store.close()
+
+
+def bookings_page(person: Person) -> BookingsPage:
+    return cast("BookingsPage", person.window.page("bookings"))
+
+
+def of_kim(store: BookingStore) -> Booking | None:
+    now = datetime.now(UTC)
+    found = store.bookings(now - timedelta(hours=1), now + timedelta(days=2), owner="kim", live=True)
+    return found[0] if found else None
+
+
+def stop(person: Person, store: BookingStore) -> None:
+    """Stop, and yes; its booking is let go of by the window, with nobody pressing anything."""
+    person.stop_the_run()
+    person.until(lambda: person.picture.state == "stopped", 15_000)
+    person.until(lambda: of_kim(store) is None, 15_000)
+
+
+def test_the_calendar_is_obeyed_books_for_then_and_books_and_launches_now(
+    window_of: OpenWindow, kim: Desktop, lee: BookingStore, tmp_path: Path
+) -> None:
+    start = lee.now()
+    lee.remember_slots([Slot(f"GPU-{host}-{number}", host, number) for host in HOSTS for number in range(2)])
+    theirs = lee.book(Draft("digits", ("GPU-gpu-a-0", "GPU-gpu-a-1"), start, start + timedelta(hours=2), ZONE))
+    person = window_of(kim, topology(tmp_path / "one", hosts=("gpu-a",), gpus=2, says="time.sleep(600)"))
+    person.hosts_were_asked()
+    page = person.topology
+    person.until(lambda: page.planning.booked.others)
+    # It is told before anything is launched.
+    end = until(start, theirs.end, ZONE)
+    assert "booked by lee until" in page.current_plan.problems[0].message
+
+    # Refused, with who and until when; one press books it for the time when it is free.
+    panel = person.press_launch()
+    person.until(lambda: panel.again.isVisible(), LAUNCHED_WITHIN_MS)
+    (told,) = panel.row("booking").texts
+    assert "gpu-a:0-1 are booked by lee ('digits')" in told
+    assert f"to {theirs.end.astimezone(start.tzinfo):%H:%M}" in told or end in told
+    assert "torchyard run" not in told
+    line = panel.row("booking")._lines.itemAt(0).widget()
+    person.until(lambda: line.height() >= line.heightForWidth(line.width()))  # all of it can be read
+    assert panel.notice.buttons[0].text() == f"Book and launch at {end}"
+    person.press(panel.notice.buttons[0])
+    person.on_the_runs_page()
+    booked = of_kim(lee)
+    assert booked is not None
+    assert (booked.start, booked.duration) == (theirs.end, timedelta(hours=8))
+    assert booked.run_id == person.picture.run_id
+    person.until(lambda: person.picture.state == "waiting", 10_000)
+    stop(person, lee)
+
+    # Lee lets go. GPUs of two hosts are taken only with a booking: *Book and launch*.
+    lee.release(theirs.id)
+    person.window.show_page("topology")
+    page.open(topology(tmp_path / "two", hosts=HOSTS, says="time.sleep(600)"))
+    person.until(lambda: len(page.document.value.pools) == 2)
+    panel = person.press_launch()
+    person.until(lambda: panel.question.isVisible() or panel.again.isVisible(), LAUNCHED_WITHIN_MS)
+    assert "only with a booking" in panel.question.sentence.text()
+    assert "--book" not in panel.question.advice.text()
+    assert panel.question.yes.text() == "Book and launch"
+    person.press(panel.question.yes)
+    person.on_the_runs_page()
+    person.until(lambda: person.picture.state == "running", 15_000)
+    booked = of_kim(lee)
+    assert booked is not None
+    assert booked.run_id == person.picture.run_id
+    assert len(booked.gpus) == 2
+
+    # From its page to the calendar, where it is seen as running, and back.
+    person.press(person.button(person.runs.bar, "Booking"))
+    calendar = bookings_page(person)
+    person.until(lambda: calendar.surface.selection == booked.id)
+    assert person.window.current == "bookings"
+    assert calendar.details.title.text() == "work"
+    person.press(calendar.details.show_run)
+    assert person.window.current == "runs"
+    stop(person, lee)
+    person.until(lambda: not calendar.model.booking(booked.id).is_live)  # type: ignore[union-attr]
+    assert lee.booking(booked.id).state == "released"
