@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from torchyard_core.cli.documents import text_of, topology_of
 from torchyard_core.cli.output import Json, print_json, remark
 from torchyard_core.cli.validate import FILE, SET
-from torchyard_core.errors import FileProblem, UsageError
+from torchyard_core.errors import UsageError
 
 if TYPE_CHECKING:
     from torchyard_core.interop.remarks import Remark
@@ -39,7 +40,7 @@ def import_(
     from torchyard_core.interop.formats import read_foreign
     from torchyard_core.topology.file import dump
 
-    text, source = _text_of(file)
+    text, source = text_of(file)
     imported = read_foreign(format_, text, source)
     document = dump(imported.topology)
     if as_json:
@@ -81,15 +82,14 @@ def export(
     """
     from torchyard_core.interop.formats import format_named, problems_of_export, write_foreign
     from torchyard_core.interop.writing import Wishes
-    from torchyard_core.topology.file import read_topology
     from torchyard_core.topology.problems import has_errors
 
     format_named(format_)
-    source = read_topology(file).with_settings(set_ or [])
+    source = topology_of(file).with_settings(set_ or [])
     problems = problems_of_export(source)
     if source.topology is None or has_errors(problems):
         for problem in problems:
-            remark(problem.printed(str(file)))
+            remark(problem.printed(source.source))
         if as_json:
             print_json({"format": format_, "text": None, "problems": [problem.to_json() for problem in problems]})
         raise typer.Exit(1)
@@ -99,19 +99,7 @@ def export(
         print_json({"format": format_, "text": exported.text, "remarks": remarks})
         _write(output, exported.text)
         return
-    _print(exported.text, output, exported.remarks, str(file))
-
-
-def _text_of(file: Path) -> tuple[str, str]:
-    """(text, what people call it)."""
-    from torchyard_core.topology.yaml_document import read_text
-
-    if str(file) != "-":
-        return read_text(file), str(file)
-    try:
-        return typer.get_text_stream("stdin").read(), "stdin"
-    except UnicodeDecodeError:
-        raise FileProblem("stdin: this is not UTF-8 text.", code="unreadable_file") from None
+    _print(exported.text, output, exported.remarks, source.source)
 
 
 def _print(document: str, output: Path | None, remarks: Sequence[Remark], source: str) -> None:

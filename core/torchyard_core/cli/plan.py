@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from torchyard_core.cli.context import settings
+from torchyard_core.cli.documents import topology_of
 from torchyard_core.cli.output import Json, print_json, remark, say, table
 from torchyard_core.cli.validate import FILE, SET
 from torchyard_core.errors import UsageError
@@ -33,10 +34,9 @@ def plan(
     """
     from torchyard_core.launch.plan import plan as make_plan
     from torchyard_core.launch.preview import plan_as_json
-    from torchyard_core.topology.file import read_topology
 
     chosen = settings(context)
-    source = read_topology(file).with_settings(set_ or [])
+    source = topology_of(file).with_settings(set_ or [])
     known = chosen.known(chosen.inventory())
     problems = source.check(known)
     if source.topology is None:
@@ -48,7 +48,7 @@ def plan(
         answer = plan_as_json(planned, known)
         problems = planned.problems
     for problem in problems:
-        remark(problem.printed(str(file)))
+        remark(problem.printed(source.source))
     if as_json:
         print_json(answer)
     elif show is not None:

@@ -8,9 +8,10 @@ from typing import Annotated
 import typer
 
 from torchyard_core.cli.context import settings
+from torchyard_core.cli.documents import topology_of
 from torchyard_core.cli.output import Json, print_json, say
 
-FILE = typer.Argument(metavar="FILE", help="The topology file.", show_default=False)
+FILE = typer.Argument(metavar="FILE", help="The topology file; - reads it from stdin.", show_default=False)
 SET = typer.Option("--set", metavar="PATH=VALUE", help="Change a value: pools.workers.replicas=2. Repeatable.")
 
 
@@ -27,19 +28,18 @@ def validate(
 
     Example: torchyard validate examples/digits/three-hosts.yaml
     """
-    from torchyard_core.topology.file import read_topology
     from torchyard_core.topology.problems import has_errors
 
     chosen = settings(context)
-    source = read_topology(file).with_settings(set_ or [])
+    source = topology_of(file).with_settings(set_ or [])
     inventory = chosen.inventory()
     problems = source.check(chosen.known(inventory) if inventory.document is not None else None)
     if as_json:
-        print_json({"file": str(file), "problems": [problem.to_json() for problem in problems]})
+        print_json({"file": source.source, "problems": [problem.to_json() for problem in problems]})
     else:
         for problem in problems:
-            say(problem.printed(str(file)))
+            say(problem.printed(source.source))
         if not problems:
-            say(f"{file}: no problems.")
+            say(f"{source.source}: no problems.")
     if has_errors(problems):
         raise typer.Exit(1)

@@ -56,7 +56,12 @@ def read_jobs(reading: Reading, place: Place, roles: Mapping[str, Role]) -> dict
         if not tasks:
             continue
         keys = range(len(tasks)) if isinstance(tasks, list) else list(tasks)
-        hosts = {_index(reading, at, key): _host(reading, (*at, key), name) for key in keys}
+        hosts: dict[int, str] = {}
+        for key in keys:
+            index = _index(reading, at, key)
+            if index in hosts:
+                reading.stop(f"task {index} of `{name}` is given twice.", (*at, key), "Allowed is one address a task.")
+            hosts[index] = _host(reading, (*at, key), name)
         jobs[name] = Job(roles[name], at, max(hosts) + 1, hosts)
     for name, job in jobs.items():
         if missing := [str(index) for index in range(job.count) if index not in job.hosts]:

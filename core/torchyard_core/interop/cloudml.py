@@ -5,6 +5,7 @@ Source: the REST resource `projects.jobs#TrainingInput`, which the file mirrors.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from torchyard_core.interop.gpus import read_gpus, written_gpus
@@ -15,16 +16,18 @@ from torchyard_core.interop.recognise import expect
 from torchyard_core.interop.remarks import Remark
 from torchyard_core.interop.writing import NO_WISHES, Exported, Wishes, left_behind
 from torchyard_core.topology.edits import POOL_NAMES
-from torchyard_core.topology.machines import Machine, cloudml_machines, machine
+from torchyard_core.topology.machines import Machine, cloudml_machines, machine, machine_with
 from torchyard_core.topology.model import Launcher, Pool, Role, TfMasterName, Topology
 from torchyard_core.topology.presets import Preset, presets_of
 from torchyard_core.topology.problems import Place, did_you_mean, nearest
+from torchyard_core.topology.yaml_compose import Composed
 from torchyard_core.topology.yaml_dump import dump_yaml
 
 ALLOWED = "`trainingInput` with a `scaleTier`"
 TIERS = ("BASIC", "STANDARD_1", "PREMIUM_1", "BASIC_GPU", "CUSTOM")
 ROLES = {"master": Role.CHIEF, "worker": Role.WORKER, "parameterServer": Role.PS, "evaluator": Role.EVALUATOR}
 """Their words for roles, as they begin `masterType`, `workerConfig`, `parameterServerCount`."""
+_NO_TPUS = "Torchyard runs on GPUs and CPUs"
 _CARRIED = ("scaleTier", "pythonModule", "args", "useChiefInTfConfig")
 _LEFT = {
     "packageUris": "the folder `program.workdir` is sent to every host",
@@ -46,6 +49,7 @@ def read(text: str, source: str = "config.yaml") -> Imported:
     """Raises FileProblem for what is no CloudML job, or one that CloudML would refuse."""
     expect("cloudml", text, source, ALLOWED)
     reading = Reading.of(text, source)
+    _in_camel_case(reading.document.composed)
     job: Place = ("trainingInput",) if "trainingInput" in reading.block(()) else ()
     if job:
         reading.leave((), ("trainingInput",), _OUTSIDE)
@@ -54,6 +58,8 @@ def read(text: str, source: str = "config.yaml") -> Imported:
     carried = [*_CARRIED, *(f"{word}{what}" for word in ROLES for what in ("Type", "Config", "Count"))]
     reading.leave(job, carried, _LEFT)
     tier = (reading.text((*job, "scaleTier")) or "BASIC").upper()
+    if "TPU" in tier:
+        reading.stop(f"{tier} is on a TPU; {_NO_TPUS}.", (*job, "scaleTier"), f"Allowed: {', '.join(TIERS)}.")
     if tier not in TIERS:
         meant = nearest(tier, TIERS)
         reading.stop(f"there is no scale tier {tier}.", (*job, "scaleTier"), meant or f"Allowed: {', '.join(TIERS)}.")
@@ -61,6 +67,30 @@ def read(text: str, source: str = "config.yaml") -> Imported:
     remark_on_sizes(reading, pools)
     data = {"name": "cloudml-job", "pools": pools, "program": _program(reading, job)}
     return Imported(built(data, source, reading.line(job)), tuple(reading.remarks))
+
+
+def _in_camel_case(composed: Composed) -> None:
+    """The service takes `scale_tier` for `scaleTier`, as its Python clients write it."""
+    composed.data = _renamed(composed.data)
+    tables: tuple[dict[Place, Any], ...] = (composed.spans, composed.key_lines, composed.written)
+    for table in tables:
+        there = {
+            tuple(_camel(step) if isinstance(step, str) else step for step in at): one for at, one in table.items()
+        }
+        table.clear()
+        table.update(there)
+
+
+def _renamed(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_renamed(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    return {key if _camel(key) in value else _camel(key): _renamed(one) for key, one in value.items()}
+
+
+def _camel(key: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])_([a-z])", lambda match: match[1].upper(), key)
 
 
 def _of_tier(reading: Reading, job: Place, tier: str) -> list[dict[str, Any]]:
@@ -106,6 +136,8 @@ def _machine(reading: Reading, kind: Place, config: Place, role: Role) -> dict[s
     name = reading.text(kind) or ""
     known = machine(name)
     if known.cpus is None and "-" not in name:
+        if "tpu" in name:
+            reading.stop(f"{name} is a TPU; {_NO_TPUS}.", kind, _types_hint())
         # Names of GCE's have a dash; the ones without are CloudML's own, which we know all of.
         meant = did_you_mean(name, [one.name for one in cloudml_machines()])
         reading.stop(f"there is no machine type `{name}`{meant or '.'}", kind, _types_hint())
@@ -125,12 +157,13 @@ def _machine(reading: Reading, kind: Place, config: Place, role: Role) -> dict[s
 
 def _program(reading: Reading, job: Place) -> dict[str, Any]:
     module, args = reading.text((*job, "pythonModule")), reading.words((*job, "args"))
-    if module is None:
+    if not module:
         program = unsaid(reading.remarks, command=True) | ({"args": args} if args else {})
     else:
         program = of_module(module, args, torch=False)
     # CloudML says master in TF_CONFIG unless it is told otherwise.
-    return program if reading.at((*job, "useChiefInTfConfig")) is True else program | {"tf_master_name": "master"}
+    says_chief = (reading.text((*job, "useChiefInTfConfig")) or "").lower() == "true"
+    return program if says_chief else program | {"tf_master_name": "master"}
 
 
 def write(topology: Topology, wishes: Wishes = NO_WISHES) -> Exported:
@@ -156,7 +189,7 @@ def write(topology: Topology, wishes: Wishes = NO_WISHES) -> Exported:
         remarks.append(Remark("CloudML sets TF_CONFIG, not torchrun's environment: the program must read that."))
     sizes = ("machine", "cpus", "memory_gb", "gpus", "gpu_model", "gpu_memory_gb")
     carried = ("script", "module", "command", "args", "tf_master_name")
-    remarks += left_behind(topology, pool=sizes, program=carried)
+    remarks += left_behind(topology, pool=sizes, program=carried, filled=())
     return Exported(dump_yaml({"trainingInput": job}), tuple(remarks))
 
 
@@ -176,13 +209,16 @@ def _written_pool(pool: Pool, word: str, remarks: list[Remark]) -> dict[str, Any
     fits = named is not None and (named.cpus is not None or "-" in named.name)
     chosen = named if named is not None and fits else _smallest(pool)
     if not fits:
-        remarks.append(Remark(f"pool `{pool.name}`: {chosen.name} was chosen, the smallest that has what it asks for."))
+        made_for = machine_with(*gpus) if (gpus := written_gpus(pool, [])) is not None else None
+        name = made_for or chosen.name
+        remarks.append(Remark(f"pool `{pool.name}`: {name} was chosen, the smallest that has what it asks for."))
     said: dict[str, Any] = {f"{word}Type": chosen.name}
     gpus = written_gpus(pool, [] if chosen.gpus else remarks)
     if gpus is not None and (chosen.gpus, chosen.gpu_model) != (pool.gpus, pool.gpu_model):
         if chosen.gpus and pool.gpu_model is None and chosen.gpus == pool.gpus:
             return _counted(said, pool, word)
-        said[f"{word}Type"] = chosen.machine  # Only GCE's machines take accelerators beside them.
+        # Only GCE's machines take accelerators beside them; some have theirs built in.
+        said[f"{word}Type"] = chosen.machine if fits else machine_with(*gpus) or chosen.machine
         said[f"{word}Config"] = {"acceleratorConfig": {"count": gpus[1], "type": gpus[0]}}
     return _counted(said, pool, word)
 

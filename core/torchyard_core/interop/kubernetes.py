@@ -6,6 +6,7 @@ v1alpha2 (`JOBSET-REPLICATEDJOB-0-INDEX.SUBDOMAIN`).
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from torchyard_core.interop.addresses import PORT
@@ -22,14 +23,19 @@ from torchyard_core.topology.model import EndsWith, Pool, Role, Topology
 from torchyard_core.topology.yaml_dump import dump_yaml
 
 FORMS = ("jobset", "job")
+MAX_NAME = 49
+"""Of a topology's and a component's name together: with two numbers and a random ending a pod's has 63 letters."""
+_EXPANDED = re.compile(r"\$(?=\$|\([-._a-zA-Z])")
+"""What the kubelet would take for a variable of its own, or for an escape."""
 
 
 def write(topology: Topology, wishes: Wishes = NO_WISHES) -> Exported:
     """One JobSet, or with form `job` a Service and a Job for each pool."""
     form = wishes.form or FORMS[0]
     remarks: list[Remark] = []
-    name = file_name(topology.name)
     components = components_of(topology, remarks)
+    room = MAX_NAME - max(len(one.name) for one in components)
+    name = file_name(topology.name)[:room].rstrip("-")
     pods = _Pods(topology, name, components, form, wishes.image or IMAGE)
     jobs = [(one, pods.job(one)) for one in components]
     if form == "job":
@@ -45,6 +51,8 @@ def write(topology: Topology, wishes: Wishes = NO_WISHES) -> Exported:
             documents.append({"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec})
         if any(not one.role.trains for one in components):
             remarks.append(Remark("Jobs end one by one: delete those that serve when the trainers' are complete."))
+        if topology.program.max_restarts:
+            remarks.append(Remark("max_restarts: a plain Job does not start its peers anew; a JobSet does."))
     else:
         documents = [_jobset(topology, name, jobs)]
     remarks += _said(topology, name, wishes)
@@ -121,7 +129,7 @@ class _Pods:
         container: dict[str, Any] = {
             "name": "replica",
             "image": self._image,
-            "command": ["/bin/sh", "-c", self._script(one)],
+            "command": ["/bin/sh", "-c", _EXPANDED.sub("$$", self._script(one))],
             "ports": [{"containerPort": PORT}],
         }
         env = self._environment(one.pool)

@@ -69,10 +69,10 @@ class _Parser:
                     refuse(self._source, line, f"`{token}` closes nothing.", "Remove it.")
                 open_blocks.pop()
                 continue
+            if token == "[" and kind == "sign" and [one[1] for one in tokens[at + 1 : at + 2]] == ["]"]:
+                kind, token, at = tokens[at][0], f"[{tokens[at][1]}]", at + 2  # An extension's name.
             if kind != "word":
-                refuse(
-                    self._source, line, f"`{token}` stands where a name should.", "Write `name: value` or `name { … }`."
-                )
+                refuse(self._source, line, f"`{token}` stands where a name should.", _WRITE)
             has_colon = at < len(tokens) and tokens[at][1] == ":"
             at += has_colon
             following = tokens[at] if at < len(tokens) else ("", "", line)
@@ -83,20 +83,36 @@ class _Parser:
                 open_blocks[-1].entries.append(Entry(token, line, block))
                 open_blocks.append(block)
                 at += 1
-            elif has_colon and following[1] == "[" and following[0] == "sign":
-                end = next((later for later in range(at, len(tokens)) if tokens[later][1] == "]"), None)
-                if end is None:
-                    refuse(self._source, line, "the `[` that begins here is not closed.", "Close it.")
-                open_blocks[-1].entries += [Entry(token, line, _plain(one[1])) for one in tokens[at + 1 : end]]
+            elif following[1] == "[" and following[0] == "sign":
+                end = self._end_of_list(at, line)
+                # No list says what a cluster is: values are kept, blocks are passed over.
+                if all(kind in ("word", "text") for kind, _, _ in tokens[at + 1 : end]):
+                    open_blocks[-1].entries += [Entry(token, line, _plain(one[1])) for one in tokens[at + 1 : end]]
                 at = end + 1
             elif has_colon and following[0] in ("word", "text"):
-                open_blocks[-1].entries.append(Entry(token, line, _plain(following[1])))
+                value = _plain(following[1])
                 at += 1
+                while following[0] == "text" and at < len(tokens) and tokens[at][0] == "text":
+                    value += _plain(tokens[at][1])  # Texts side by side are one.
+                    at += 1
+                open_blocks[-1].entries.append(Entry(token, line, value))
             else:
                 refuse(self._source, line, f"`{token}` has no value.", _WRITE)
         if len(open_blocks) > 1:
             refuse(self._source, open_blocks[-1].line, "the `{` that begins here is not closed.", "Close it with `}`.")
         return root
+
+    def _end_of_list(self, at: int, line: int) -> int:
+        """Where the list closes that opens at a token."""
+        depth = 0
+        for kind, token, _ in self._tokens[at:]:
+            depth += {"[": 1, "]": -1}.get(token, 0) if kind == "sign" else 0
+            if depth == 0:
+                break
+            at += 1
+        if depth:
+            refuse(self._source, line, "the `[` that begins here is not closed.", "Close it.")
+        return at
 
 
 def _plain(token: str) -> str:

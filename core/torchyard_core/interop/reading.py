@@ -41,10 +41,13 @@ class Reading:
 
     @classmethod
     def of(cls, text: str, source: str) -> Self:
-        """Raises FileProblem where it does not parse."""
+        """Raises FileProblem where it does not parse, or gives a key twice."""
         if text.lstrip()[:1] in ("{", "["):
             text = text.replace("\t", " ")  # JSON may be indented with tabs, YAML may not; lines stay.
-        return cls(parse(text, source))
+        reading = cls(parse(text, source))
+        for twice in reading.document.problems:
+            refuse(source, twice.line, f"{twice.message}.", "Keep one of the two.")
+        return reading
 
     @property
     def data(self) -> Any:

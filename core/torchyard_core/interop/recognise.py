@@ -29,13 +29,17 @@ _POOLS = re.compile(r"worker_?pool_?specs", re.IGNORECASE)
 _ASSIGNED = re.compile(
     r"\A(\s*(?:#[^\n]*\n\s*)*(?:export\s+)?(?:CLUSTER_SPEC|TF_CONFIG)\s*=\s*)(['\"]?)", re.IGNORECASE
 )
+_DUMPED = re.compile(r"""["'](?:CLUSTER_SPEC|TF_CONFIG)["']\]\s*=\s*json\.dumps\(\s*(?={)""")
 _KEY = re.compile(r"""(?:^|[{,])\s*(["']?)(\w+)\1\s*:(?=\s|$|[\[{"'])""", re.MULTILINE)
 _IN_YAML = ("cloudml", "vertex", "cluster-spec", "tf-config")
 """Formats whose documents are YAML or JSON, whatever they say."""
 
 
 def bare(text: str) -> str:
-    """The JSON of `export TF_CONFIG='{…}'`, on the lines where it stands; other text as it is."""
+    """The JSON of `export TF_CONFIG='{…}'` and the dictionary of `os.environ["TF_CONFIG"] = json.dumps({…})`, on the
+    lines where they stand; other text as it is."""
+    if (dumped := _DUMPED.search(text)) is not None:
+        return braced(text, dumped.end())
     match = _ASSIGNED.match(text)
     if match is None:
         return text
@@ -46,6 +50,17 @@ def bare(text: str) -> str:
     if quote == '"':
         value = value.replace('\\"', '"')
     return "\n" * before.count("\n") + value
+
+
+def braced(text: str, start: int) -> str:
+    """What stands in the first braces from a position on, on the lines where it stands; all where there are none."""
+    start = text.find("{", start)
+    depth = 0
+    for end in range(start, len(text)) if start >= 0 else ():
+        depth += {"{": 1, "}": -1}.get(text[end], 0)
+        if depth == 0:
+            return "\n" * text.count("\n", 0, start) + text[start : end + 1]
+    return text
 
 
 def _keys(data: Any) -> set[str]:
@@ -86,7 +101,7 @@ SIGNS: dict[str, Callable[[Any, str], bool]] = {
         re.search(r"^\s*cluster\s*:?\s*[{<]|\bn(worker|server)_groups\s*:|\bneuralnet\s*:?\s*[{<]", text, re.MULTILINE)
     ),
     "vertex": _is_vertex,
-    "cloudml": lambda data, _text: bool(_keys(data) & {"trainingInput", "scaleTier"}),
+    "cloudml": lambda data, _text: bool(_keys(data) & {"trainingInput", "scaleTier", "training_input", "scale_tier"}),
     "kubernetes": lambda data, _text: {"apiVersion", "kind"} <= _keys(data),
     "cluster-spec": _is_cluster_spec,
     "tf-config": _is_tf_config,

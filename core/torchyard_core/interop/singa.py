@@ -34,6 +34,7 @@ _LEFT = {
     "workspace": "checkpoints lie where `program.checkpoint_dir` says",
     "log_dir": "logs are kept by Torchyard",
     "start_port": "ports are chosen at submission",
+    "bandwidth": "it is measured, or said in the fleet file",
     "share_memory": "it is SINGA's own",
     "sync_freq": "see `strategy.sync_every`",
     "poll_time": "it is SINGA's own",
@@ -50,6 +51,10 @@ def read(text: str, source: str = "job.conf") -> Imported:
     if found is not None:
         expect("singa", text, source, ALLOWED)
     root = parse_proto(text, source)
+    clusters = [one for one in root.entries if one.name == "cluster"]
+    if len(clusters) > 1:
+        message = f"`cluster` is given twice, first in line {clusters[0].line}."
+        refuse(source, clusters[1].line, message, "A job has one cluster.")
     entry = root.find("cluster")
     if entry is None:
         stray = next((one for one in root.entries if one.name in COUNTS), None)
@@ -81,6 +86,9 @@ class _Cluster:
         refuse(self._source, line, message, hint)
 
     def _take(self, entry: Entry) -> None:
+        if entry.name in self._lines:
+            first = self._lines[entry.name]
+            self._stop(entry.line, f"`{entry.name}` is given twice, first in line {first}.", "Keep one of the two.")
         self._lines[entry.name] = entry.line
         value = entry.value if isinstance(entry.value, str) else "a block"
         if entry.name in COUNTS:

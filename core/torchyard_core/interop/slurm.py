@@ -103,12 +103,14 @@ def _start(topology: Topology, number: int, one: Component, components: list[Com
     script.append(f"exec {start_command(topology, one, components)}")
     mark = f"POOL_{number}"
     group = f"--het-group={number} " if len(components) > 1 else ""
+    # srun takes over neither --cpus-per-task nor what is a component's own.
+    asked = " ".join(option for option in _resources(one.pool) if not option.startswith("--mem="))
     return [
         f"run_{number}=$(cat <<'{mark}'",
         *script,
         mark,
         ")",
-        f'srun {group}--kill-on-bad-exit=1 bash -c "$run_{number}" &  # {one.pool.name}',
+        f'srun {group}{asked} --kill-on-bad-exit=1 bash -c "$run_{number}" &  # {one.pool.name}',
         f"started_{number}=$!",
         "",
     ]

@@ -23,7 +23,7 @@ from torchyard_core.interop.addresses import (
 from torchyard_core.interop.command_lines import CommandLine, command_lines
 from torchyard_core.interop.programs import unsaid, words
 from torchyard_core.interop.reading import Imported, Reading, built, refuse
-from torchyard_core.interop.recognise import expect
+from torchyard_core.interop.recognise import braced, expect
 from torchyard_core.interop.remarks import Remark
 from torchyard_core.interop.writing import NO_WISHES, Exported, Wishes, left_behind
 from torchyard_core.topology.model import Launcher, Role, Topology
@@ -44,6 +44,8 @@ PLACED = (
 )
 """What Torchyard fills in at launch."""
 _SPEC = re.compile(r"ClusterSpec\s*\(")
+_PLACED = re.compile(r"--?(\w+_hosts|job_name|task_index)(=|\Z)")
+"""An option that Torchyard gives each task anew."""
 _VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 
 
@@ -66,15 +68,7 @@ def read(text: str, source: str = "cluster") -> Imported:
 def _dictionary(text: str) -> str:
     """The dictionary in `tf.train.ClusterSpec({…})`, on the lines where it stands; YAML reads it as it is."""
     match = _SPEC.search(text)
-    if match is None:
-        return text
-    start = text.find("{", match.end())
-    depth = 0
-    for end in range(start, len(text)):
-        depth += {"{": 1, "}": -1}.get(text[end], 0)
-        if depth == 0:
-            return "\n" * text.count("\n", 0, start) + text[start : end + 1]
-    return text
+    return text if match is None else braced(text, match.end())
 
 
 class _Commands:
@@ -175,14 +169,17 @@ class _Commands:
             pool["env"] = env
 
     def _program(self, first: CommandLine) -> dict[str, Any]:
-        start = [word for word in first.program() if not _VARIABLE.fullmatch(word)]
+        program = first.program()
+        program = program[: next((at for at, word in enumerate(program) if _PLACED.match(word)), len(program))]
+        start = [
+            word for at, word in enumerate(program) if any(not _VARIABLE.fullmatch(one) for one in program[: at + 1])
+        ]
         if not start:
             return unsaid(self._remarks, command=True)
-        others = []
+        others = first.beyond(len(program), _PLACED)
         for name, value in first.options():
-            if name in ("job_name", "task_index") or name.endswith("_hosts") or name in _short(start):
+            if _PLACED.match(f"-{name}") or name in _short(start):
                 continue
-            others.append(f"--{name}={value}" if value else f"--{name}")
             for command in self._tasks.values():
                 if dict(command.options()).get(name) != value:
                     self._remarks.append(
@@ -215,7 +212,8 @@ def write(topology: Topology, wishes: Wishes = NO_WISHES) -> Exported:
     if form == "commands":
         text = _written_commands(topology, addresses, remarks)
         carried = ("script", "module", "command", "args", "python", "env")
-        remarks += left_behind(topology, pool=("args", "env", "gpus"), program=carried)
+        filled = ("ps_hosts", "worker_hosts", "job_name", "task_index")
+        remarks += left_behind(topology, pool=("args", "env", "gpus"), program=carried, filled=filled)
         return Exported(text, tuple(remarks))
     cluster: dict[str, list[str]] = {}
     for replica in replicas:

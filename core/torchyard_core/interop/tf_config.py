@@ -36,6 +36,7 @@ def read(text: str, source: str = "TF_CONFIG") -> Imported:
     for name, job in jobs.items():
         if job.role is Role.CHIEF and job.count != 1:
             reading.stop(f"there are {job.count} of `{name}`.", job.place, "Allowed is one address.")
+    reading.leave((), ("cluster", "task", "job", "environment"), {"rpc_layer": "TensorFlow's own is grpc"})
     task = check_task(reading, jobs, TASKS)
     own = own_topology(reading, jobs)
     if own is not None:

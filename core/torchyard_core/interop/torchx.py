@@ -5,7 +5,7 @@ Source: `torchx.specs.AppDef` and `torchx.components.dist.ddp`, whose way of fin
 
 from __future__ import annotations
 
-import re
+import keyword
 import shlex
 from typing import Any
 
@@ -17,7 +17,6 @@ from torchyard_core.topology.model import Launcher, Program, Topology
 
 RENDEZVOUS = "$${${rank0_env}:=localhost}:29500"
 """TorchX fills in the variable's name; the shell its value."""
-_FILLED = re.compile(r"\{[a-z_]+\}")
 
 
 def write(topology: Topology, wishes: Wishes = NO_WISHES) -> Exported:
@@ -29,10 +28,10 @@ def write(topology: Topology, wishes: Wishes = NO_WISHES) -> Exported:
     roles = [_trainers(topology, trainers, remarks)] if trainers else []
     roles += [_role(topology, one) for one in components if one not in trainers]
     name = file_name(topology.name)
-    function = name.replace("-", "_")
+    function = name.replace("-", "_") + ("_" if keyword.iskeyword(name) else "")
     image = wishes.image or IMAGE
     text = [
-        f'"""{topology.name}, as a TorchX component: torchx run FILE:{function}"""'.replace("\\", "\\\\"),
+        f'"""{name}, as a TorchX component: torchx run FILE:{function}"""',
         "",
         "import torchx.specs as specs",
         "",
@@ -60,11 +59,10 @@ def _said(topology: Topology, wishes: Wishes) -> list[Remark]:
         remarks.append(Remark(f"`{IMAGE}` stands for an image with the program and its packages: `--image` names it."))
     if topology.program.launcher is Launcher.COMMAND:
         remarks.append(Remark("TorchX sets neither TF_CONFIG nor CLUSTER_SPEC: the program must find its peers."))
-        if any(_FILLED.search(word) for word in (*topology.program.command, *topology.program.args)):
-            remarks.append(Remark("placeholders in the command other than {task_index} stay as they are."))
     program = ("script", "module", "command", "args", "python", "env", "max_restarts")
     pool = ("env", "args", "cpus", "memory_gb", "gpus")
-    return remarks + left_behind(topology, pool=pool, program=program)
+    filled = ("task_index",) if topology.program.launcher is Launcher.COMMAND else ()
+    return remarks + left_behind(topology, pool=pool, program=program, filled=filled)
 
 
 def _trainers(topology: Topology, components: list[Component], remarks: list[Remark]) -> dict[str, Any]:

@@ -23,9 +23,10 @@ from torchyard_core.interop.remarks import Remark
 from torchyard_core.interop.vertex_flags import are_flags, as_flags, job_of_flags
 from torchyard_core.interop.writing import IMAGE, NO_WISHES, Exported, Wishes, count_of, left_behind
 from torchyard_core.topology.edits import POOL_NAMES
-from torchyard_core.topology.machines import machine
+from torchyard_core.topology.machines import machine, machine_with
 from torchyard_core.topology.model import Launcher, Pool, Role, Topology
 from torchyard_core.topology.problems import Place
+from torchyard_core.topology.reserved import is_reserved, is_variable_name
 from torchyard_core.topology.yaml_dump import dump_yaml
 
 FORMS = ("yaml", "json", "flags")
@@ -93,9 +94,10 @@ def read(text: str, source: str = "job.yaml") -> Imported:
     expect("vertex", text, source, ALLOWED)
     common: dict[str, list[str]] = {}
     if are_flags(text):
-        job, lines = job_of_flags(text, source)
+        job, lines, left = job_of_flags(text, source)
         common = {key: job.pop(key) for key in ("args", "command") if key in job}
         reading = _Vertex.of(json.dumps(job), source)
+        reading.remarks += left
         for position, line in enumerate(lines):
             _stand_at(reading, ("workerPoolSpecs", position), line)
     else:
@@ -211,8 +213,8 @@ def _runs(reading: _Vertex, place: Place, task: _Task) -> None:
         )  # fmt: skip
         executor = reading.text(reading.key(package, "executorImageUri")) or ""
         task.torch = "pytorch" in executor
-        task.module = reading.text(reading.key(package, "pythonModule"))
-        task.script = reading.text(reading.key(package, "script"))
+        task.module = reading.text(reading.key(package, "pythonModule")) or None
+        task.script = reading.text(reading.key(package, "script")) or None
     runs = container if reading.block(container) else package
     task.args = reading.words(reading.key(runs, "args"))
     listed = reading.key(runs, "env")
@@ -220,6 +222,10 @@ def _runs(reading: _Vertex, place: Place, task: _Task) -> None:
         name = reading.text((*listed, number, "name"))
         if not name:
             reading.stop("an entry of `env` has no `name`.", (*listed, number), "Allowed are `name` and `value`.")
+        if is_reserved(name) or not is_variable_name(name):
+            why = "Torchyard itself sets it" if is_reserved(name) else "no shell can say this name"
+            reading.remark(f"{name} is left out of `env`: {why}.", (*listed, number))
+            continue
         task.env[name] = reading.text((*listed, number, "value")) or ""
 
 
@@ -276,12 +282,15 @@ def write(topology: Topology, wishes: Wishes = NO_WISHES) -> Exported:
         specs.pop()
     sizes = ("machine", "cpus", "memory_gb", "gpus", "gpu_model", "gpu_memory_gb", "args", "env")
     carried = ("script", "module", "command", "args", "env", "python")
-    remarks += left_behind(topology, pool=sizes, program=carried)
+    remarks += left_behind(topology, pool=sizes, program=carried, filled=())
     job = {"displayName": topology.name, "jobSpec": {"workerPoolSpecs": specs}}
     if form == "flags":
         return Exported(_flags(topology, specs, remarks), tuple(remarks))
     if form == "json":
         return Exported(json.dumps(job, indent=2, ensure_ascii=False) + "\n", tuple(remarks))
+    remarks.append(
+        Remark("this is a CustomJob; `gcloud … --config` takes what stands below `jobSpec`, and `--display-name`.")
+    )
     return Exported(dump_yaml(job), tuple(remarks))
 
 
@@ -294,25 +303,27 @@ def _flags(topology: Topology, specs: list[dict[str, Any]], remarks: list[Remark
             if said.pop("env", None):
                 remarks.append(Remark("flags have no place for `env`: use the YAML form."))
             for key in ("command", "args"):
-                quoted = [shlex.quote(word) for word in said.get(key, [])]
-                if quoted and quoted != plain.setdefault(key, quoted):
+                given = said.get(key, [])
+                if given and given != plain.setdefault(key, given):
                     remarks.append(Remark(f"flags have one list of `{key}` for all pools, the primary's: use YAML."))
     return as_flags(plain)
 
 
 def _spec(pool: Pool, remarks: list[Remark]) -> dict[str, Any]:
-    name = pool.machine or _machine_for(pool, remarks)
-    spec: dict[str, Any] = {"machineType": machine(name).machine}
     gpus = written_gpus(pool, remarks)
+    name = pool.machine or _machine_for(pool, gpus, remarks)
+    spec: dict[str, Any] = {"machineType": machine(name).machine}
     if gpus is not None:
         spec |= {"acceleratorType": gpus[0], "acceleratorCount": gpus[1]}
     return {"machineSpec": spec, "replicaCount": pool.replicas}
 
 
-def _machine_for(pool: Pool, remarks: list[Remark]) -> str:
-    """The smallest n1 machine with these CPUs and this memory."""
+def _machine_for(pool: Pool, gpus: tuple[str, int] | None, remarks: list[Remark]) -> str:
+    """The machine that has these GPUs built in, else the smallest n1 with these CPUs and this memory."""
     cpus, memory = pool.cpus or 0, pool.memory_gb or 0
-    if not cpus and not memory:
+    if gpus is not None and (built_in := machine_with(*gpus)) is not None:
+        name = built_in
+    elif not cpus and not memory:
         name = DEFAULT_MACHINE
     else:
         sizes = [(size, series) for size in (2, 4, 8, 16, 32, 64, 96) for series in ("highcpu", "standard", "highmem")]

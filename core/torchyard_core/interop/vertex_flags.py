@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from typing import Any
 
 from torchyard_core.interop.command_lines import CommandLine, command_lines
 from torchyard_core.interop.reading import refuse
+from torchyard_core.interop.remarks import Remark
 from torchyard_core.topology.problems import nearest
 
 FLAG = "worker-pool-spec"
@@ -27,16 +30,22 @@ KEYS = {
     "extra-dirs": ("pythonPackageSpec", "extraDirs"),
 }
 """What each key of a flag is in a document."""
+_LEFT = {
+    "python-package-uris": "the folder `program.workdir` is sent to every host",
+    "config": "import that file by itself",
+}
 
 
 def are_flags(text: str) -> bool:
     return f"--{FLAG}" in text
 
 
-def job_of_flags(text: str, source: str) -> tuple[dict[str, Any], list[int]]:
-    """(the job as a document has it, the line of each pool). Raises FileProblem for keys that no flag has."""
+def job_of_flags(text: str, source: str) -> tuple[dict[str, Any], list[int], list[Remark]]:
+    """(the job as a document has it, the line of each pool, remarks on other flags). Raises FileProblem for keys that
+    no flag has."""
     job: dict[str, Any] = {"workerPoolSpecs": []}
     lines: list[int] = []
+    left: list[Remark] = []
     for command in command_lines(text, source):
         for (name, value), line in zip(command.options(), _option_lines(text, command), strict=True):
             if name == FLAG:
@@ -45,8 +54,27 @@ def job_of_flags(text: str, source: str) -> tuple[dict[str, Any], list[int]]:
             elif name == "display-name":
                 job["displayName"] = value
             elif name in ("args", "command"):
-                job[name] = value.split(",")
-    return job, lines
+                job[name] = _listed(value)
+            else:
+                why = _LEFT.get(name, "it is that cloud's")
+                left.append(Remark(f"`--{name}` is left out: {why}.", line))
+    return job, lines, left
+
+
+def _listed(value: str) -> list[str]:
+    """The entries of a list flag: between commas, or between what `^…^` names."""
+    match = re.match(r"\^([^^]+)\^", value)
+    return value.split(",") if match is None else value[match.end() :].split(match[1])
+
+
+def _as_list(entries: list[str]) -> str:
+    """A list flag's value; entries with commas are put apart by another sign."""
+    if not any("," in entry for entry in entries) and not entries[0].startswith("^"):
+        return ",".join(entries)
+    sign = next(
+        sign for sign in (*";|#@~%:!", *map("--{}--".format, range(100))) if all(sign not in one for one in entries)
+    )
+    return f"^{sign}^{sign.join(entries)}"
 
 
 def _option_lines(text: str, command: CommandLine) -> list[int]:
@@ -97,5 +125,5 @@ def as_flags(job: dict[str, Any]) -> str:
         words.append(f"--{FLAG}={','.join(parts)}")
     for name in ("command", "args"):
         if job.get(name):
-            words.append(f"--{name}={','.join(job[name])}")
+            words.append(f"--{name}={shlex.quote(_as_list(job[name]))}")
     return " \\\n  ".join(words) + "\n"

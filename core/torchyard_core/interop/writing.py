@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from torchyard_agent.protocol.placeholders import NAMES
 from torchyard_core.errors import UsageError
 from torchyard_core.interop.remarks import Remark
 from torchyard_core.topology.model import Pool, Program, Role, StrategyKind, Topology
@@ -79,9 +80,16 @@ _PROGRAM_REMARKS = {
 }
 
 
-def left_behind(topology: Topology, *, pool: Iterable[str] = (), program: Iterable[str] = ()) -> list[Remark]:
-    """Remarks on all that a topology says and a foreign document does not take. `pool`, `program`: keys it takes."""
+def left_behind(
+    topology: Topology, *, pool: Iterable[str] = (), program: Iterable[str] = (), filled: Iterable[str] = NAMES
+) -> list[Remark]:
+    """Remarks on all that a topology says and a foreign document does not take. `pool`, `program`: keys it takes;
+    `filled`: placeholders that somebody fills in there."""
     remarks = []
+    said = [*topology.program.command, *topology.program.args, *(word for one in topology.pools for word in one.args)]
+    unfilled = [f"{{{name}}}" for name in NAMES if name not in filled and any(f"{{{name}}}" in word for word in said)]
+    if unfilled:
+        remarks.append(Remark(f"nobody fills in {', '.join(unfilled)} there: the program gets the braces as they are."))
     kind = topology.strategy.kind
     if kind is not StrategyKind.NONE:
         remarks.append(

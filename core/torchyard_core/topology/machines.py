@@ -71,6 +71,12 @@ def accelerators() -> Mapping[str, Mapping[str, Any]]:
     return known
 
 
+def machine_with(accelerator: str, count: int) -> str | None:
+    """The machine that has so many of a GPU built in; None for a GPU that goes into any, or for another count."""
+    found: str | None = _data()["machines_with"].get(accelerator, {}).get(str(count))
+    return found
+
+
 def accelerator_for(gpu_model: str | None, gpu_memory_gb: float | None) -> str | None:
     """Their name for a GPU with this in its name and at least so much memory; None where they have none."""
     if gpu_model is None:

@@ -35,6 +35,8 @@ class _BlockDumper(_Dumper):
 def _represent_lines(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
     if "\n" in text:
         return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|")
+    if text in ("y", "Y", "n", "N"):  # Yes and no to kubectl's reader.
+        return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="'")
     return _represent_text(dumper, text)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -46,6 +48,17 @@ def test_import_and_export_write_files_that_the_other_reads(desktop: Desktop, tm
     assert again is not None
     assert first is not None
     assert again.pools == first.pools
+
+
+def test_a_document_goes_from_one_command_into_the_next(desktop: Desktop, tmp_path: Path) -> None:
+    (tmp_path / "job.conf").write_text(samples.SINGA, encoding="utf-8")
+    (tmp_path / "train.py").write_text("", encoding="utf-8")
+    line = '"$0" import singa job.conf 2>/dev/null | tee made.yaml | "$0" validate - && "$0" export singa - <made.yaml'
+    command = ["bash", "-o", "pipefail", "-c", line, str(Path(sys.executable).parent / "torchyard")]
+    done = subprocess.run(
+        command, env=desktop.environment(), cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.startswith("stdin: no problems.\ncluster {\n  nworker_groups: 2\n"), done.stdout
 
 
 def test_a_document_of_another_format_ends_with_2(desktop: Desktop, tmp_path: Path) -> None:

@@ -85,6 +85,21 @@ BAD = [
     ("singa", "cluster {\n nworker_groups: none\n}", 2, "is none", "from 1"),
     ("singa", "cluster {\n nworker_groups: 2\n", 1, "not closed", "}"),
     ("singa", "cluster {\n server_worker_separate: maybe\n}", 2, "maybe", "true and false"),
+    ("singa", "cluster {\n nworker_groups: 2\n nworker_groups: 3\n}", 3, "twice, first in line 2", "Keep one"),
+    ("singa", "cluster { }\nx: 1\ncluster { }", 3, "`cluster` is given twice, first in line 1", "one cluster"),
+    ("singa", "layer { dim: [1, [2] }\n", 1, "the `[` that begins here is not closed", "Close it"),
+    ("cloudml", "trainingInput:\n  scaleTier: BASIC\n  scaleTier: CUSTOM\n", 3, "twice, first in line 2", "Keep one"),
+    ("cloudml", "trainingInput:\n  scaleTier: BASIC_TPU\n", 2, "BASIC_TPU is on a TPU", "BASIC_GPU"),
+    ("cloudml", "scaleTier: CUSTOM\nmasterType: cloud_tpu\n", 2, "cloud_tpu is a TPU", "standard_v100"),
+    (
+        "vertex",
+        f"workerPoolSpecs:\n  - {POOL}\n  - {POOL[:-1]},\n     replicaCount: 1, replicaCount: 2}}",
+        4,
+        "twice",
+        "",
+    ),
+    ("tf-config", '{"cluster": {"worker": ["a:1"],\n "worker": ["b:1"]}}', 2, "twice, first in line 1", "Keep one"),
+    ("tensorflow", '{"worker": {1: "a:1",\n "01": "b:1"}}', 2, "task 1 of `worker` is given twice", "one address"),
 ]
 
 

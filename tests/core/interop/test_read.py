@@ -145,7 +145,7 @@ def test_dense_and_sparse_dictionaries() -> None:
 def test_a_set_of_command_lines_is_a_topology_that_starts_just_these() -> None:
     topology = read_foreign("tensorflow", samples.TF_COMMANDS, "f").topology
     assert topology.program.command == ("python", "trainer.py")
-    assert topology.program.args[-1] == "--batch_size=32"
+    assert topology.program.args[-2:] == ("--batch_size", "32")
     assert [(pool.name, pool.replicas, pool.gpus) for pool in topology.pools] == [("workers", 2, 2), ("servers", 2, 0)]
     text = write_foreign("tensorflow", topology).text
     started = [line for line in text.splitlines() if not line.startswith("#")]
@@ -153,7 +153,7 @@ def test_a_set_of_command_lines_is_a_topology_that_starts_just_these() -> None:
     assert started[-1] == (
         "CUDA_VISIBLE_DEVICES=0,1 python trainer.py --ps_hosts=ps0.example.com:2222,ps1.example.com:2222 "
         "--worker_hosts=worker0.example.com:2222,worker1.example.com:2222 --job_name=worker --task_index=1 "
-        "--batch_size=32"
+        "--batch_size 32"
     )
     assert read_foreign("tensorflow", text, "f").topology == topology
 

@@ -101,6 +101,7 @@ def test_scale_tiers_have_cloudmls_counts_and_sizes(key: str, pools: list[tuple[
         ("complex_model_l", 32, 28.8, 0, None),
         ("complex_model_l_gpu", 32, 120, 8, "K80"),
         ("complex_model_m_p100", 16, 60, 4, "P100"),
+        ("large_model_v100", 8, 52, 1, "V100"),
         ("n1-highmem-96", 96, 624, 0, None),
         ("a2-highgpu-1g", None, None, 0, None),
     ],

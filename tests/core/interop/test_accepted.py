@@ -1,0 +1,99 @@
+"""What is written is what the other system accepts: its limits on names, its escapes, its machines."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import yaml
+
+from torchyard_core.interop.formats import write_foreign
+from torchyard_core.interop.writing import Exported, Wishes
+from torchyard_core.topology.file import topology_from_text
+
+LONG = "a-very-long-name-of-a-design-that-goes-on-and-on"
+DESIGN = f"""\
+version: 1
+name: {LONG}
+pools:
+  - {{name: chief, role: chief, replicas: 1, gpus: 1}}
+  - {{name: {LONG}, role: worker, replicas: 1000, gpus: 4, gpu_model: A100, cpus: 5.5, env: {{ANSWER: "y"}}}}
+program:
+  launcher: command
+  command: [python, t.py, "--rank={{rank}}", "--task={{task_index}}"]
+  args: ["$(ANSWER)", "$$"]
+"""
+
+
+def written(name: str, form: str | None = None, text: str = DESIGN) -> Exported:
+    topology = topology_from_text(text).topology
+    assert topology is not None
+    return write_foreign(name, topology, Wishes(form))
+
+
+def remarks(exported: Exported) -> str:
+    return "\n".join(one.message for one in exported.remarks)
+
+
+@pytest.mark.parametrize("form", ["jobset", "job"])
+def test_pods_of_kubernetes_have_names_that_it_takes(form: str) -> None:
+    documents = list(yaml.safe_load_all(written("kubernetes", form).text))
+    if form == "jobset":
+        name = documents[0]["metadata"]["name"]
+        pods = [f"{name}-{one['name']}-0-999-abcde" for one in documents[0]["spec"]["replicatedJobs"]]
+    else:
+        pods = [f"{one['metadata']['name']}-999-abcde" for one in documents[1:]]
+    assert len(pods) == 2
+    assert all(len(pod) <= 63 and re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", pod) for pod in pods)
+
+
+def test_what_the_kubelet_would_expand_reaches_the_shell_as_it_is() -> None:
+    text = written("kubernetes").text
+    assert "value: 'y'" in text, "it is true to kubectl"
+    [jobset] = yaml.safe_load_all(text)
+    worker = jobset["spec"]["replicatedJobs"][1]["template"]["spec"]["template"]["spec"]["containers"][0]
+    there = re.sub(r"\$(?:(\$)|\((ANSWER)\))", lambda match: match[1] or "y", worker["command"][2])
+    assert "'$(ANSWER)' '$$'" in there
+    assert "$((REPLICA + 0))" in there
+
+
+def test_a_plain_job_says_that_it_restarts_nobody() -> None:
+    assert "max_restarts" in remarks(written("kubernetes", "job"))
+    assert "max_restarts" not in remarks(written("kubernetes", "jobset"))
+
+
+def test_srun_is_told_again_what_its_component_asks_for() -> None:
+    text = written("slurm").text
+    asked = "--nodes=1000 --ntasks-per-node=1 --cpus-per-task=6 --gpus-per-node=a100:4"
+    assert f"#SBATCH {asked}\n" in text
+    assert f"srun --het-group=1 {asked} --kill-on-bad-exit=1 bash -c" in text
+
+
+@pytest.mark.parametrize("name", ["vertex", "cloudml"])
+def test_gpus_that_are_built_in_come_with_their_machine(name: str) -> None:
+    exported = written(name)
+    assert "a2-highgpu-4g" in exported.text
+    assert "a2-highgpu-4g was chosen" in remarks(exported)
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "unfilled"),
+    [
+        ("cloudml", None, "{task_index}, {rank}"),
+        ("vertex", "flags", "{task_index}, {rank}"),
+        ("tensorflow", "commands", "{rank}"),
+        ("torchx", None, "{rank}"),
+        ("slurm", None, None),
+        ("kubernetes", None, None),
+    ],
+)
+def test_placeholders_that_nobody_fills_in_are_told(name: str, form: str | None, unfilled: str | None) -> None:
+    there = remarks(written(name, form))
+    assert (f"nobody fills in {unfilled} there" in there) is (unfilled is not None)
+    assert ("nobody fills in" in there) is (unfilled is not None)
+
+
+def test_a_torchx_file_parses_whatever_the_design_is_called() -> None:
+    for called in ("class", 'a"""b', "x\\"):
+        text = DESIGN.replace(f"name: {LONG}\npools", f"name: '{called}'\npools")
+        compile(written("torchx", text=text).text, "component.py", "exec")
