@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.agent.fake_nvml import FakeGpu, build_fake_nvml, write_gpus
+from tests.core.booking.cluster import cluster
 from tests.core.cli.commands import answer, torchyard
 from tests.lab import Desktop, Lab, LabHost
 from torchyard_core.booking.store import BookingStore, open_store
@@ -185,3 +186,39 @@ def test_status_says_what_is_free_and_who_has_booked_what(kim_and_lee: tuple[Des
     hosts = {host["name"]: host["slots"] for host in answer(lee, "status")}
     assert [slot["free"] for slot in hosts["gpu-a"]] == [False, True]
     assert hosts["gpu-a"][0]["booked"]["owner"] == "kim"
+
+
+def test_while_the_database_is_away_a_launch_goes_by_what_was_last_known_and_books_nothing(
+    fleet: Lab, make_desktop: Callable[..., Desktop], tmp_path: Path
+) -> None:
+    alone, both = topology(tmp_path / "alone", hosts=("gpu-b",)), topology(tmp_path / "both", hosts=HOSTS)
+    with cluster() as server:
+        kim, lee = (make_desktop(fleet, python=None) for _ in range(2))
+        for person, desktop in (("kim", kim), ("lee", lee)):
+            (desktop.home / "settings.yaml").write_text(f"bookings_url: {server.url(person, 'team')}\n")
+        torchyard(kim, "hosts", "check", code=1)
+        torchyard(kim, "book", "gpu-a:*", "--to", "+3h", "--title", "digits")
+        for desktop in (kim, lee):
+            torchyard(desktop, "bookings", "list")
+        server.stop()
+
+        # Kim's booking is known, and nothing says that it was let go since.
+        refused = torchyard(lee, "run", topology(tmp_path / "run"), code=1).stderr
+        assert "is booked by kim ('digits')" in refused
+        assert "That is as of " in refused
+        # What nobody had booked may be taken since: it is said, and the run begins.
+        told = events(torchyard(lee, "run", alone, "--json").stdout)
+        assert told[-1]["state"] == "succeeded"
+        (line,) = [event for event in told if event["event"] == "check" and event["name"] == "booking"]
+        assert (line["ok"], line["warning"]) == (True, True)
+        assert "somebody may have booked gpu-b:0 since" in line["message"]
+        # One's own booking holds as before; what would have to be booked is not begun.
+        assert "in your booking 'digits'" in torchyard(kim, "run", topology(tmp_path / "run")).stderr
+        runs = {run["run_id"] for run in answer(kim, "runs", "list")}
+        for wanted in (["run", alone, "--book", "1h"], ["run", both, "-y"]):
+            assert "nothing was booked" in torchyard(kim, *wanted, code=3).stderr
+        assert {run["run_id"] for run in answer(kim, "runs", "list")} == runs
+
+        server.start()
+        torchyard(lee, "run", alone, "--book", "1h")
+        assert [one["state"] for one in answer(lee, "bookings", "list", "--mine", "--all")] == ["released"]

@@ -23,6 +23,8 @@ from torchyard_core.booking.zones import to_utc, zone_of
 AT_MOST = 1000
 """Events of one import."""
 MAX_BYTES = 10_000_000
+_ENDLESS = re.compile(r"(?im)^RRULE\b.*(FREQ=(SECONDLY|MINUTELY|HOURLY)|INTERVAL=0*(?![0-9]))")
+"""Rules that would be expanded for minutes, or for ever; bookings repeat by days at the most."""
 _HINT = "Export it anew from the calendar that made it."
 
 
@@ -111,6 +113,8 @@ def _events(text: str | bytes, zone: str, since: datetime, until: datetime) -> l
             raise ValueError("it has no BEGIN:VCALENDAR")
         if len(re.findall(r"(?im)^BEGIN:VEVENT", content)) != len(re.findall(r"(?im)^END:VEVENT", content)):
             raise ValueError("an event in it has no end")
+        if _ENDLESS.search(re.sub(r"\r?\n[ \t]", "", content)):
+            raise ValueError("an event in it repeats more often than daily, or at no interval")
         calendars = Calendar.from_ical(content, multiple=True)
         found: list[Any] = []
         for calendar in calendars:

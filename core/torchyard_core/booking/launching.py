@@ -302,11 +302,12 @@ class LaunchBooking:
         )
 
     def _nearest(self, draft: Draft) -> tuple[Fit, ...]:
-        """The same GPUs as soon as they are free; nothing while the database is away."""
+        """The same GPUs as soon as they are free; nothing while the database is away, or where none may hold them for
+        so long."""
         try:
             wish = Wish(len(draft.gpus), draft.interval.duration, self._start, one_host=False, gpus=draft.gpus)
             return self._calendar.store().find(wish, 1)
-        except StoreAway:
+        except (StoreAway, Refused):
             return ()
 
     def _way_out(self, conflict: Conflict) -> str:

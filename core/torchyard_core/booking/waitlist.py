@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from torchyard_core.booking.find_slot import Busy, Fit, Wish, find_slots
 from torchyard_core.booking.intervals import Interval
 from torchyard_core.booking.model import Slot, from_rfc3339, rfc3339
+from torchyard_core.booking.open_times import taken_or_closed, within_rules
+from torchyard_core.booking.rules import Rules
 
 
 @dataclass(frozen=True)
@@ -27,16 +29,20 @@ class Waiting:
 
 
 def in_order(
-    waiting: Iterable[Waiting], slots: Sequence[Slot], busy: Busy, now: datetime
+    waiting: Iterable[Waiting], slots: Sequence[Slot], busy: Busy, now: datetime, rules: Rules
 ) -> tuple[tuple[Waiting, Fit], ...]:
-    """Who gets what, first come first served. A place that somebody earlier gets is taken for everybody after."""
+    """Who gets what, first come first served. A place that somebody earlier gets is taken for everybody after; one that
+    the rules keep closed to somebody is kept for nobody.
+    """
     taken = {gpu: list(intervals) for gpu, intervals in busy.items()}
     served: list[tuple[Waiting, Fit]] = []
     for one in sorted(waiting, key=lambda one: (one.created, one.id)):
         if one.state != "waiting":
             continue
-        wish = replace(one.wish, earliest=max(one.wish.earliest, now))
-        for fit in find_slots(wish, slots, taken, limit=1):
+        wish = within_rules(one.wish, rules, now)
+        open_until = Interval(wish.earliest, wish.latest or wish.earliest)
+        free_for = taken_or_closed(taken, [slot for slot in slots if wish.takes(slot)], open_until, rules, one.owner)
+        for fit in find_slots(wish, slots, free_for, limit=1):
             served.append((one, fit))
             for gpu in fit.gpus:
                 taken.setdefault(gpu, []).append(Interval(fit.start, fit.end))

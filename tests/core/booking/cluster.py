@@ -111,7 +111,8 @@ def cluster(*, fsync: bool = False) -> Iterator[Cluster]:
             made.passwords.update({one.name: one.password for one in team.members if one.password})
             yield made
         finally:
-            made.stop()
+            if (folder / "data" / "postmaster.pid").exists():  # a test that failed may have left it stopped
+                made.stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -92,6 +92,8 @@ def test_an_event_that_names_no_gpu_is_left_out_with_a_remark():
         event("DTSTART:yesterday", "SUMMARY:x"),
         event("DTSTART;TZID=Nowhere/Land:20310110T090000", "RRULE:FREQ=SOMETIMES"),
         event("SUMMARY:no start"),
+        event("DTSTART:20310110T090000Z", "RRULE:FREQ=DAILY;INTERVAL=0"),  # would be expanded for ever
+        event("DTSTART:20310110T090000Z", "RRULE:INTERVAL=1;FREQ=SECO", " NDLY"),
     ],
 )
 def test_a_malformed_calendar_is_a_sentence_and_books_nothing(text):

@@ -13,8 +13,9 @@ from sqlalchemy import Connection, Engine, Row, Select, and_, func, select, text
 from torchyard_core.booking.find_slot import Busy, Fit, Wish, find_with
 from torchyard_core.booking.intervals import Interval
 from torchyard_core.booking.model import Booking, IdleEvidence, Login, Series, Slot, State, Use, whole_seconds
+from torchyard_core.booking.open_times import taken_or_closed, within_rules
 from torchyard_core.booking.refusals import Refused
-from torchyard_core.booking.rules import Rules
+from torchyard_core.booking.rules import Rules, lengths
 from torchyard_core.booking.snapshot import agent_snapshot
 from torchyard_core.booking.store import tables
 from torchyard_core.booking.store.engine import place_of, transaction
@@ -152,18 +153,26 @@ class Reading:
         return dict(busy)
 
     def find(self, wish: Wish, limit: int = 5) -> tuple[Fit, ...]:
-        """The first places that are free for the wish, none of them in the past."""
+        """The first places that are free for the wish and open to who asks, none of them in the past. Raises Refused
+        for a length that nobody can book.
+        """
         with transaction(self._engine) as connection:
-            return self._find(connection, wish, limit)
+            self._refuse_length(connection, wish)
+            return self._find(connection, wish, limit, self.person)
 
-    def _find(self, connection: Connection, wish: Wish, limit: int) -> tuple[Fit, ...]:
+    def _refuse_length(self, connection: Connection, wish: Wish) -> None:
         now = self._now(connection)
-        if wish.earliest < now:
-            wish = Wish(**{**wish.__dict__, "earliest": now})
+        if refused := lengths(Interval(now, now + wish.length), self._rules(connection), now):
+            raise refused
+
+    def _find(self, connection: Connection, wish: Wish, limit: int, person: str) -> tuple[Fit, ...]:
+        rules = self._rules(connection)
+        wish = within_rules(wish, rules, self._now(connection))
         slots = [slot for slot in self._slots(connection) if wish.takes(slot)]
 
         def busy_in(since: datetime, until: datetime) -> Busy:
-            return self._too_busy(connection, since, until, wish.length)
+            busy = self._too_busy(connection, since, until, wish.length)
+            return taken_or_closed(busy, slots, Interval(since, until), rules, person)
 
         return find_with(wish, slots, busy_in, limit)
 

@@ -58,10 +58,11 @@ class Serving(Writing):
             raise NoRights(f"only an admin can change {what}", hint="Ask one of the team's admins.")
 
     def wait(self, wish: Wish, title: str, zone: str = "UTC") -> Waiting:
-        """Joins the waitlist, behind all who wait."""
+        """Joins the waitlist, behind all who wait. Raises Refused for a wish that nobody can be given."""
         if wish.count < 1 or wish.length < timedelta(minutes=1):
             raise Refused("the wish names no GPU, or no time", code="bad_wish", hint="Say how many, and for how long.")
         with transaction(self._engine, writes=True) as connection:
+            self._refuse_length(connection, wish)
             one = Waiting(_new_id(), self.person, title.strip() or "waiting", wish, zone, self._now(connection))
             row = {
                 "id": one.id,
@@ -94,7 +95,7 @@ class Serving(Writing):
             return ()
         until = max(one.wish.latest or max(now, one.wish.earliest) + HORIZON for one in waiting)
         served: list[Booking] = []
-        for one, fit in in_order(waiting, self.slots(), self.busy(now, until), now):
+        for one, fit in in_order(waiting, self.slots(), self.busy(now, until), now, self.rules()):
             if one.owner != self.person and not self.is_admin:
                 continue
             draft = normal(Draft(one.title, fit.gpus, fit.start, fit.end, one.zone, owner=one.owner))

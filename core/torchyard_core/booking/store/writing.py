@@ -346,7 +346,8 @@ class Writing(Reading):
         if not chosen or not length:
             return ()
         same = Wish(len(draft.gpus), length, draft.start, one_host=False, gpus=draft.gpus)
-        found = list(self._find(connection, same, 2))
+        person = draft.owner or self.person
+        found = list(self._find(connection, same, 2, person))
         memory = min(slot.memory_mb for slot in chosen) / 1000
         models = {slot.model for slot in chosen}
         then = Wish(
@@ -358,7 +359,7 @@ class Writing(Reading):
             model=models.pop() if len(models) == 1 else "",
             one_host=len({slot.host for slot in chosen}) == 1,
         )
-        others = () if any(slot.is_cpu for slot in chosen) else self._find(connection, then, 2)
+        others = () if any(slot.is_cpu for slot in chosen) else self._find(connection, then, 2, person)
         return tuple(dict.fromkeys(sorted([*others, *found], key=lambda fit: fit.start)))
 
     def _insert(
