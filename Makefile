@@ -55,14 +55,17 @@ run: setup  ## Opens the window with the example; without a display, launches it
 	    $(BIN)/torchyard --fleet $(VENV)/example-fleet.yaml run $(EXAMPLE); \
 	fi
 
+# Hundreds of short-lived interpreters read the bytecode that the first one writes, whatever the machine's habit is.
+test test-quick: export PYTHONDONTWRITEBYTECODE =
+
 test: setup tensorflow  ## Runs every test, those on real SSH hosts and real training included
 	@$(BIN)/python -m pytest --numprocesses=$(TEST_PROCESSES) --dist=loadfile --no-loadscope-reorder
 
 screenshots: setup  ## Renders every page of the window, light and dark, into docs/screenshots
 	@$(BIN)/python -m tools.screenshots docs/screenshots
 
-test-quick: setup  ## Runs the tests that need neither hosts nor training: half a minute
-	@$(BIN)/python -m pytest -m "not lab and not train"
+test-quick: setup  ## Runs the tests that need neither hosts nor training: a few minutes
+	@$(BIN)/python -m pytest -m "not lab and not train" --numprocesses=$(TEST_PROCESSES) --dist=loadfile
 
 lint: setup  ## Style, types and import rules
 	@$(BIN)/ruff check .

@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 
 from tests.lab import Desktop, Lab, LabBroken, LabUnavailable
+from tests.lab.agent import InstalledAgent
+from tests.lab.commands import Commands
 from tests.lab.needs import require
+from tests.nursery import Nursery
 
 LabFactory = Callable[..., Lab]
 
@@ -21,15 +24,19 @@ class ThreeHosts:
 
     def __init__(self, directory: Path):
         self._directory = directory
+        self._agent = InstalledAgent(directory / "agent")
         self._lab: Lab | None = None
         self._made = 0
 
-    def get(self) -> Lab:
-        """The lab, with three hosts alive in it."""
+    def get(self, *, bare: bool) -> Lab:
+        """The lab, with three hosts alive in it; unless they are to be `bare`, a deploy has left its files there."""
         if self._lab is None or not self._lab.whole:
             self.close()
             self._made += 1
             self._lab = Lab(3, directory=self._directory / str(self._made)).open()
+        if not bare:
+            for host in self._lab.hosts:
+                self._agent.put(host.home)
         return self._lab
 
     def clean(self) -> None:
@@ -70,27 +77,56 @@ def _three_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreeHost
 
 
 @pytest.fixture
-def lab3(needs_lab: None, _three_hosts: ThreeHosts) -> Iterator[Lab]:
-    """Three plain hosts, the same for all tests (for speed), and clean after each."""
-    yield _three_hosts.get()
+def lab3(needs_lab: None, _three_hosts: ThreeHosts, request: pytest.FixtureRequest) -> Iterator[Lab]:
+    """Three plain hosts, the same for all tests (for speed), and clean after each. The agent's files are there, as a
+    deploy before has left them; a test of the first contact asks for `bare_hosts`."""
+    yield _three_hosts.get(bare="bare_hosts" in request.fixturenames)
     _three_hosts.clean()
 
 
 @pytest.fixture
-def desktop(lab3: Lab, tmp_path: Path) -> Iterator[Desktop]:
+def bare_hosts() -> None:
+    """Makes the hosts of `lab3` such that nothing of ours was ever on them."""
+
+
+@pytest.fixture(scope="session")
+def _commands() -> Iterator[Commands]:
+    commands = Commands()
+    yield commands
+    commands.close()
+
+
+@pytest.fixture(scope="session")
+def torch_for_hosts() -> Iterator[Nursery]:
+    """What `LabHost.fork_scripts_from` forks for scripts that train."""
+    nursery = Nursery({**os.environ, "PYTHONPATH": "", "OMP_NUM_THREADS": "1"}, "tests.lab.torch_imports")
+    yield nursery
+    nursery.close()
+
+
+@pytest.fixture
+def warm_python(lab3: Lab, torch_for_hosts: Nursery) -> str:
+    """A `python` of the hosts of `lab3` that has imported torch and scikit-learn, which takes each process four seconds
+    of CPU: `desktop.use(lab3, python=warm_python)`."""
+    (path,) = {host.fork_scripts_from(torch_for_hosts) for host in lab3.hosts}
+    return path
+
+
+@pytest.fixture
+def desktop(lab3: Lab, tmp_path: Path, _commands: Commands) -> Iterator[Desktop]:
     """A desktop that knows the three hosts of `lab3`."""
-    computer = Desktop(tmp_path / "desktop", lab3)
+    computer = Desktop(tmp_path / "desktop", lab3, commands=_commands)
     yield computer
     computer.close()
 
 
 @pytest.fixture
-def make_desktop(tmp_path: Path) -> Iterator[Callable[..., Desktop]]:
+def make_desktop(tmp_path: Path, _commands: Commands) -> Iterator[Callable[..., Desktop]]:
     """Makes desktops, for several at once or for a lab of the test's own: `make_desktop(lab(2), python=None)`."""
     made: list[Desktop] = []
 
     def make(lab: Lab | None = None, **fleet: Any) -> Desktop:
-        made.append(Desktop(tmp_path / f"desktop-{len(made)}", lab, **fleet))
+        made.append(Desktop(tmp_path / f"desktop-{len(made)}", lab, commands=_commands, **fleet))
         return made[-1]
 
     yield make

@@ -26,6 +26,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from tests.warm_python import Door
+
 HUGE = 1 << 20
 
 
@@ -84,6 +86,7 @@ class Nursery:
         self.ended: dict[int, int] = {}
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._born: list[int] = []
+        self._served: set[str] = set()
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.nursery", *modules],
@@ -121,6 +124,13 @@ class Nursery:
         self._hear(lambda: bool(self._born), 60)
         return self._born.pop()
 
+    def serve(self, place: Path, inside: int) -> None:
+        """Fork whatever is asked for at the Unix socket `place` (`tests.warm_python`), into the namespaces of process
+        `inside`. Returns once somebody may ask."""
+        self._socket.send(json.dumps({"serve": str(place), "inside": inside}).encode())
+        self._hear(lambda: str(place) in self._served, 60)
+        self._served.remove(str(place))
+
     def wait(self, pid: int, timeout: float) -> int:
         """The exit status of one of its programs. Raises subprocess.TimeoutExpired."""
         self._hear(lambda: pid in self.ended, timeout)
@@ -135,6 +145,8 @@ class Nursery:
         said = json.loads(self._socket.recv(HUGE) or b"{}")
         if "born" in said:
             self._born.append(said["born"])
+        elif "served" in said:
+            self._served.add(said["served"])
         elif "ended" in said:
             self.ended[said["ended"]] = said["code"]
         else:
@@ -167,26 +179,45 @@ def rear(modules: Sequence[str]) -> list[str]:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(woken.fileno(), warn_on_full_buffer=False)
     living: set[int] = set()
+    doors: list[Door] = []
+
+    def leave_the_nursery() -> None:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for each in (orders, waking, woken, *doors):
+            each.close()
+
     while True:
-        ready, _, _ = select.select([orders, waking], [], [])
+        ready, _, _ = select.select([orders, waking, *doors], [], [])
         if waking in ready:
             waking.recv(4096)
             _bury(orders, living)
+        for door in [door for door in doors if door in ready]:
+            client = door.accept()
+            pid = os.fork()
+            if not pid:
+                leave_the_nursery()
+                return _become(*door.enter(client))
+            client.close()
+            living.add(pid)
         if orders not in ready:
             continue
-        text, rights, _, _ = orders.recvmsg(HUGE, socket.CMSG_SPACE(12))
+        text, rights = b"", []
+        with suppress(ConnectionResetError):  # nobody has read of the last ends
+            text, rights, _, _ = orders.recvmsg(HUGE, socket.CMSG_SPACE(12))
         if not text:
             for child in living:
                 os.kill(child, signal.SIGKILL)
             os._exit(0)
         order = json.loads(text)
+        if "serve" in order:
+            doors.append(Door(order["serve"], order["inside"]))
+            orders.send(json.dumps({"served": order["serve"]}).encode())
+            continue
         files = array.array("i", rights[0][2])
         pid = os.fork()
         if not pid:
-            signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            for each in (orders, waking, woken):
-                each.close()
+            leave_the_nursery()
             return _become(order, list(files))
         for file in files:
             os.close(file)
@@ -204,6 +235,10 @@ def _bury(orders: socket.socket, living: set[int]) -> None:
             orders.send(json.dumps({"ended": pid, "code": os.waitstatus_to_exitcode(status)}).encode())
 
 
+_FOUND_BY_US = os.environ.get("PYTHONPATH", "")
+"""Where this process looks for modules; who is forked has a PYTHONPATH of its own."""
+
+
 def _become(order: dict[str, Any], files: list[int]) -> list[str]:
     for target, source in enumerate(files):
         os.dup2(source, target)
@@ -211,10 +246,14 @@ def _become(order: dict[str, Any], files: list[int]) -> list[str]:
         os.close(source)
     os.environ.clear()
     os.environ.update(order["environment"])
+    arguments: list[str] = order["arguments"]
     if "folder" in order:
         os.chdir(order["folder"])
-        sys.path[0] = order["folder"]
-    return order["arguments"]
+    first = Path() if arguments[0].startswith("-") else Path(arguments[0]).parent
+    own = [path for path in order["environment"].get("PYTHONPATH", "").split(os.pathsep) if path]
+    rest = [path for path in sys.path[1:] if path not in _FOUND_BY_US.split(os.pathsep)]
+    sys.path[:] = [str(first.absolute()), *own, *rest]
+    return arguments
 
 
 def live(arguments: list[str]) -> int:

@@ -125,7 +125,7 @@ def test_a_launch_taken_back_at_any_step_leaves_nothing(
         with pytest.raises(Cancelled):
             launch.run()
 
-    wait_until(lambda: not programs_on(lab3), within_s=5)
+    wait_until(lambda: not programs_on(lab3))
     assert not run_folders(lab3)
 
 
@@ -142,7 +142,7 @@ def test_a_keeper_that_is_killed_takes_all_of_its_host_along(desktop: Desktop, l
     assert following.returncode == 1, errors
     assert json.loads(output.splitlines()[-1])["error"]["code"] == "keeper_died"
     # Nobody has asked gpu-b anything since.
-    wait_until(lambda: not programs_on(lab3), within_s=5)
+    wait_until(lambda: not programs_on(lab3))
     shown = json.loads(desktop.torchyard("runs", "show", run_id, "--json").stdout)
     assert shown["state"] == "failed"
     assert {replica["state"] for replica in shown["replicas"]} == {"lost"}
@@ -200,7 +200,7 @@ def test_two_desktops_stop_a_run_at_the_same_time(
         assert "stopped" in output + errors
         assert process.returncode in (0, 1)
     assert any(process.returncode == 0 for process in stopping)
-    wait_until(lambda: not programs_on(lab3), within_s=5)
+    wait_until(lambda: not programs_on(lab3))
 
 
 def test_ctrl_c_held_down_ends_the_run_once(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
@@ -216,5 +216,5 @@ def test_ctrl_c_held_down_ends_the_run_once(desktop: Desktop, lab3: Lab, tmp_pat
 
     _, errors = following.communicate()
     assert "Traceback" not in errors
-    wait_until(lambda: not programs_on(lab3), within_s=5)
+    wait_until(lambda: not programs_on(lab3))
     assert not run_folders(lab3)

@@ -64,7 +64,7 @@ def words_of(text: str) -> str:
     ],
 )
 def test_a_wrong_document_touches_no_host(
-    desktop: Desktop, lab3: Lab, tmp_path: Path, text: str, code: int, said: str
+    bare_hosts: None, desktop: Desktop, lab3: Lab, tmp_path: Path, text: str, code: int, said: str
 ) -> None:
     outcome = run(desktop, topology(tmp_path / "wrong", "\n" + text, train_py="print()"))
 
@@ -144,7 +144,7 @@ def test_no_torch(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
     outcome = run(desktop, topology(tmp_path / "torchless", TORCH, train_py="print()"))
 
     refused(outcome, 1, "torch is not installed for /usr/bin/python3 on gpu-a", "pip install torch")
-    wait_until(lambda: not programs_on(lab3), within_s=5)
+    wait_until(lambda: not programs_on(lab3))
 
 
 def test_a_python_that_is_not_there(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def test_stop_leaves_no_process(desktop: Desktop, lab3: Lab, tmp_path: Path) -> 
 
     assert stopped.returncode == 0, stopped.stderr
     assert "stopped" in stopped.stdout
-    wait_until(lambda: not programs_on(lab3), within_s=5)
+    wait_until(lambda: not programs_on(lab3))
     shown = json.loads(desktop.torchyard("runs", "show", run_id, "--json").stdout)
     assert shown["state"] == "stopped"
     assert {replica["state"] for replica in shown["replicas"]} == {"stopped"}
@@ -83,7 +83,7 @@ def test_a_command_line_killed_in_mid_run_is_not_missed(desktop: Desktop, lab3: 
     assert followed.stdout.splitlines() == [f"worker-1 line {number}" for number in range(LINES)]
     # ... and how it ended.
     wait_until(lambda: json.loads(desktop.torchyard("runs", "show", run_id, "--json").stdout)["state"] == "succeeded")
-    wait_until(lambda: not programs_on(lab3), within_s=5)
+    wait_until(lambda: not programs_on(lab3))
 
 
 def test_another_desktop_sees_and_stops_the_run(desktop: Desktop, make_desktop, lab3: Lab, tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_another_desktop_sees_and_stops_the_run(desktop: Desktop, make_desktop, 
 
     assert [(line["run_id"], line["name"]) for line in listed] == [(run_id, "test")]
     assert other.torchyard("runs", "stop", run_id).returncode == 0
-    wait_until(lambda: not programs_on(lab3), within_s=5)
+    wait_until(lambda: not programs_on(lab3))
 
 
 def test_ctrl_c_while_following_stops_the_run_where_nobody_can_be_asked(
@@ -109,7 +109,7 @@ def test_ctrl_c_while_following_stops_the_run_where_nobody_can_be_asked(
 
     assert following.returncode == 1, errors
     assert json.loads(output.splitlines()[-1])["state"] == "stopped"
-    wait_until(lambda: not programs_on(lab3), within_s=5)
+    wait_until(lambda: not programs_on(lab3))
 
 
 def test_ctrl_c_while_launching_leaves_nothing_half_started(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_ctrl_c_while_launching_leaves_nothing_half_started(desktop: Desktop, la
     assert launching.returncode == 1
     assert "nothing of it is left" in errors
     assert json.loads(output.splitlines()[-1])["error"]["code"] == "interrupted"
-    wait_until(lambda: not programs_on(lab3), within_s=5)
+    wait_until(lambda: not programs_on(lab3))
     for host in lab3.hosts:
         left = list((host.home / ".torchyard" / "hosts").glob("*/runs/*"))
         parts = list((host.home / ".torchyard" / "store").rglob("*.part"))
@@ -155,7 +155,7 @@ def test_a_replica_that_fails_ends_the_run_with_its_cause(desktop: Desktop, lab3
     states = {replica["name"]: (replica["state"], replica["exit_code"]) for replica in outcome.ended["replicas"]}
     assert states["worker-1"] == ("failed", 1)
     assert states["worker-0"][0] == states["worker-2"][0] == "stopped"
-    wait_until(lambda: not programs_on(lab3), within_s=5)
+    wait_until(lambda: not programs_on(lab3))
 
 
 def test_a_replica_that_is_killed_says_so(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_a_replica_that_is_killed_says_so(desktop: Desktop, lab3: Lab, tmp_path:
 
     assert outcome.code == 1
     assert re.search(r"worker-2 on gpu-\w.*SIGKILL", outcome.ended["reason"]), outcome.ended["reason"]
-    wait_until(lambda: not programs_on(lab3), within_s=5)
+    wait_until(lambda: not programs_on(lab3))
 
 
 def test_outputs_come_home(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:

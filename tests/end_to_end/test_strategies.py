@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.running import DIGITS, Outcome, log_of, programs_on, run, topology
+from tests.end_to_end.running import DIGITS, Outcome, log_of, programs_on, run, topology, wait_until
 from tests.lab import Desktop, Lab
+from tests.nursery import Nursery
 
 pytestmark = [pytest.mark.lab, pytest.mark.train]
 
@@ -31,17 +30,13 @@ EVALUATOR = "{name: scorer, role: evaluator, replicas: 1, hosts: [gpu-c]}"
 
 
 @pytest.fixture(scope="module")
-def accuracy_of_one(tmp_path_factory: pytest.TempPathFactory) -> float:
-    done = subprocess.run(
-        [sys.executable, DIGITS / "train_single.py", "--epochs", EPOCHS],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-        cwd=tmp_path_factory.mktemp("single"),
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    return accuracies(done.stdout)[-1]
+def accuracy_of_one(torch_for_hosts: Nursery) -> float:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    alone = torch_for_hosts.start(DIGITS / "train_single.py", "--epochs", EPOCHS, environment=environment)
+    output, _ = alone.communicate(timeout=120)
+    assert alone.returncode == 0, output
+    alone.close()
+    return accuracies(output)[-1]
 
 
 def accuracies(text: str) -> list[float]:
@@ -111,6 +106,7 @@ def logs_of(desktop: Desktop, outcome: Outcome) -> dict[str, str]:
 def test_the_example_learns_as_well_as_one_process_and_leaves_nothing(
     desktop: Desktop,
     lab3: Lab,
+    warm_python: str,
     tmp_path: Path,
     accuracy_of_one: float,
     request: pytest.FixtureRequest,
@@ -119,6 +115,7 @@ def test_the_example_learns_as_well_as_one_process_and_leaves_nothing(
     batch_size: int,
     within: float,
 ) -> None:
+    desktop.use(lab3, python=warm_python)
     arguments = ["--epochs", EPOCHS] if within == SYNCHRONOUS else list(GENTLE)
     arguments += ["--batch-size", str(batch_size)]
     outcome = trained(desktop, tmp_path / "program", strategy, *pools, arguments=arguments)
@@ -141,4 +138,4 @@ def test_the_example_learns_as_well_as_one_process_and_leaves_nothing(
         assert scored[-1] >= accuracy_of_one - within, logs["evaluator-0"]
     if strategy == "kind: reduction_server":
         assert ("all sum a share" in logs["chief-0"]) == (request.node.callspec.id == "mixed"), logs["chief-0"]
-    assert not programs_on(lab3)
+    wait_until(lambda: not programs_on(lab3))

@@ -79,4 +79,4 @@ def test_parameter_servers_and_workers_serve_until_their_chief_has_ended(desktop
     assert sum(steps.values()) == 180
     assert losses(chief)[-1] < losses(chief)[0] / 2
     assert accuracy(chief) > LEARNT
-    wait_until(lambda: not programs_on(lab3), within_s=5)
+    wait_until(lambda: not programs_on(lab3))

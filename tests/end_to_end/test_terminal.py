@@ -122,7 +122,7 @@ def test_ctrl_c_asks_and_the_answer_decides(desktop: Desktop, lab3: Lab, endless
         assert screen.read_to_the_end() == 1
 
     assert "with Ctrl-C" in screen.shown[at:]
-    wait_until(lambda: not programs_on(lab3), within_s=5)
+    wait_until(lambda: not programs_on(lab3))
 
 
 def test_a_run_can_be_left_running(desktop: Desktop, lab3: Lab, endless: Path) -> None:

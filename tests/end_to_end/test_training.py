@@ -6,15 +6,15 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.end_to_end.running import DIGITS, PROGRAMS, log_of, run, topology
-from tests.lab import Desktop, HostSpec
+from tests.lab import Desktop, HostSpec, Lab
 from tests.lab_fixtures import LabFactory
+from tests.nursery import Nursery
 
 pytestmark = [pytest.mark.lab, pytest.mark.train]
 
@@ -25,22 +25,20 @@ def accuracy(text: str) -> float:
     return float(found[-1])
 
 
-def test_digits_on_three_hosts_reach_the_accuracy_of_one_process(desktop: Desktop) -> None:
+@pytest.mark.usefixtures("bare_hosts")
+def test_digits_on_three_hosts_reach_the_accuracy_of_one_process(desktop: Desktop, torch_for_hosts: Nursery) -> None:
     outcome = run(desktop, DIGITS / "three-hosts.yaml")
 
     assert outcome.code == 0, outcome.stderr
     assert outcome.ended["state"] == "succeeded"
     assert {replica["host"] for replica in outcome.ended["replicas"]} == {"gpu-a", "gpu-b", "gpu-c"}
     assert all(replica["exit_code"] == 0 for replica in outcome.ended["replicas"])
-    alone = subprocess.run(
-        [sys.executable, DIGITS / "train_single.py"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},  # threads that wait for each other take minutes on a busy machine
-    )
-    assert accuracy(log_of(desktop, outcome.run_id, "chief-0")) == pytest.approx(accuracy(alone.stdout), abs=0.01)
+    # Threads that wait for each other take minutes on a busy machine.
+    alone = torch_for_hosts.start(DIGITS / "train_single.py", environment={**os.environ, "OMP_NUM_THREADS": "1"})
+    output, _ = alone.communicate(timeout=120)
+    alone.close()
+    assert alone.returncode == 0, output
+    assert accuracy(log_of(desktop, outcome.run_id, "chief-0")) == pytest.approx(accuracy(output), abs=0.01)
     # The script reported by itself, and the times were taken.
     assert {event["replica"] for event in outcome.of("report")} == {"chief-0", "worker-0", "worker-1"}
     timings = outcome.ended["timings"]
@@ -54,7 +52,10 @@ def test_digits_on_three_hosts_reach_the_accuracy_of_one_process(desktop: Deskto
     )
 
 
-def test_an_unmodified_ddp_script_sees_the_trainers_world_only(desktop: Desktop, tmp_path: Path) -> None:
+def test_an_unmodified_ddp_script_sees_the_trainers_world_only(
+    desktop: Desktop, lab3: Lab, warm_python: str, tmp_path: Path
+) -> None:
+    desktop.use(lab3, python=warm_python)
     folder = tmp_path / "ddp"
     folder.mkdir()
     shutil.copy(PROGRAMS / "plain_ddp.py", folder)
@@ -108,12 +109,15 @@ def test_real_torchrun_works_as_a_command(desktop: Desktop, tmp_path: Path) -> N
     assert (seen["rank"], seen["world_size"], seen["ranks"]) == (1, 2, [0, 1])
 
 
-def test_rank_0_is_the_chief_although_its_address_sorts_last(lab: LabFactory, make_desktop, tmp_path: Path) -> None:
+def test_rank_0_is_the_chief_although_its_address_sorts_last(
+    lab: LabFactory, make_desktop, torch_for_hosts: Nursery, tmp_path: Path
+) -> None:
     # As text, 10.x.x.9 sorts after 10.x.x.10 and .11: c10d rendezvous would make the chief rank 2.
     hosts = lab(
         hosts=[HostSpec("gpu-a", last_octet=9), HostSpec("gpu-b", last_octet=10), HostSpec("gpu-c", last_octet=11)]
     )
-    desktop = make_desktop(hosts)
+    (python,) = {host.fork_scripts_from(torch_for_hosts) for host in hosts.hosts}
+    desktop = make_desktop(hosts, python=python)
     folder = tmp_path / "ranks"
     folder.mkdir()
     shutil.copy(PROGRAMS / "plain_ddp.py", folder)

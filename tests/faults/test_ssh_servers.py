@@ -80,6 +80,7 @@ def test_a_run_goes_on_without_ssh_servers_and_its_follower_misses_nothing(team:
         assert lines == [f"{replica} {line}" for line in range(len(lines) - 1)] + ["the last line"]
 
 
+@pytest.mark.usefixtures("bare_hosts")
 def test_a_deploy_whose_ssh_server_stops_says_so_and_is_done_again(desktop: Desktop, lab3: Lab) -> None:
     host = lab3["gpu-b"]
     host.shape("400kbit")

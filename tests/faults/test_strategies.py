@@ -14,6 +14,7 @@ import pytest
 
 from tests.end_to_end.running import Event, wait_until
 from tests.faults.runs import LaunchedRun, Team, environment_of, outside_pids
+from tests.lab import Desktop, Lab
 from torchyard_roles.checkpoints import files
 
 pytestmark = [pytest.mark.lab, pytest.mark.train]
@@ -67,6 +68,13 @@ FOREVER = 100_000
 GRACE_S = 15
 SOON_S = 60.0
 """For processes that import torch, on a machine that others use too."""
+
+
+@pytest.fixture
+def desktop(desktop: Desktop, lab3: Lab, warm_python: str) -> Desktop:
+    """One whose hosts have torch imported."""
+    desktop.use(lab3, python=warm_python)
+    return desktop
 
 
 def launch(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from PySide6.QtCore import (
     qInstallMessageHandler,
 )
 from PySide6.QtWidgets import QApplication
+from pytestqt.qtbot import QtBot
 
 from torchyard_core.home import Home
 from torchyard_gui.theme.theme import theme
@@ -31,13 +33,20 @@ BAD = (QtMsgType.QtWarningMsg, QtMsgType.QtCriticalMsg, QtMsgType.QtFatalMsg)
 # What the platform without a screen says of itself.
 EXPECTED = ("This plugin does not support",)
 POOL_ENDS_WITHIN_MS = 500
+PATIENCE_MS = 30_000
+"""For what comes in milliseconds, on a machine that others use too."""
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _what_others_left_is_out_of_sight() -> None:
-    """After tests that import torch there are a million objects that the guard would look at after each test."""
-    gc.collect()
-    gc.freeze()
+class PatientBot(QtBot):
+    """Waits longer by default than pytest-qt's five seconds."""
+
+    def waitUntil(self, callback: Callable[[], object], *, timeout: int = PATIENCE_MS) -> None:
+        super().waitUntil(callback, timeout=timeout)
+
+
+@pytest.fixture
+def qtbot(qapp: QApplication, request: pytest.FixtureRequest) -> QtBot:
+    return PatientBot(request)
 
 
 @pytest.fixture(autouse=True)
@@ -78,8 +87,14 @@ def home(tmp_path: Path) -> Home:
     return Home(tmp_path / "home")
 
 
+_seen: weakref.WeakSet[QTimer | QThread] = weakref.WeakSet()
+"""Every one that a test has left alive: what is kept for other tests is out of the collector's sight."""
+
+
 def _alive() -> dict[int, str]:
     """What is open or running now, each by what tells it from others, in words."""
+    # Not isinstance, which asks for `__class__`: torch has objects that warn when they are asked for anything.
+    _seen.update(thing for thing in gc.get_objects() if issubclass(type(thing), QTimer | QThread))
     alive = {
         shiboken6.getCppPointer(widget)[0]: (
             f"open window {type(widget).__name__} “{widget.windowTitle() or widget.objectName()}”"
@@ -87,9 +102,8 @@ def _alive() -> dict[int, str]:
         for widget in QApplication.topLevelWidgets()
         if widget.isVisible()
     }
-    for thing in gc.get_objects():
-        # Not isinstance, which asks for `__class__`: torch has objects that warn when they are asked for anything.
-        if not issubclass(type(thing), QTimer | QThread) or not shiboken6.isValid(thing):
+    for thing in _seen:
+        if not shiboken6.isValid(thing):
             continue
         key = shiboken6.getCppPointer(thing)[0]
         if isinstance(thing, QTimer) and thing.isActive():

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.lab.boot import REPOSITORY
+from tests.lab.commands import MODULE, Commands
 from tests.lab.lab import Lab
 
 ENDS_WITHIN_S = 10.0
@@ -23,12 +24,14 @@ class Desktop:
     plays a part.
     """
 
-    def __init__(self, directory: Path, lab: Lab | None = None, **fleet: Any):
+    def __init__(self, directory: Path, lab: Lab | None = None, *, commands: Commands | None = None, **fleet: Any):
+        """`commands` spares those that are run to their end the import. `fleet` is as for `use`."""
         self.directory = directory
         self.home = directory / "torchyard"
         self.user_home = directory / "user"
         self.fleet_file = self.home / "fleet.yaml"
         self.known_hosts = self.home / "known_hosts"
+        self._commands = commands
         self._started: list[subprocess.Popen[str]] = []
         self.home.mkdir(parents=True)
         self.user_home.mkdir()
@@ -49,16 +52,21 @@ class Desktop:
         cwd: Path | None = None,
     ) -> subprocess.CompletedProcess[str]:
         """Run `torchyard --home … ARGUMENTS` to its end; never raises for its exit code."""
+        command, environment, folder = self.command(*arguments), self.environment(env), cwd or self.directory
+        if self._commands is not None:
+            done = self._commands.run(command[3:], environment, folder, input, timeout)
+            if done is not None:
+                return done
         return subprocess.run(
-            self.command(*arguments),
+            command,
             input=input,
             stdin=subprocess.DEVNULL if input is None else None,
             capture_output=True,
             text=True,
             timeout=timeout,
             check=False,
-            env=self.environment(env),
-            cwd=cwd or self.directory,
+            env=environment,
+            cwd=folder,
         )
 
     def start(
@@ -80,7 +88,7 @@ class Desktop:
 
     def command(self, *arguments: str | Path) -> list[str]:
         """The command line of `torchyard ARGUMENTS`."""
-        return [sys.executable, "-m", "torchyard_core.cli.entry", "--home", str(self.home), *map(str, arguments)]
+        return [sys.executable, "-m", MODULE, "--home", str(self.home), *map(str, arguments)]
 
     def environment(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
         """Environment of the command: this process's, without what is personal in it."""

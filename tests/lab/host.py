@@ -16,6 +16,8 @@ from tests.lab.needs import SEARCH_PATH, LabBroken
 from tests.lab.network import Network
 from tests.lab.processes import HostProcess
 from tests.lab.spec import HostSpec
+from tests.nursery import Nursery
+from tests.warm_python import write_client
 
 READY_WITHIN_S = 20.0
 
@@ -160,6 +162,11 @@ class LabHost:
         """Name of the namespace that the host's processes are in."""
         return self._running.pid_namespace
 
+    def fork_scripts_from(self, nursery: Nursery) -> str:
+        """The host's name for a `python` whose scripts `nursery` forks, in this host: until it ends or is destroyed."""
+        nursery.serve(write_client(self.folder), self._running.first_pid)
+        return f"{boot.INSIDE}/python"
+
     # -- sshd
 
     def start_sshd(self) -> None:
@@ -169,11 +176,18 @@ class LabHost:
 
     def stop_sshd(self, *, sessions: bool = False) -> None:
         """Stop sshd: nobody can connect any more. Open sessions go on, or end too with `sessions`."""
-        end = self._sshd(sessions=sessions)
-        if end:
-            self.exec(["sh", "-c", f"kill -KILL {' '.join(map(str, end))}"])
-        # By ID: a process that is ending has lost its title before it closes its sockets.
-        self._until(lambda: not end & {process.pid for process in self.processes()}, "sshd does not end")
+        ended: set[int] = set()
+
+        def is_gone() -> bool:
+            if found := self._sshd(sessions=sessions) - ended:
+                self.exec(["sh", "-c", f"kill -KILL {' '.join(map(str, found))}"])
+                ended.update(found)
+            # By ID: a process that is ending has lost its title before it closes its sockets. And by its port: one that
+            # has just started has no title for a moment.
+            left = ended & {process.pid for process in self.processes()}
+            return not left and not self._running.listens(self.port)
+
+        self._until(is_gone, "sshd does not end")
 
     def restart_sshd(self) -> None:
         """Stop and start sshd; open sessions go on."""

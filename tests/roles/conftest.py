@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,28 +10,6 @@ import pytest
 
 from tests.nursery import Forked, Nursery
 from tests.roles.processes import Keeper, Start, Train, bare_environment, free_port, output_of, trainer_environment
-
-
-@pytest.fixture
-def start() -> Iterator[Start]:
-    """start(*arguments of python, environment={...}) → a process whose output is one text; none outlives the test."""
-    processes: list[subprocess.Popen[str]] = []
-
-    def start(*arguments: str | Path, environment: dict[str, str] | None = None) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, *map(str, arguments)],
-            env={**bare_environment(), **(environment or {})},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        processes.append(process)
-        return process
-
-    yield start
-    for process in processes:
-        with process:  # closes its pipe
-            process.kill()
 
 
 @pytest.fixture(scope="session")
@@ -46,7 +22,8 @@ def torch_imported() -> Iterator[Nursery]:
 
 @pytest.fixture
 def start_forked(torch_imported: Nursery) -> Iterator[Start]:
-    """As `start`, but without the seconds in which each process imports torch."""
+    """start(*arguments of python, environment={...}) → a process whose output is one text; none outlives the test.
+    Without the seconds in which each imports torch: tests on hosts have processes that do."""
     processes: list[Forked] = []
 
     def start(*arguments: str | Path, environment: dict[str, str] | None = None) -> Any:
@@ -57,6 +34,11 @@ def start_forked(torch_imported: Nursery) -> Iterator[Start]:
     yield start
     for process in processes:
         process.close()
+
+
+@pytest.fixture
+def start(start_forked: Start) -> Start:
+    return start_forked
 
 
 @pytest.fixture

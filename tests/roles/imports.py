@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sklearn.datasets  # noqa: F401
 import torch
 
 import torchyard_roles.exchange.process

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 
 from tests.lab.host import LabHost
 from tests.lab_fixtures import LabFactory
+from tests.nursery import Nursery
 
 pytestmark = [pytest.mark.lab, pytest.mark.train]
 
@@ -30,11 +30,14 @@ SILENCE = 20_000
 class Site:
     """Three hosts that train and one for servers and reducers, with a process on each that forks replicas."""
 
-    def __init__(self, hosts: list[LabHost]) -> None:
+    def __init__(self, hosts: list[LabHost], torch_imported: Nursery) -> None:
         self.hosts = hosts
         self._used = 0
         environment = {"PYTHONPATH": str(ROOT / "agent"), "OMP_NUM_THREADS": "1"}
-        self.processes = [host.start([sys.executable, str(PROGRAM)], env=environment) for host in hosts]
+        pythons = [host.fork_scripts_from(torch_imported) for host in hosts]
+        self.processes = [
+            host.start([python, str(PROGRAM)], env=environment) for host, python in zip(hosts, pythons, strict=True)
+        ]
 
     def measured(self, kind: str, servers: int, **options: object) -> tuple[float, float]:
         """(sent, received) by a worker in a step, in units of the model's bytes."""
@@ -124,8 +127,8 @@ def _write(process: subprocess.Popen[str], line: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def site(module_lab: LabFactory) -> Iterator[Site]:
-    site = Site(module_lab(4).hosts)
+def site(module_lab: LabFactory, torch_imported: Nursery) -> Iterator[Site]:
+    site = Site(module_lab(4).hosts, torch_imported)
     yield site
     site.close()
 

@@ -23,11 +23,6 @@ SYNC_EVERY = 4
 
 
 @pytest.fixture
-def start(start_forked: Start) -> Start:
-    return start_forked
-
-
-@pytest.fixture
 def store() -> Iterator[Served]:
     store = serve_in_a_process()
     yield store

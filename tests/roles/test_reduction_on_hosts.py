@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 
 from tests.lab.host import LabHost
 from tests.lab_fixtures import LabFactory
+from tests.nursery import Nursery
 
 pytestmark = [pytest.mark.lab, pytest.mark.train]
 
@@ -21,11 +21,11 @@ DEADLINE_S = 60
 
 
 def start(
-    host: LabHost, role: str, number: int, workers: list[str], reducers: list[str], size: int
+    nursery: Nursery, host: LabHost, role: str, number: int, workers: list[str], reducers: list[str], size: int
 ) -> subprocess.Popen[str]:
     plan = {"role": role, "number": number, "workers": workers, "reducers": reducers, "bytes": size}
     environment = {"PYTHONPATH": str(ROOT / "agent"), "OMP_NUM_THREADS": "1"}
-    return host.start([sys.executable, str(PROGRAM), json.dumps(plan)], env=environment)
+    return host.start([host.fork_scripts_from(nursery), str(PROGRAM), json.dumps(plan)], env=environment)
 
 
 def order(process: subprocess.Popen[str], line: str) -> None:
@@ -41,15 +41,15 @@ def answer(process: subprocess.Popen[str]) -> str:
 
 
 def test_a_worker_sends_and_receives_its_gradients_once_a_step_and_a_host_that_is_gone_is_named_within_10_s(
-    lab: LabFactory,
+    lab: LabFactory, torch_imported: Nursery
 ) -> None:
     size, steps = 20_000_000, 3
     hosts = lab(hosts=["worker-0", "worker-1", "reducer-0", "reducer-1"]).hosts
     workers, reducers = [host.address for host in hosts[:2]], [host.address for host in hosts[2:]]
     for host in hosts:
         host.shape("200mbit")
-    serving = [start(host, "reducer", n, workers, reducers, size) for n, host in enumerate(hosts[2:])]
-    training = [start(host, "worker", n, workers, reducers, size) for n, host in enumerate(hosts[:2])]
+    serving = [start(torch_imported, host, "reducer", n, workers, reducers, size) for n, host in enumerate(hosts[2:])]
+    training = [start(torch_imported, host, "worker", n, workers, reducers, size) for n, host in enumerate(hosts[:2])]
     try:
         assert [answer(process) for process in training] == ["ready", "ready"]
         before = [(host.bytes_sent, host.bytes_received) for host in hosts[:2]]

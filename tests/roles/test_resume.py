@@ -24,11 +24,6 @@ EPOCHS = 6
 
 
 @pytest.fixture
-def start(start_forked: Start) -> Start:
-    return start_forked
-
-
-@pytest.fixture
 def store() -> Iterator[join_stores.Served]:
     served = join_stores.serve_in_a_process()
     yield served

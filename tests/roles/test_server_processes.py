@@ -21,11 +21,6 @@ RESUMABLE = Path(__file__).parent / "programs" / "resumable.py"
 KEY = "5a" * 32
 
 
-@pytest.fixture
-def start(start_forked: Start) -> Start:
-    return start_forked
-
-
 class Cluster:
     """The environment of each replica of one run."""
 

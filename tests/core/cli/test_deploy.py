@@ -19,7 +19,7 @@ from torchyard_core.fleet.deploy import attach
 from torchyard_core.fleet.inventory import Host
 from torchyard_core.fleet.ssh import SshDialer
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("bare_hosts")]
 
 MakeDesktop = Callable[..., Desktop]
 

@@ -101,6 +101,7 @@ def test_following_ends_quietly_with_ctrl_c_and_the_run_goes_on(desktop: Desktop
     assert "stopped by " in stopped["reason"]
 
 
+@pytest.mark.usefixtures("bare_hosts")
 def test_a_run_whose_primary_is_gone_is_shown_as_it_was_known_here(
     desktop: Desktop, make_desktop: MakeDesktop, lab3: Lab, tmp_path: Path
 ) -> None:
@@ -124,6 +125,7 @@ def test_a_run_whose_primary_is_gone_is_shown_as_it_was_known_here(
     torchyard(elsewhere, "runs", "stop", run_id[-4:])
 
 
+@pytest.mark.usefixtures("bare_hosts")
 def test_runs_that_nobody_knows_and_names_that_fit_several(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
     error = answer(desktop, "runs", "show", "nothing", code=2)["error"]
     assert error["code"] == "no_run"

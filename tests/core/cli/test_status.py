@@ -13,6 +13,7 @@ from torchyard_core.cli.status import HEADINGS, rows
 
 
 @pytest.mark.lab
+@pytest.mark.usefixtures("bare_hosts")
 def test_status_shows_replicas_and_the_hosts_that_do_not_answer(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
     run_id = torchyard(desktop, "run", sleeping(tmp_path / "long", hosts=["gpu-a"]), "--detach").stdout.strip()
     lab3["gpu-c"].stop_sshd()

@@ -11,7 +11,8 @@ from torchyard_core.fleet.ssh.keys import BadKey, WrongPassphrase, look_at
 
 
 def make(path: Path, kind: str, *options: str, passphrase: str = "") -> Path:
-    command = ["ssh-keygen", "-q", "-t", kind, "-N", passphrase, "-f", str(path), *options]
+    size = ["-b", "1024"] if kind == "rsa" else []  # larger ones take seconds to find
+    command = ["ssh-keygen", "-q", "-t", kind, *size, "-N", passphrase, "-f", str(path), *options]
     subprocess.run(command, check=True, capture_output=True)
     return path
 

@@ -117,7 +117,7 @@ class Desk:
         return {one.title: one for one in found if one.is_live}
 
     def wait(self, condition: Callable[[], object]) -> None:
-        self.qtbot.waitUntil(lambda: bool(condition()), timeout=8000)
+        self.qtbot.waitUntil(lambda: bool(condition()), timeout=30_000)
 
     def shown(self, title: str) -> bool:
         return any(block.booking.title == title for block in self.page.surface.picture.blocks)

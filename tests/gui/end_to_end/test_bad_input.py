@@ -27,7 +27,7 @@ def red_lines(person: Person, row: str) -> str:
     assert red == [row], [panel.row(name).texts for name in red]
     assert person.window.current == "topology"
     text = " ".join(panel.row(row).texts)
-    assert panel.row(row).isVisible()
+    person.until(panel.row(row).isVisible)
     assert "`torchyard " not in text, "the command line's way out is not the window's"
     assert "Traceback" not in text
     return text
@@ -69,7 +69,7 @@ def card_says(person: Person, name: str) -> str:
     ],
 )
 def test_a_wrong_document_is_told_on_the_page_and_touches_no_host(
-    window_of: OpenWindow, desktop: Desktop, lab3: Lab, tmp_path: Path, text: str, said: str
+    bare_hosts: None, window_of: OpenWindow, desktop: Desktop, lab3: Lab, tmp_path: Path, text: str, said: str
 ) -> None:
     person = window_of(desktop, topology(tmp_path / "wrong", "\n" + text, train_py="print()"))
     page = person.topology
@@ -137,7 +137,7 @@ def test_no_torch_and_no_python_of_that_name(
     desktop.use(lab3, python=python)
     person = window_of(desktop, topology(tmp_path / "less", TORCH, train_py="print()"))
     assert said in red_lines(person, row)
-    wait_until(lambda: not programs_on(lab3), within_s=5)
+    wait_until(lambda: not programs_on(lab3))
 
 
 def test_a_secret_that_is_not_set(window_of: OpenWindow, desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_a_program_that_is_not_there_is_told_on_the_page_of_the_run(
     person.until(lambda: person.picture.is_over, 20_000)
     person.until(person.runs.run_view.notice.isVisible)
     assert "no-such-program" in person.runs.run_view.notice.text
-    wait_until(lambda: not programs_on(lab3), within_s=5)
+    wait_until(lambda: not programs_on(lab3))
 
 
 def test_a_full_disk(window_of: OpenWindow, desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_a_window_closed_while_it_launches_leaves_nothing_half_done(
     assert not panel.isVisible()
     assert not person.window.isVisible()
     # A keeper that was told to give up answers first, and is gone a moment later.
-    wait_until(lambda: not left_on(lab3), within_s=5)
+    wait_until(lambda: not left_on(lab3))
     assert person.runs.model.history.records() == []
 
 
@@ -101,7 +101,7 @@ def test_a_run_that_was_quicker_than_the_answer_is_taken_back_all_the_same(
     person.window.close()
     answer(person, "Take it back and close")
     person.until(lambda: closed, LAUNCHED_WITHIN_MS)
-    wait_until(lambda: not left_on(lab3), within_s=5)
+    wait_until(lambda: not left_on(lab3))
     assert person.runs.model.history.records() == []
 
 
@@ -121,7 +121,7 @@ def test_a_launch_goes_on_where_the_answer_is_so(
     assert person.window.isVisible()
     person.stop_the_run()
     person.until(lambda: person.picture.is_over, 15_000)
-    wait_until(lambda: not programs_on(lab3), within_s=5)
+    wait_until(lambda: not programs_on(lab3))
 
 
 def test_a_question_that_nobody_answers_goes_when_the_run_is_on_its_way(

@@ -18,7 +18,7 @@ from torchyard_core.topology.file import read_topology
 from torchyard_core.topology.model import Role, StrategyKind
 from torchyard_gui.topology.words import strategy_name
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("bare_hosts")]
 
 TRAINED_WITHIN_MS = 90_000
 

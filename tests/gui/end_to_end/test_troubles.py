@@ -63,7 +63,7 @@ def test_a_host_that_is_down_is_named_and_tried_again(
     assert "22" in told
     assert "torchyard " not in told
     assert person.window.current == "topology"
-    wait_until(lambda: not programs_on(lab3), within_s=5)
+    wait_until(lambda: not programs_on(lab3))
 
     # The way out: somebody switches it on, and tries again.
     lab3["gpu-c"].start_sshd()
@@ -105,7 +105,7 @@ def test_a_key_that_is_not_trusted_keeps_the_launch_where_it_is(
     person.until(lambda: person.fleet_page.dialog is None)
     assert desktop.known_hosts.read_text() == before
     assert not panel.is_launching
-    wait_until(lambda: not programs_on(lab3), within_s=5)
+    wait_until(lambda: not programs_on(lab3))
 
 
 def trust_dialog(person: Person) -> TrustDialog:

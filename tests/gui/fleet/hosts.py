@@ -11,13 +11,14 @@ from tests.lab import Desktop
 from torchyard_core.home import Home
 from torchyard_gui.bridge.fleet_model import FleetModel
 
-WITHIN_MS = 20_000
+WITHIN_MS = 60_000
 DesktopModel = Callable[[Desktop], FleetModel]
 
 
 @pytest.fixture
-def desktop_model(qtbot: QtBot, monkeypatch: pytest.MonkeyPatch) -> Iterator[DesktopModel]:
-    """Makes the fleet of a desktop: `desktop_model(desktop)`. Nothing of the person who runs the tests plays a part."""
+def desktop_model(bare_hosts: None, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch) -> Iterator[DesktopModel]:
+    """Makes the fleet of a desktop: `desktop_model(desktop)`, on hosts that have nothing of ours yet. Nothing of the
+    person who runs the tests plays a part."""
     made: list[FleetModel] = []
 
     def make(desktop: Desktop) -> FleetModel:

@@ -61,7 +61,17 @@ class Window:
         self.panel.launch(source)
 
     def wait(self, condition: Callable[[], object], what: str = "") -> None:
-        self.qtbot.waitUntil(lambda: bool(condition()), timeout=WITHIN_MS)
+        try:
+            self.qtbot.waitUntil(lambda: bool(condition()), timeout=WITHIN_MS)
+        except self.qtbot.TimeoutError:
+            pytest.fail(f"waited in vain; {self.said()}")
+
+    def said(self) -> str:
+        """What the panel and the page tell whoever waits."""
+        view, feed = self.page.run_view, self.page.feed
+        run = "no run" if feed is None else f"{feed.run.run_id} {feed.picture.state} {feed.picture.reason}"
+        notices = (view.notice.text, view.work.text, self.panel.notice.text)
+        return f"shown is {run}; notices: {notices}; red: {red_lines(self.panel)}"
 
     def wait_started(self) -> None:
         self.wait(lambda: self.started or not self.panel.is_launching)

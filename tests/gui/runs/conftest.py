@@ -9,6 +9,7 @@ import pytest
 from PySide6.QtWidgets import QVBoxLayout, QWidget
 
 from tests.core.examples import host
+from tests.gui.dressing import undressed
 from tests.gui.runs.acting import Acting, close, runs_model
 from torchyard_core.home import Home
 from torchyard_gui.runs.page import RunsPage
@@ -27,11 +28,12 @@ def make_page(qtbot: Any, home: Home) -> Iterator[MakePage]:
     made: list[tuple[RunsPage, QWidget]] = []
 
     def make(*runs: Acting) -> RunsPage:
-        page = RunsPage(runs_model(home, *runs))
-        window = QWidget()
-        layout = QVBoxLayout(window)
-        layout.addWidget(page.bar)
-        layout.addWidget(page, 1)
+        with undressed():
+            page = RunsPage(runs_model(home, *runs))
+            window = QWidget()
+            layout = QVBoxLayout(window)
+            layout.addWidget(page.bar)
+            layout.addWidget(page, 1)
         qtbot.addWidget(window)
         window.resize(1200, 800)
         window.show()

@@ -66,7 +66,7 @@ def test_a_run_that_was_just_launched_is_shown(qtbot: Any, home: Home, run: Acti
 def test_what_is_measured_is_on_the_page(qtbot: Any, page: RunsPage, run: Acting) -> None:
     run.measure(10)
     run.measure(11)
-    qtbot.waitUntil(lambda: "samples/s" in page.bar.state.text(), timeout=8000)
+    qtbot.waitUntil(lambda: "samples/s" in page.bar.state.text(), timeout=30_000)
     assert page.run_view.side.plots["throughput"].accessibleName().endswith("samples/s")
     page.actions_.table.trigger()
     assert page.run_view.view == "table"

@@ -23,7 +23,7 @@ def measured(qtbot: Any, page: RunsPage, run: Acting, step: dict[str, float] | N
         run.measure(at, step=step)
         page.feed._take_samples()  # each by itself: of samples that wait only the newest counts
     tracks = page.feed.picture.tracks.values()
-    qtbot.waitUntil(lambda: all(len(track.ring) for track in tracks), timeout=8000)
+    qtbot.waitUntil(lambda: all(len(track.ring) for track in tracks), timeout=30_000)
 
 
 def shown(page: RunsPage) -> list[str]:

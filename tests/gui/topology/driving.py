@@ -123,7 +123,7 @@ class Driver:
         self.page.view.setFocus()
 
     def until(self, condition: Callable[[], bool]) -> None:
-        self.qtbot.waitUntil(condition, timeout=5000)
+        self.qtbot.waitUntil(condition, timeout=30_000)
 
     # The canvas
 

@@ -1,0 +1,87 @@
+"""`torchyard` commands as processes of their own, without the half second in which each imports what it needs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import tempfile
+import threading
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+from tests.nursery import Nursery
+
+MODULE = "torchyard_core.cli.entry"
+IMPORTED = ("torchyard_core.cli.main", "torchyard_core.launch.runs", "torchyard_core.launch.start", "paramiko")
+
+
+class Commands:
+    """Forks commands off one process, which the first of them starts. Each has its own environment and folder."""
+
+    def __init__(self) -> None:
+        self._nursery: Nursery | None = None
+        self._free = threading.Lock()
+
+    def run(
+        self, arguments: Sequence[str], environment: dict[str, str], folder: Path, input: str | None, timeout: float
+    ) -> subprocess.CompletedProcess[str] | None:
+        """How the command ended and what it printed; None where it needs an interpreter of its own: beside another
+        command, or where only an interpreter that starts heeds this environment. Raises subprocess.TimeoutExpired."""
+        if not self._free.acquire(blocking=False):
+            return None
+        try:
+            if self._nursery is None:
+                self._nursery = Nursery(environment, *IMPORTED)
+            if _heeded_at_start(environment) != _heeded_at_start(self._nursery.environment):
+                return None
+            return self._fork(self._nursery, arguments, environment, folder, input, timeout)
+        finally:
+            self._free.release()
+
+    def _fork(
+        self,
+        nursery: Nursery,
+        arguments: Sequence[str],
+        environment: dict[str, str],
+        folder: Path,
+        input: str | None,
+        timeout: float,
+    ) -> subprocess.CompletedProcess[str]:
+        with ExitStack() as open_files:
+            files = [
+                open_files.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace"))
+                for _ in range(3)
+            ]
+            stdin, stdout, stderr = files
+            stdin.write(input or "")
+            stdin.flush()
+            os.lseek(stdin.fileno(), 0, os.SEEK_SET)
+            numbers = (stdin.fileno(), stdout.fileno(), stderr.fileno())
+            pid = nursery.fork(["-m", MODULE, *arguments], environment, numbers, folder)
+            try:
+                code = nursery.wait(pid, timeout)
+            except subprocess.TimeoutExpired:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                code = nursery.wait(pid, 30)
+                stderr.seek(0)
+                raise subprocess.TimeoutExpired(["torchyard", *arguments], timeout, stderr=stderr.read()) from None
+            for file in (stdout, stderr):
+                file.seek(0)
+            return subprocess.CompletedProcess([MODULE, *arguments], code, stdout.read(), stderr.read())
+
+    def close(self) -> None:
+        if self._nursery is not None:
+            self._nursery.close()
+            self._nursery = None
+
+
+def _heeded_at_start(environment: dict[str, str]) -> dict[str, str]:
+    """What an interpreter looks at when it starts, and never again."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if name.startswith(("PYTHON", "LC_")) or name in ("LANG", "TZ")
+    }
