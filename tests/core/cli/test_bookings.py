@@ -234,12 +234,13 @@ def test_a_fleet_that_was_never_looked_at_has_nothing_to_book(make_desktop: Make
 
 
 def test_a_team_is_set_up_shares_a_calendar_and_takes_the_private_one_along(
-    kim: Desktop, make_desktop: MakeDesktop, postgres: Cluster, tmp_path: Path
+    kim: Desktop, make_desktop: MakeDesktop, postgres: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with postgres.connect("owner", "postgres") as connection:
         connection.execute("CREATE DATABASE cli_team")
     url = postgres.url("owner", "cli_team")
-    made = answer(kim, "bookings", "setup-team", url, "--admin", "ada", "--member", "kim", "--member", "lee")
+    members = [word for name in ("kim", "lee", "mia") for word in ("--member", name)]
+    made = answer(kim, "bookings", "setup-team", url, "--admin", "ada", *members)
     urls = {one["name"]: one["bookings_url"] for one in made["members"]}
     mine = answer(kim, "book", "gpu-a:0-1", "--to", "+4h", "--title", "digits")
 
@@ -264,8 +265,18 @@ def test_a_team_is_set_up_shares_a_calendar_and_takes_the_private_one_along(
     store = open_store(file, "kim")
     assert store.count() == 2
     store.close()
+    # Mia's role is new: she logs in with the password that she was given, which is in no file of ours.
+    (password,) = [one["password"] for one in made["members"] if one["password"]]
+    mia = with_fleet(make_desktop(), bookings_url=postgres.tcp_url("mia", "cli_team"))
+    monkeypatch.setenv("PGPASSWORD", password)
+    assert answer(mia, "book", "gpu-b:0", "--to", "+2h")["owner"] == "mia"
+    for desktop in (kim, lee, own, mia):
+        for path in filter(Path.is_file, desktop.directory.rglob("*")):
+            assert password.encode() not in path.read_bytes(), path
+
     with postgres.connect("owner", "postgres") as connection:
         connection.execute("DROP DATABASE cli_team WITH (FORCE)")
+        connection.execute("DROP ROLE mia")
 
 
 def test_while_the_database_is_away_the_last_known_state_is_shown_with_its_age_and_nothing_is_booked(
