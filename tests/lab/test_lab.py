@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import os
 import subprocess
 import sys
 import time
@@ -37,7 +36,7 @@ def test_a_host_has_its_own_name_home_and_processes_over_ssh(lab3: Lab) -> None:
     assert done.returncode == 0, done.stderr
     name, home, hello, processes = done.stdout.splitlines()
     assert (name, home, hello) == ("gpu-b", "/root", "from outside")
-    assert processes != os.readlink("/proc/self/ns/pid"), "it counts its own processes"
+    assert processes != str(Path("/proc/self/ns/pid").readlink()), "it counts its own processes"
     assert (host.home / "answer").read_text() == (host.tmp / "answer").read_text() == "inside\n"
     assert host.inside(host.home / "answer") == "/root/answer"
     assert not (lab3.hosts[0].home / "answer").exists()
