@@ -21,9 +21,9 @@ import torch
 
 from torchyard_roles.errors import UsageProblem
 
-SMALLEST_CHUNK = 128 * 1024
+SMALLEST_CHUNK = 64 * 1024
 LARGEST_CHUNK = 4 * 1024 * 1024
-CHUNKS_A_SHARD = 128
+CHUNKS_A_SHARD = 256
 """What a shard is cut into, where the bounds allow: the first and the last chunk travel while nothing overlaps."""
 
 

@@ -81,8 +81,8 @@ def test_a_large_model_is_cut_in_chunks_of_the_size_that_pipelines_well() -> Non
     layout = Layout((Entry("weight", (15_000_000,), "float32", 0),))
     chunks = layout.chunks(4)
     assert all(chunk.bytes <= 4 * 1024 * 1024 for chunk in chunks)
-    assert all(chunk.bytes >= 120 * 1024 for chunk in chunks[:-1] if chunk.shard == chunks[chunk.number + 1].shard)
-    assert 4 * 100 <= len(chunks) <= 4 * 128  # 128 KiB each, the best that was measured at 200 Mbit/s
+    assert all(chunk.bytes >= 56 * 1024 for chunk in chunks[:-1] if chunk.shard == chunks[chunk.number + 1].shard)
+    assert 4 * 200 <= len(chunks) <= 4 * 256  # 64 KiB each: 3% faster than 128 KiB at 200 Mbit/s
     assert len(Layout((Entry("bias", (10,), "float32", 0),)).chunks(1)) == 1
 
 
