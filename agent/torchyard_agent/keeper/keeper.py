@@ -202,6 +202,8 @@ class Keeper:
             primary.learn(self._calendar)
         self._part = primary
         self._decided.set()
+        # Whoever asks for the run's state after this answer is told what it waits for.
+        await primary.begun.wait()
         return {}
 
     async def calendar(self, connection: Connection, params: Params) -> Any:

@@ -70,6 +70,8 @@ class Primary:
             callers[exchange_key(secret)] = StoreServer(self._store).serve
         self._listener = Listener(callers)
         self._listens = bool(callers)
+        self.begun = asyncio.Event()
+        """Set once the journal says what the run does first: start, or wait for its time."""
         self._finished: asyncio.Future[None] = self._loop.create_future()
         self._timers: list[asyncio.TimerHandle] = []
         self._run: policy.Run | None = None
@@ -101,6 +103,7 @@ class Primary:
             gpus_within_s=self._patience.gpus_within_s,
         )
         self._act(instructions)
+        self.begun.set()
         if self._listens:
             await self._listener.open(self._held)
         self._share.obey(self._share_of(self._host))
