@@ -61,7 +61,7 @@ class _Sum:
         self.next_rank = 0
         self.early: dict[int, torch.Tensor] = {}  # rank order: those that came before their turn
         self.arrived: dict[int, float] = {}
-        self.takers: dict[int, Deliver] = {}
+        self.takers: dict[int, list[Deliver]] = {}
         self.result: torch.Tensor | None = None
 
     def add(self, rank: int, part: torch.Tensor, order: str, *, owned: bool) -> None:
@@ -212,7 +212,8 @@ class Reducer:
             again = rank in chunk.arrived  # over a new connection, while this reducer has lived on
             arrived = chunk.arrived
             arrived.setdefault(rank, now)
-            chunk.takers[rank] = deliver
+            # Each of a rank's connections: what came over an old one may be heard only after the new one's.
+            chunk.takers.setdefault(rank, []).append(deliver)
             if chunk.result is None:
                 if final:
                     chunk.result = part
@@ -227,8 +228,9 @@ class Reducer:
                 chunk.early.clear()
             takers, chunk.takers = chunk.takers, {}
             result, complete = chunk.result, len(arrived) == terms.world
-        for taker, give in takers.items():
-            give(at, result, max(0.0, now - arrived[taker]))
+        for taker, gives in takers.items():
+            for give in gives:
+                give(at, result, max(0.0, now - arrived[taker]))
         self._note_wait(current, at[0], now - min(arrived.values()))
         if complete:
             self._settle(current, at)
