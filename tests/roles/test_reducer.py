@@ -203,6 +203,36 @@ def test_one_rank_that_comes_again_to_a_living_reducer_is_not_counted_twice(
     on_ranks(world, work)
 
 
+def test_a_step_that_others_have_behind_them_is_sent_again_without_waiting_for_them(
+    reducers: Callable[[int], Reducers],
+) -> None:
+    mine, parts = reducers(1), parts_of(2)
+    client = mine.client(0, 2, window=2, reconnect_s=DEADLINE_S)
+    size = parts[1].numel() * 4
+    edges = list(range(0, size, 16384))
+
+    def send_as_rank_1(step: int) -> Connection:
+        terms = Terms(0, 2, "rank", client.terms.chunk_bytes)._asdict()
+        connection, _ = Connection.connect(mine.peers[0], KEY, {"name": "worker-1", "rank": 1, **terms}, DEADLINE_S)
+        for number, start in enumerate(edges):
+            connection.send({"at": (step, 0, number)}, parts[1][start // 4 : (start + 16384) // 4])
+        return connection
+
+    first, second = parts[0].clone(), parts[0].clone()
+    done = client.reduce(first, 0, 0)
+    before = send_as_rank_1(0)
+    done.result(DEADLINE_S)
+    done = client.reduce(second, 1, 0)
+    mine.replace(0)  # to the new one, rank 0 sends all of step 0 first: more than the window holds
+    after = send_as_rank_1(1)
+    done.result(DEADLINE_S)
+    assert torch.equal(second, in_rank_order(parts))
+    assert len(edges) > client.window
+    client.close()
+    before.close()
+    after.close()
+
+
 def test_a_sum_reaches_the_new_connection_of_a_rank_whose_old_one_is_heard_late(
     reducers: Callable[[int], Reducers],
 ) -> None:
@@ -215,7 +245,8 @@ def test_a_sum_reaches_the_new_connection_of_a_rank_whose_old_one_is_heard_late(
 
     for rank, connection in ((0, "new"), (0, "old"), (1, "only")):
         reducer.contribute(terms, rank, at, parts[rank].clone(), to(connection))
-    assert torch.equal(given["new"], in_rank_order(parts)) and torch.equal(given["only"], given["new"])
+    assert torch.equal(given["new"], in_rank_order(parts))
+    assert torch.equal(given["only"], given["new"])
 
 
 def test_mixed_and_pure_give_the_same_bits_and_a_ranks_own_share_stays_in_its_process(

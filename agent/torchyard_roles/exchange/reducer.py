@@ -118,9 +118,9 @@ class _Link:
     def deliver(self, at: At, result: torch.Tensor, waited_s: float) -> None:
         self.outgoing.put(({"at": at, "wait": round(waited_s, 6)}, result))
 
-    def acknowledge(self, at: At, _: torch.Tensor, waited_s: float) -> None:
+    def acknowledge(self, at: At) -> None:
         """For one that has the sum: it gets back its credit alone."""
-        self.outgoing.put(({"at": at, "wait": round(waited_s, 6)}, None))
+        self.outgoing.put(({"at": at}, None))
 
 
 class Reducer:
@@ -353,7 +353,10 @@ class Reducer:
             self._sum(self._join(terms, link.rank), at, size, dtype, link.rank)  # before a byte is received
             part = torch.empty(size // dtype.itemsize, dtype=dtype)
             connection.receive_into(part)
-            deliver = link.acknowledge if header.get("done") else link.deliver
+            if done := bool(header.get("done")):
+                # At once: ranks that have begun the next step do not send this one again, and its sum never comes.
+                link.acknowledge(at)
+            deliver = _to_nobody if done else link.deliver
             self.contribute(terms, link.rank, at, part, deliver, final=bool(header.get("final")), owned=True)
 
     def _miss(self, current: _Round, link: _Link, error: PeerLost) -> None:
@@ -378,6 +381,10 @@ class Reducer:
         self._threads.append(thread)
         thread.start()
         return thread
+
+
+def _to_nobody(at: At, result: torch.Tensor, waited_s: float) -> None:
+    """The sender has it."""
 
 
 def use_one_thread() -> None:
