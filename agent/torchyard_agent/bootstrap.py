@@ -47,6 +47,40 @@ def receive(size: int, sha256: str, place: str) -> bytes:
     return data
 
 
+def whole_archive(place: str, sha256: str) -> bytes:
+    """The archive that is kept at `place`; empty where there is none, or one that a power cut left half-written."""
+    import hashlib
+
+    try:
+        with open(place, "rb") as file:
+            data = file.read()
+    except OSError:
+        return b""
+    return data if hashlib.sha256(data).hexdigest() == sha256 else b""
+
+
+def is_unpacked(folder: str, size: int) -> bool:
+    """Whether a folder holds all of an archive's sources, which are of this size in bytes. A power cut may leave empty
+    files: such a folder is taken away. Raises OSError.
+    """
+    if not os.path.isdir(folder):
+        return False
+    try:
+        found = 0
+        for parent, _, names in os.walk(folder):
+            found += sum(os.path.getsize(os.path.join(parent, name)) for name in names if name.endswith(".py"))
+        if found == size:
+            return True
+        aside = f"{folder}.{os.getpid()}.{os.urandom(4).hex()}"
+        os.rename(folder, aside)
+    except FileNotFoundError:  # a host with the same home takes it away, too
+        return False
+    import shutil
+
+    shutil.rmtree(aside, ignore_errors=True)
+    return False
+
+
 def unpack(sources: dict[str, str], folder: str) -> None:
     """Writes the archive beside its place and renames it there: it is there whole, or not at all."""
     import shutil
@@ -110,24 +144,25 @@ def main() -> int:
     agent_dir = os.path.realpath(os.path.expanduser(header["agent_dir"]))
     folder = os.path.join(agent_dir, "store", sha256)
     kept = folder + ".archive"
-    present = os.path.isdir(folder) or os.path.exists(kept)
+    try:
+        unpacked = is_unpacked(folder, header["unpacked"])
+    except OSError as error:
+        say(nonce, {"error": str(error), "folder": agent_dir})
+        return 1
+    data = b"" if unpacked else whole_archive(kept, sha256)
     # An agent of another version is ours too: the bridge then speaks to its daemon.
     if not header["install"] and not os.path.isdir(os.path.dirname(folder)):
         say(nonce, {"absent": True})
         return 0
-    say(nonce, {"have": present, "python": sys.executable, "python_version": sys.version.split()[0]})
+    say(nonce, {"have": unpacked or bool(data), "python": sys.executable, "python_version": sys.version.split()[0]})
     settle = do_nothing
-    if os.path.isdir(folder):
+    if unpacked:
         sys.path.insert(0, folder)
     else:
         import zlib
 
         try:
-            if present:
-                with open(kept, "rb") as file:
-                    data = file.read()
-            else:
-                data = receive(header["size"], sha256, kept)
+            data = data or receive(header["size"], sha256, kept)
         except OSError as error:
             say(nonce, {"error": str(error), "folder": agent_dir})
             return 1

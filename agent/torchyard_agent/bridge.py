@@ -149,7 +149,7 @@ def _detach(folder: str, work: Callable[[], int]) -> None:
         os.close(null)
         os.close(log)
         status = work()
-    except BaseException:
+    except BaseException:  # the outer edge of the forked process: into its log
         import traceback
 
         traceback.print_exc()

@@ -56,10 +56,10 @@ def has(agent_dir: str, root: str) -> bool:
 def read_manifest(agent_dir: str, root: str) -> list[Entry] | None:
     try:
         with open(os.path.join(places.snapshot_dir(agent_dir, root), MANIFEST), encoding="utf-8") as file:
-            manifest: list[Entry] = json.load(file)
-            return manifest
+            manifest = json.load(file)
     except (OSError, ValueError):
         return None
+    return manifest if isinstance(manifest, list) else None
 
 
 def missing(agent_dir: str, manifest: list[Entry]) -> list[str]:
@@ -92,7 +92,7 @@ class Incoming:
         if sha256 not in self._open:
             os.makedirs(os.path.dirname(target), 0o700, exist_ok=True)
             scratch = f"{target}.{self._sender}.part"
-            self._open[sha256] = (scratch, open(scratch, "wb", buffering=0), hashlib.sha256())  # noqa: SIM115
+            self._open[sha256] = (scratch, open(scratch, "wb", buffering=0), hashlib.sha256())  # noqa: SIM115  # closed with its last piece
         scratch, file, digest = self._open[sha256]
         try:
             _write(file.fileno(), data)
@@ -141,6 +141,7 @@ def materialize(agent_dir: str, root: str, target: str) -> None:
     """Writes the snapshot's files below `target`: a run's own copy, for it to do with as it likes."""
     manifest = read_manifest(agent_dir, root)
     if manifest is None:
+        _forget(agent_dir, root)  # the host lost its power before the list was on its disk
         raise SnapshotProblem(f"the snapshot {root[:12]} is not on this host")
     os.makedirs(target, 0o700, exist_ok=True)
     made: set[str] = {target}
@@ -227,6 +228,10 @@ def _write(file: int, data: bytes) -> None:
 
 def _damaged(agent_dir: str, root: str, entry: Entry) -> SnapshotProblem:
     """The snapshot is no longer offered as whole: what is missing is sent again."""
+    _forget(agent_dir, root)
+    return SnapshotProblem(f"{entry['path']} was lost from this host's store")
+
+
+def _forget(agent_dir: str, root: str) -> None:
     with suppress(OSError):
         os.unlink(os.path.join(places.snapshot_dir(agent_dir, root), MANIFEST))
-    return SnapshotProblem(f"{entry['path']} was lost from this host's store")

@@ -11,7 +11,7 @@ from torchyard_roles.environment import Environment
 from torchyard_roles.errors import RolesError, UsageProblem
 from torchyard_roles.progress import Progress
 from torchyard_roles.reporting import Reporter
-from torchyard_roles.stopping import Stopping
+from torchyard_roles.team import Team
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torchyard_roles.checkpoints.restoring import Resumed
     from torchyard_roles.checkpoints.saving import Saving
     from torchyard_roles.sharding import ShareLoader
-    from torchyard_roles.store import JoinStore
+    from torchyard_roles.stopping import Stopping
     from torchyard_roles.strategies.strategy import Strategy
 
 REPORT_WAIT_S = 0.2
@@ -36,6 +36,7 @@ class Cluster:
         self._environment = environment
         self._strategy = strategy
         self._device = device
+        self._team = Team(environment, goes_its_own_way=strategy.trains_alone)
         self._progress = Progress()
         self._reporter = Reporter(environment)
         self._process = os.getpid()
@@ -47,7 +48,6 @@ class Cluster:
         self._in_step = False
         self._boundary_of = -1
         """The step whose boundary the strategy was told of last."""
-        self._store: JoinStore | None = None
 
     @property
     def role(self) -> str:
@@ -105,7 +105,7 @@ class Cluster:
         if not self._environment.trains:
             self._optimizer = optimizer
             return model, optimizer
-        self._agree(model, optimizer)
+        self._team.agree(model, optimizer)
         self._open_checkpoints()
         plain, fingerprint = model, self._restore(model, optimizer)
         model, optimizer = self._strategy.distribute(model, optimizer, self._device)
@@ -121,7 +121,7 @@ class Cluster:
                 self._resumed.place(number, loader, self._go_on)
         if self._saving is not None:
             self._saving.start(plain, optimizer, fingerprint, step)
-        self._stopping = self._answer_sigterm(step)
+        self._stopping = self._team.answer_sigterm(step)
         optimizer.register_step_pre_hook(self._about_to_step)
         optimizer.register_step_post_hook(self._stepped)
         model.register_forward_pre_hook(self._about_to_compute)
@@ -253,8 +253,7 @@ class Cluster:
         if self._stopping is not None:
             self._stopping.uninstall()
         self._strategy.leave()
-        if self._store is not None:
-            self._store.close()
+        self._team.close()
 
     # Between two steps
 
@@ -284,23 +283,10 @@ class Cluster:
         if self._saving is not None and self._saving.automatic:
             saved = self._saving.save(step, last=True)
             word = "a checkpoint is saved" if saved else "it could not be saved"
-            self._wait_for_the_chief()
+            self._team.wait_until_saved()
         print(f"torchyard: stopped after step {step}; {word}.", flush=True)
         self._part()
         raise SystemExit(0)
-
-    def _wait_for_the_chief(self) -> None:
-        """All leave after its save, so that who ends with 0 has left a checkpoint behind."""
-        if self._store is None or self._team() == 1:
-            return
-        key = f"stop/{self._environment.gang}/{self._environment.generation}/saved"
-        try:
-            if self._environment.group_rank == 0:
-                self._store.set(key, b"1")
-            else:
-                self._store.get(key, self._environment.options.stop_grace_s)
-        except RolesError:
-            return  # the first rank is gone, or too slow: nothing is left to wait for
 
     def _asked_by_loader(self, loader: ShareLoader, more: bool) -> None:
         if self._saving is not None and loader in self._saving.loaders:
@@ -335,38 +321,18 @@ class Cluster:
 
     # Before the first
 
-    def _team(self) -> int:
-        """How many processes save and stop together: this one's group, or itself where ranks go their own way."""
-        return 1 if self._strategy.trains_alone else self._environment.group_size
-
-    def _connect(self) -> None:
-        environment = self._environment
-        if self._store is None and environment.store and environment.key and not self._strategy.trains_alone:
-            from torchyard_roles.store import JoinStore
-
-            self._store = JoinStore.of(environment)
-
-    def _agree(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Raises UsageProblem where another trainer has another model. Without a store torch has to find out."""
-        from torchyard_roles import agreement
-
-        self._connect()
-        if self._store is not None:
-            agreement.agree(self._store, self._environment, agreement.describe(model, optimizer))
-
     def _open_checkpoints(self) -> None:
         if self._saving is not None or not self._environment.checkpoints:
             return
-        team = self._team()
-        if team == 1 and self._environment.group_size > 1 and not self.is_chief:
+        if self._team.size == 1 and self._environment.group_size > 1 and not self.is_chief:
             return  # with strategy none each trains a model of its own: only the chief's is kept
-        self._connect()
         from pathlib import Path
 
         from torchyard_roles.checkpoints.saving import Saving
 
         root = Path(self._environment.checkpoints)
-        self._saving = Saving(root, self._environment, self._strategy, self._device, self._store, team)
+        store, size = self._team.meet(), self._team.size
+        self._saving = Saving(root, self._environment, self._strategy, self._device, store, size)
 
     def _restore(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """The fingerprint of both, after what the newest checkpoint holds has been brought into the model."""
@@ -375,18 +341,9 @@ class Cluster:
 
         now = fingerprint(model, optimizer)
         if self._saving is not None:
-            root, environment = self._saving.root, self._environment
-            self._resumed = restoring.restore(root, environment, self._store, self._team(), now, model, self._device)
+            root, store, size = self._saving.root, self._team.meet(), self._team.size
+            self._resumed = restoring.restore(root, self._environment, store, size, now, model, self._device)
         return now
-
-    def _answer_sigterm(self, step: int) -> Stopping | None:
-        """Only where a stop can be in good order: Torchyard started this, and who stops together can agree."""
-        environment, team = self._environment, self._team()
-        if not environment.is_torchyard or (team > 1 and self._store is None):
-            return None
-        rank = environment.group_rank if team > 1 else 0
-        stopping = Stopping(self._store, environment.gang, environment.generation, rank, team)
-        return stopping if stopping.install(step) else None
 
     def _send_if_due(self, *, at_step: bool) -> None:
         if self._reporter.is_open and self._progress.due(at_step=at_step):

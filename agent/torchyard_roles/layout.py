@@ -45,7 +45,7 @@ class Entry(NamedTuple):
 
     @property
     def element_bytes(self) -> int:
-        return dtype_named(self.dtype).itemsize  # type: ignore[no-any-return]
+        return int(dtype_named(self.dtype).itemsize)
 
     @property
     def bytes(self) -> int:

@@ -65,7 +65,7 @@ class Skipping:
         return len(self._batches)
 
 
-class ShareLoader(DataLoader):  # type: ignore[misc]
+class ShareLoader(DataLoader):  # type: ignore[misc]  # as above
     """A DataLoader that brings its batches to the rank's device, counts them, and can go on in the midst of an epoch.
 
     An *epoch* is an iteration that is begun with gradients enabled: evaluations under `torch.no_grad()` count for
@@ -129,12 +129,14 @@ class ShareLoader(DataLoader):  # type: ignore[misc]
     def _fresh(self) -> Iterator[Any]:
         """A new iterator of torch's. Its workers begin with SIGTERM held back, until OutlivesStop answers it there."""
         if not self.num_workers or not hasattr(signal, "pthread_sigmask"):
-            return super().__iter__()  # type: ignore[no-any-return]
+            batches: Iterator[Any] = super().__iter__()
+            return batches
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         try:
-            return super().__iter__()  # type: ignore[no-any-return]
+            batches = super().__iter__()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        return batches
 
     def __iter__(self) -> Iterator[Any]:
         if not torch.is_grad_enabled():

@@ -32,12 +32,12 @@ class Served:
     def said(self) -> str:
         """All that the server logged; ends it."""
         self.process.kill()
-        _, errors = self.process.communicate(timeout=10)
+        _, errors = self.process.communicate(timeout=60)
         return errors
 
     def end(self) -> None:
         self.process.kill()
-        self.process.communicate(timeout=10)
+        self.process.communicate(timeout=60)
 
 
 def serve_in_a_process(port: int = 0) -> Served:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
+from tests.ports import free_port as free_port
 from torchyard_agent.protocol import report
 
 ROOT = Path(__file__).parents[2]
@@ -23,12 +26,6 @@ def bare_environment() -> dict[str, str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(launchers)}
     path = os.pathsep.join(filter(None, [str(ROOT / "agent"), environment.get("PYTHONPATH", "")]))
     return {**environment, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def trainer_environment(rank: int, world_size: int, port: int, **more: str) -> dict[str, str]:
@@ -66,17 +63,36 @@ class Keeper:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind(self.address.replace("@", "\0", 1))
         self._socket.setblocking(False)
+        self._lock = threading.Lock()
+        self._received: list[tuple[str, int, dict[str, float]]] = []
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._take_all)
+
+    def listen(self) -> Keeper:
+        """Take what comes as it comes, from now on: else the system drops all but the first ten."""
+        self._thread.start()
+        return self
 
     def received(self) -> list[tuple[str, int, dict[str, float]]]:
         """Every report that has come in since the last call."""
-        reports = []
-        while True:
-            try:
-                decoded = report.decode(self._socket.recv(65536))
-            except BlockingIOError:
-                return reports
-            assert decoded is not None
-            reports.append(decoded)
+        self._take()
+        with self._lock:
+            received, self._received = self._received, []
+        return received
 
     def close(self) -> None:
+        self._closed.set()
+        if self._thread.is_alive():
+            self._thread.join()
         self._socket.close()
+
+    def _take_all(self) -> None:
+        while not self._closed.wait(0.02):
+            self._take()
+
+    def _take(self) -> None:
+        with self._lock, suppress(BlockingIOError):
+            while True:
+                decoded = report.decode(self._socket.recv(65536))
+                assert decoded is not None
+                self._received.append(decoded)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,22 +37,28 @@ class Runs:
 
 
 class Topology:
-    """`all_reduce` without reducers, else `reduction_server` with `options`. Reducers run at once."""
+    """`all_reduce` without reducers, else `reduction_server` with `options`. Reducers run at once.
 
-    def __init__(self, runs: Runs, workers: int, reducers: int, **options: Any) -> None:
-        self.workers = workers
+    `ranks`: of each worker, where one has several. `report` is where all report to.
+    """
+
+    def __init__(
+        self, runs: Runs, workers: int, reducers: int, *, ranks: Sequence[int] = (), report: str = "", **options: Any
+    ) -> None:
+        self._ranks = ranks or [1] * workers
         self._runs = runs
         self._master = free_port()
         kind = "reduction_server" if reducers else "all_reduce"
         peers = {
             "reducer": [[f"reducer-{n}", "127.0.0.1", free_port()] for n in range(reducers)],
-            "trainers": [[f"worker-{n}", "127.0.0.1", free_port(), 1, 0] for n in range(workers)],
+            "trainers": [[f"worker-{n}", "127.0.0.1", free_port(), ranks, 0] for n, ranks in enumerate(self._ranks)],
         }
         self.environment = {
             "TORCHYARD_STRATEGY": kind,
             "TORCHYARD_OPTIONS": json.dumps({"kind": kind, **options}),
             "TORCHYARD_PEERS": json.dumps(peers),
             "TORCHYARD_KEY": os.urandom(32).hex(),
+            "TORCHYARD_REPORT": report,
         }
         self.reducers = [self.reducer(number) for number in range(reducers)]
 
@@ -61,14 +67,17 @@ class Topology:
         return self._runs.start(PROGRAMS / "reduces.py", environment={**self.environment, **role})
 
     def train(self, program: str, *arguments: str) -> list[Forked]:
-        return [
-            self._runs.start(
-                PROGRAMS / program,
-                *arguments,
-                environment=trainer_environment(rank, self.workers, self._master, **self.environment),
-            )
-            for rank in range(self.workers)
-        ]
+        places = [(worker, local) for worker, ranks in enumerate(self._ranks) for local in range(ranks)]
+        started = []
+        for rank, (worker, local) in enumerate(places):
+            place = {
+                "TORCHYARD_REPLICA": f"worker-{worker}",
+                "LOCAL_RANK": str(local),
+                "LOCAL_WORLD_SIZE": str(self._ranks[worker]),
+            }
+            environment = trainer_environment(rank, len(places), self._master, **self.environment, **place)
+            started.append(self._runs.start(PROGRAMS / program, *arguments, environment=environment))
+        return started
 
     def outputs(self, program: str, *arguments: str) -> list[str]:
         """What each worker printed, once all have ended with 0."""

@@ -62,7 +62,7 @@ class Run:
     def ended(self) -> bool:
         """Whether all servers end by themselves, soon."""
         for thread in self._threads:
-            thread.join(timeout=10)
+            thread.join(timeout=DEADLINE_S)
         return not any(thread.is_alive() for thread in self._threads)
 
     def environment_of_server(self, number: int) -> Environment:

@@ -13,7 +13,7 @@ from torchyard_roles.environment import Environment, Peers, TrainerPlace
 from torchyard_roles.errors import StoreTimeout, UsageProblem
 from torchyard_roles.store import JoinStore
 
-torch = pytest.importorskip("torch")
+torch = pytest.importorskip("torch", reason="the models compared are torch's")
 TRAINERS = ("chief-0", "worker-0", "worker-1")
 
 

@@ -117,7 +117,7 @@ class Site:
 
     def close(self) -> None:
         for process in self.processes:
-            process.communicate(timeout=20)  # closes its stdin, at which it ends
+            process.communicate(timeout=60)  # closes its stdin, at which it ends
 
 
 def _write(process: subprocess.Popen[str], line: str) -> None:

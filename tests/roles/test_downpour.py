@@ -12,7 +12,7 @@ from torch import nn
 
 from tests.roles.served_run import SEEDING, Run, bytes_of, descend, difference
 from tests.roles.test_sandblaster import Odd, batches, momentum, network
-from torchyard_roles.errors import NotFinite, PeerLost, ProtocolError, UsageProblem
+from torchyard_roles.errors import NotFinite, PeerLost
 from torchyard_roles.serving import servers
 
 pytestmark = pytest.mark.train
@@ -196,6 +196,28 @@ def test_the_others_go_on_without_a_worker_whose_data_has_ended() -> None:
     assert torch.isfinite(last[0].weight).all()
 
 
+def test_a_group_s_buffers_are_installed_between_steps_as_parameters_are() -> None:
+    run = Run(4, 1, 2, "downpour")
+
+    def act(rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+        strategy, model, optimizer = distribute(run, rank, nn.Sequential(nn.Linear(12, 4), nn.BatchNorm1d(4)))
+        mean, seen = model[1].running_mean, []
+        for inputs, _ in batches(2, 8, torch.float32) if rank < 2 else ():
+            model(inputs * (1 + rank)).square().sum().backward()
+            seen.append(mean.clone())
+            optimizer.step()
+            strategy._exchange.wait()
+            assert len(seen) > 1 or torch.equal(mean, seen[0])  # the exchange is over, the step is not
+        after = mean.clone()
+        strategy.leave()
+        return (seen or [after])[0], after
+
+    with run.serving():
+        (pushed, _), (own, installed), *_ = run.on_workers(act)
+    assert not torch.equal(own, pushed)
+    assert torch.equal(installed, pushed)
+
+
 def test_gradients_that_are_not_finite_end_the_step_before_a_byte_is_sent() -> None:
     run = Run(1, 1)
     with run.serving():
@@ -325,137 +347,6 @@ def test_a_server_that_cannot_step_ends_and_its_workers_hear_of_it() -> None:
             descend(model, optimizer, batches(3, 4, torch.float32))
         until(lambda: isinstance(server._failure, RuntimeError))
         strategy.abandon()
-
-
-def test_a_gradient_scaler_s_skipped_step_is_no_ones_step() -> None:
-    run = Run(2, 1)
-
-    def act(rank: int) -> list[float]:
-        strategy, model, optimizer = distribute(run, rank)
-        scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
-        weight, means = model[0].weight, []
-        for scaled in (4.0, float("inf")):
-            before = weight.detach().clone()
-            scaler.scale(torch.ones(()))  # as before a backward
-            weight.grad = torch.full((24, 12), scaled)
-            scaler.step(optimizer)
-            scaler.update()
-            means.append((weight.detach() - before).mean().item())
-        strategy.leave()
-        return means
-
-    with run.serving():
-        for unscaled, skipped in run.on_workers(act):
-            assert unscaled == pytest.approx(-0.02, rel=1e-4)
-            assert skipped == 0.0
-
-
-def test_a_worker_with_another_key_is_refused() -> None:
-    run = Run(1, 1)
-    with run.serving():
-        stranger = Run(1, 1, peers=run.peers)
-        with pytest.raises(ProtocolError, match="another key"):
-            stranger.worker(0)
-
-
-def test_a_model_that_is_not_the_chiefs_is_refused_by_name() -> None:
-    run = Run(2, 1)
-
-    def act(rank: int) -> str:
-        strategy = run.worker(rank)
-        model = nn.Linear(4, 3 + rank)
-        try:
-            strategy.distribute(model, momentum(model), CPU)
-        except UsageProblem as problem:
-            return str(problem)
-        finally:
-            strategy.leave()
-        return ""
-
-    with run.serving():
-        chief, other = run.on_workers(act)
-    assert chief == ""
-    assert other == (
-        "The model of worker-1 is not the chief's: it has weight (4×4, float32, parameter group 0) "
-        "where the chief's has weight (3×4, float32, parameter group 0)"
-        "."
-    )
-
-
-def test_a_gradient_of_another_size_than_the_chunk_s_ends_the_connection_before_it_is_received(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    run = Run(1, 1)
-    with run.serving():
-        strategy, _, _ = distribute(run, 0)
-        (link,) = strategy._links
-        with pytest.raises(PeerLost, match="ps-0"):
-            link.command({"op": "push", "chunk": 0, "round": 1, "base": 0}, torch.zeros(1_000_000))
-        assert "announced 4000000 bytes of float32, but 256 bytes" in capfd.readouterr().err
-
-
-@pytest.mark.parametrize("name", ["buffers", "constants"])
-def test_buffers_of_another_size_than_the_chief_has_described_are_not_received(
-    name: str, capfd: pytest.CaptureFixture[str]
-) -> None:
-    run = Run(1, 1)
-    with run.serving():
-        strategy = run.worker(0)
-        model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 4).requires_grad_(False))
-        strategy.distribute(model, momentum(model), CPU)
-        assert run.servers_now[0].rows.constants.numel() == 4 * 20
-        (link,) = strategy._links
-        with pytest.raises(PeerLost, match="ps-0"):
-            link.command({"op": name}, torch.zeros(1_000_000, dtype=torch.uint8))
-        assert "announced 1000000 bytes of uint8, but" in capfd.readouterr().err
-
-
-def test_buffers_that_are_not_the_chiefs_are_refused_by_name() -> None:
-    run = Run(2, 2)
-
-    def act(rank: int) -> str:
-        strategy = run.worker(rank)
-        model = nn.Linear(4, 4)
-        model.register_buffer("seen", torch.zeros(1 + rank))
-        try:
-            strategy.distribute(model, momentum(model), CPU)
-        except UsageProblem as problem:
-            return str(problem)
-        finally:
-            strategy.leave()
-        return ""
-
-    with run.serving():
-        assert "it has 8 bytes of buffers where the chief's has 4" in run.on_workers(act)[1]
-
-
-def test_a_server_that_cannot_hold_its_shard_says_so_before_anything_trains() -> None:
-    run = Run(1, 1)
-    with run.serving():
-        run.servers_now[0]._available = lambda: 4000
-        strategy = run.worker(0)
-        model = small()
-        with pytest.raises(UsageProblem, match=r"ps-0 cannot hold its shard: it needs .* Add parameter servers"):
-            strategy.distribute(model, momentum(model), CPU)
-        strategy.leave()
-
-
-def test_optimizers_that_servers_cannot_run_are_refused_with_the_reason() -> None:
-    class Own(torch.optim.SGD):
-        pass
-
-    run = Run(1, 1)
-    with run.serving():
-        strategy = run.worker(0)
-        model = small()
-        for optimizer, reason in (
-            (torch.optim.LBFGS(model.parameters()), "several times in a step"),
-            (torch.optim.SparseAdam(list(model.parameters())), "sparse"),
-            (Own(model.parameters()), "not one of torch.optim's"),
-        ):
-            with pytest.raises(UsageProblem, match=reason):
-                strategy.distribute(model, optimizer, CPU)
-        strategy.leave()
 
 
 def test_the_script_keeps_its_optimizer_with_hooks_schedulers_and_closures() -> None:

@@ -91,18 +91,24 @@ def last_line(output: str) -> dict[str, float]:
 def test_every_update_of_every_group_counts_once_and_its_ranks_stay_equal(
     start: Start, store: Served, tmp_path: Path, keeper: Keeper
 ) -> None:
-    groups = Groups(start, store, 2, 1)
+    """But for those that hold NaN, which are left out by the whole group and counted."""
+    groups = Groups(start, store, 2, 1, on_nan="skip")
+    keeper.listen()
     updates = {0: 60, 1: 60, 2: 35}
+    spoilt = {0: (), 1: (7, 30), 2: (12,)}
     processes = [
-        groups.start(rank, PROGRAM, tmp_path, count, 0.005, TORCHYARD_REPORT=keeper.address)
+        groups.start(rank, PROGRAM, tmp_path, count, 0.005, *spoilt[rank], TORCHYARD_REPORT=keeper.address)
         for rank, count in updates.items()
     ]
     said = [last_line(output_of(process)) for process in processes]
-    total = -float(updates[0] + updates[2])
+    total = -float(updates[0] - 2 + updates[2] - 1)
     for rank in (0, 1):  # the chief's group, which ends last
         assert said[rank] == {"rank": rank, "least": total, "most": total, "rest": 0.0}
     assert said[2]["rest"] == 0.0  # what is not exchanged is the chief's too, to begin with
-    metrics = [metrics for _, _, metrics in keeper.received()]
+    told = keeper.received()
+    skipped = {name: max(metrics.get("skipped", 0) for who, _, metrics in told if who == name) for name, _, _ in told}
+    assert skipped == {"worker-0": 2, "worker-1": 2, "worker-2": 1}
+    metrics = [metrics for _, _, metrics in told]
     assert max(each.get("staleness", -1) for each in metrics) >= 0
     assert all(each["exchange_s"] >= 0 for each in metrics if "exchange_s" in each)
 
@@ -165,7 +171,7 @@ def test_a_stop_ends_all_groups_in_good_order_and_soon(start: Start, store: Serv
         process.send_signal(signal.SIGTERM)
     for process in processes:
         assert "stopped after step" in output_of(process)
-    assert time.monotonic() - began < 8
+    assert time.monotonic() - began < 30
 
 
 def test_one_group_is_a_single_process_to_the_last_bit(start: Start, store: Served, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from torchyard_roles.errors import PeerLost, ProtocolError, RolesError
 from torchyard_roles.exchange import wire
 from torchyard_roles.layout import LARGEST_CHUNK, Layout
 from torchyard_roles.serving import deltas
-from torchyard_roles.strategies import hogwild_group, hogwild_link
+from torchyard_roles.strategies import hogwild_calls, hogwild_group, hogwild_link
 
 SIZES = [(300, 7), (1,), (41,), (2, 3, 50), (5000,)]
 ROUNDING = 1e-10
@@ -43,7 +43,7 @@ def slow_network(monkeypatch: pytest.MonkeyPatch) -> None:
         send(connection, tensors)
 
     monkeypatch.setattr(deltas, "send_chunks", send_late)
-    monkeypatch.setattr(hogwild_group, "send_chunks", send_late)
+    monkeypatch.setattr(hogwild_calls, "send_chunks", send_late)
     monkeypatch.setattr(hogwild_link, "send_chunks", send_late)
 
 
@@ -111,11 +111,12 @@ def test_connections_that_break_at_any_moment_make_no_delta_count_twice(slow_net
         breaking.start()
         try:
             at_once(*(lambda each=each: each.train(300, 0.006) for each in groups))
+            while broken < 20:
+                at_once(*(lambda each=each: each.train(30, 0.006) for each in groups))
         finally:
             over.set()
             breaking.join()
         at_once(*(each.group.drain for each in groups))
-        assert broken >= 20
         assert largest_difference(values(groups[0]), sum_of(start, *groups)) <= ROUNDING
         assert versions(groups[:1]) == sum(each.exchanges for each in groups)
 
@@ -174,7 +175,7 @@ def test_a_delta_whose_answer_died_with_its_host_counts_once(monkeypatch: pytest
             assert time.monotonic() < deadline
             time.sleep(0.01)
         chief.group.copies[1].begin()
-        assert chief.group.copies[1].wait(10)
+        assert chief.group.copies[1].wait(60)
         assert chief.group.copies[1].applied == {2: 1, 0: 1}
         assert third.group.copies[1].under_way
         host.group.close()
@@ -238,7 +239,7 @@ def test_bytes_are_those_of_the_table() -> None:
                 each.update()
                 each.group.boundary()
                 for copy in each.group.copies:
-                    assert copy.wait(10)
+                    assert copy.wait(60)
         after = [each.group.traffic() for each in groups]
     due = updates * 2 * size * (count - 1) / (count * sync_every)
     for (sent, received), (sent_before, received_before) in zip(after, before, strict=True):
@@ -307,7 +308,7 @@ def test_another_model_is_refused_with_a_sentence() -> None:
 def test_a_value_of_another_size_changes_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     with groups_of(2, SIZES) as groups:
         before = values(groups[0])
-        connection = groups[1].group.call(0, 2)
+        connection = groups[1].group.calls.connect(0, 2)
         lineage = groups[0].group.holdings.lineage
         connection.send({"do": "exchange", "shard": 0, "number": 9, "base": 0, "lineage": lineage})
         connection.send({"chunk": 0}, torch.ones(3, dtype=torch.float64))
@@ -334,7 +335,7 @@ def test_the_chief_that_looks_after_a_group_while_it_ends_still_knows_that_it_ha
         chief, other = (each.group for each in groups)
         at_once(chief.exchange_all, other.exchange_all)
         other.drain()
-        chief.ask(1, {"do": "about"})  # it still answers, on its way out
-        other.ask(0, {"do": "about"})
+        chief.calls.ask(1, {"do": "about"})  # it still answers, on its way out
+        other.calls.ask(0, {"do": "about"})
         assert 1 in chief.holdings.ended
         at_once(chief.drain)

@@ -18,6 +18,8 @@ pytestmark = [pytest.mark.lab, pytest.mark.train]
 ROOT = Path(__file__).parents[2]
 PROGRAM = Path(__file__).parent / "programs" / "exchanges.py"
 DEADLINE_S = 60
+BUSY_S = 5.0
+"""What a busy machine may need longer to say so."""
 
 
 def start(
@@ -66,7 +68,7 @@ def test_a_worker_sends_and_receives_its_gradients_once_a_step_and_a_host_that_i
         order(training[0], "steps 1")  # one waits for the reducer with much to send, the other is idle
         for process in training:
             assert answer(process) == "lost: reducer-1"
-            assert time.monotonic() - cut < 10
+            assert time.monotonic() - cut < 10 + BUSY_S
     finally:
         for process in (*training, *serving):
             process.communicate(timeout=DEADLINE_S)  # closes its stdin, at which it ends

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from tests.roles.reduction_runs import Runs, digests, runs
+from tests.roles.processes import Keeper
+from tests.roles.reduction_runs import Runs, digests, output_of, runs
 
 __all__ = ["runs"]
 
@@ -14,35 +15,46 @@ pytestmark = pytest.mark.train
 
 
 @pytest.mark.parametrize(
-    ("reducers", "how", "dtype", "tolerance"),
+    ("reducers", "ranks", "how", "dtype", "tolerance"),
     [
-        (3, "through the reducers: it takes 1.00 times", "float64", 1e-12),
-        (1, "through the reducers and the workers, which all sum a share: it takes 1.20 times", "float32", 1e-5),
+        (3, (1, 1, 1), "through the reducers: it takes 1.00 times", "float64", 1e-12),
+        (3, (1, 2, 1), "through the reducers: it takes 1.00 times", "float64", 1e-12),
+        (1, (1, 1, 1), "through the reducers and the workers, which all sum a share: it takes 1.20", "float32", 1e-5),
     ],
+    ids=["reducers", "a worker of two ranks", "mixed"],
 )
 def test_300_steps_equal_one_process_on_the_whole_batch_and_nothing_else_is_printed(
-    runs: Runs, reducers: int, how: str, dtype: str, tolerance: float
+    runs: Runs, keeper: Keeper, reducers: int, ranks: tuple[int, ...], how: str, dtype: str, tolerance: float
 ) -> None:
-    """In single precision with clipping by the norm, and a schedule."""
+    """In single precision with clipping by the norm, and a schedule. Two ranks of a worker reduce between themselves
+    first. And the reducers report, and end with the trainers."""
     clips = dtype == "float32"
-    chief, *others = runs.topology(3, reducers).outputs("large_batch.py", dtype, *["clip"] * clips)
+    topology = runs.topology(3, reducers, ranks=ranks, report=keeper.listen().address)
+    chief, *others = topology.outputs("large_batch.py", dtype, *["clip"] * clips)
     sentence, result = chief.splitlines()
     if clips:
         assert 0 < json.loads(result)["clipped"] < 300
         assert json.loads(result)["norms_differ"] < 1e-4
     assert f"reducer{'s' * (reducers > 1)} the exchange goes {how}" in sentence
-    assert json.loads(result)["world_size"] == 3
+    assert json.loads(result)["world_size"] == sum(ranks)
     assert json.loads(result)["difference"] <= tolerance
-    assert others == ["", ""]
+    assert not any(others)
+    assert [output_of(reducer) for reducer in topology.reducers] == [""] * reducers
+    told = [(name, metrics) for name, _, metrics in keeper.received() if name.startswith("reducer")]
+    assert {name for name, _ in told} == {f"reducer-{number}" for number in range(reducers)}
+    assert all(metrics.keys() == {"clients", "wait_s", "bytes_s"} for _, metrics in told)
+    assert {name for name, metrics in told if metrics["bytes_s"] > 0} == {name for name, _ in told}
+    assert max(metrics["wait_s"] for _, metrics in told) > 0
 
 
 def test_every_kind_of_parameter_is_the_same_on_all_ranks_in_every_run_and_plan(runs: Runs) -> None:
-    """Pure and mixed: the same bits after each step. And not a word of DDP's on parameters that are not used."""
-    pure = runs.topology(3, 3).outputs("reduced.py")
+    """Pure and mixed: the same bits after each step. And not a word of DDP's on parameters that are not used.
+    Forward passes are under autocast."""
+    pure = runs.topology(3, 3).outputs("reduced.py", "amp=1")
     expected = digests(pure[0])
     assert len(set(expected)) == 6
     assert all(digests(output) == expected for output in pure)
-    mixed = runs.topology(3, 1).outputs("reduced.py")
+    mixed = runs.topology(3, 1).outputs("reduced.py", "amp=1")
     assert all(digests(output) == expected for output in mixed)
     for output in (*pure, *mixed):
         others = [line for line in output.splitlines() if not line.startswith("{")]

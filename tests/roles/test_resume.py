@@ -165,7 +165,7 @@ def test_on_a_full_disk_the_old_checkpoints_stay_and_training_goes_on(start: Sta
     gang = Gang(start, tmp_path / "run", 1)
     gang.checkpoints.mkdir(parents=True)
     mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "small", str(gang.checkpoints)]
-    subprocess.run(mount, check=True, timeout=10)
+    subprocess.run(mount, check=True, timeout=60)
     try:
         gang.launch(3, 0.03, every_s=0.1)
         gang.wait_for(lambda: len(files.steps(gang.checkpoints)) >= 2, "two checkpoints")
@@ -185,4 +185,4 @@ def test_on_a_full_disk_the_old_checkpoints_stay_and_training_goes_on(start: Sta
         assert files.complete(gang.checkpoints)[0].step == 45  # there is room again
         assert not list(gang.checkpoints.glob(".saving-*"))
     finally:
-        subprocess.run(["umount", "-l", str(gang.checkpoints)], check=True, timeout=10)
+        subprocess.run(["umount", "-l", str(gang.checkpoints)], check=True, timeout=60)

@@ -14,6 +14,7 @@ from tests.roles.served_run import SEEDING, Run, descend, difference, train
 from torchyard_roles.checkpoints import files
 from torchyard_roles.errors import PeerLost, UsageProblem
 from torchyard_roles.serving.exchanges import Completion
+from torchyard_roles.serving.optimizers import UNSERVED
 
 pytestmark = pytest.mark.train
 
@@ -82,6 +83,12 @@ OPTIMIZERS = {
     "Adafactor": {"lr": 0.01},
     "Muon": {"lr": 0.01},
 }
+
+
+def test_every_optimizer_of_torch_is_served_or_refused() -> None:
+    known = {name for name, kind in vars(torch.optim).items() if isinstance(kind, type)} - {"Optimizer"}
+    assert known - UNSERVED.keys() <= OPTIMIZERS.keys()
+    assert UNSERVED.keys() <= known
 
 
 @pytest.mark.parametrize("name", [name for name in OPTIMIZERS if hasattr(torch.optim, name)])

@@ -19,6 +19,8 @@ pytestmark = pytest.mark.train
 PROGRAM = Path(__file__).parent / "programs" / "served.py"
 RESUMABLE = Path(__file__).parent / "programs" / "resumable.py"
 KEY = "5a" * 32
+BUSY_S = 10.0
+"""What a busy machine may need longer: workers import torch, and end, beside other tests."""
 
 
 class Cluster:
@@ -76,7 +78,7 @@ def test_servers_end_with_the_trainers_that_all_hold_the_same_and_report_meanwhi
     start: Start, tmp_path: Path, keeper: Keeper
 ) -> None:
     cluster = Cluster(tmp_path, "sandblaster", workers=2, servers=2)
-    reports = {"TORCHYARD_REPORT": keeper.address}
+    reports = {"TORCHYARD_REPORT": keeper.listen().address}
     servers = [start(PROGRAM, "1", environment={**cluster.server(number), **reports}) for number in range(2)]
     workers = [start(PROGRAM, "20", environment=cluster.worker(rank)) for rank in range(2)]
     results = [json.loads(output_of(worker).splitlines()[-1]) for worker in workers]
@@ -103,12 +105,12 @@ def test_a_killed_server_is_named_by_every_worker_of_a_synchronous_run(start: St
     servers[1].kill()
     killed_at = time.monotonic()
     for worker in workers:
-        output, _ = worker.communicate(timeout=15)
+        output, _ = worker.communicate(timeout=DEADLINE_S)
         assert worker.returncode == 1
         assert "ps-1 on 127.0.0.1 is gone" in output
-    assert time.monotonic() - killed_at < 10
+    assert time.monotonic() - killed_at < 10 + BUSY_S
     servers[0].send_signal(signal.SIGTERM)
-    assert servers[0].wait(timeout=10) == 0
+    assert servers[0].wait(timeout=DEADLINE_S) == 0
 
 
 def test_a_killed_server_of_an_asynchronous_run_comes_back_and_the_workers_go_on(start: Start, tmp_path: Path) -> None:

@@ -107,7 +107,11 @@ def test_a_second_sigterm_ends_a_step_that_takes_too_long_at_once(start: Start, 
     gang.stop()
     time.sleep(ECHO_S + 0.1)
     assert process.poll() is None
-    gang.stop()
+    deadline = time.monotonic() + DEADLINE_S
+    while process.poll() is None:  # a busy machine may have it hear of the first so late that the next is its echo
+        assert time.monotonic() < deadline
+        gang.stop()
+        time.sleep(ECHO_S + 0.1)
     ((code, output),) = gang.ended()
     assert code == 128 + signal.SIGTERM
     assert "torchyard: ended by a second SIGTERM, without saving" in output

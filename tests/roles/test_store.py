@@ -218,7 +218,7 @@ def test_a_store_that_is_gone_is_told_to_all_who_wait(
         waiting = pool.submit(store.get, "never", 60.0)
         served.end()
         with pytest.raises(StoreLost, match=rf"join store at {served.address} cannot be reached.*Connection refused"):
-            waiting.result(timeout=10)
+            waiting.result(timeout=60)
     with pytest.raises(StoreLost):
         store.set("a", b"")
 
@@ -231,7 +231,7 @@ def test_closing_frees_who_waits_and_ends_the_threads(connect: Connect) -> None:
         until(lambda: not waiting.done() and bool(store._open))
         store.close()
         with pytest.raises(StoreLost, match="has parted"):
-            waiting.result(timeout=5)
+            waiting.result(timeout=60)
     until(lambda: not [one for one in store._threads if one.is_alive()])
 
 
@@ -254,8 +254,8 @@ def test_silent_strangers_block_nobody(served: Served, connect: Connect) -> None
     silent = [socket.create_connection(served.host_and_port) for _ in range(20)]
     began = time.monotonic()
     connect().set("a", b"1")
-    assert time.monotonic() - began < 2.0
-    silent[0].settimeout(10)
+    assert time.monotonic() - began < 4.5, "before the first of them is turned away"
+    silent[0].settimeout(60)
     assert len(silent[0].recv(1000)) == frames.HELLO_BYTES
     assert silent[0].recv(1000) == b""  # turned away after five seconds
     for one in silent:
@@ -341,7 +341,7 @@ print("well")
 
 @pytest.mark.train
 def test_torch_s_process_groups_meet_through_it_one_generation_after_the_other(served: Served) -> None:
-    pytest.importorskip("torch")
+    pytest.importorskip("torch", reason="process groups are torch's")
     ranks = [
         subprocess.Popen(
             [sys.executable, "-c", WORLD, served.address, str(rank), KEY.hex()],
@@ -358,7 +358,7 @@ def test_torch_s_process_groups_meet_through_it_one_generation_after_the_other(s
     assert all("well" in output for output in outputs)
 
 
-def until(is_so: Callable[[], bool], within_s: float = 10.0) -> None:
+def until(is_so: Callable[[], bool], within_s: float = 60.0) -> None:
     deadline = time.monotonic() + within_s
     while not is_so():
         assert time.monotonic() < deadline

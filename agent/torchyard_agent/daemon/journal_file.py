@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from typing import Any
+
+_IN_EVERY_EVENT = ("epoch", "seq", "time", "event")
 
 
 class JournalReader:
@@ -15,7 +18,9 @@ class JournalReader:
         self._offset = 0
 
     def read(self) -> list[dict[str, Any]]:
-        """New events in their order. A line that is still being written waits for the next look."""
+        """New events in their order. A line that is still being written waits for the next look; one that a power cut
+        has damaged (its end may be filled with zeros) is left out.
+        """
         try:
             with open(self._path, "rb") as file:
                 file.seek(self._offset)
@@ -24,7 +29,17 @@ class JournalReader:
             return []
         whole = data[: data.rfind(b"\n") + 1]
         self._offset += len(whole)
-        return [json.loads(line) for line in whole.splitlines()]
+        return list(_events(whole))
+
+
+def _events(lines: bytes) -> Iterator[dict[str, Any]]:
+    for line in lines.splitlines():
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(event, dict) and all(name in event for name in _IN_EVERY_EVENT):
+            yield event
 
 
 def after(events: list[dict[str, Any]], seen: list[Any] | None) -> list[dict[str, Any]]:

@@ -81,7 +81,7 @@ class Methods:
 
     async def undeploy(self, connection: Connection, params: Params) -> Any:
         """Removes all of ours from this host, then leaves. Refuses while a run lives."""
-        alive = [run_id for run_id in self._runs.ids() if await self._runs.keeper(run_id) is not None]
+        alive = [run_id for run_id in self._runs.ids() if await self._runs.goes_on(run_id)]
         if alive:
             raise RpcError(
                 f"the run {alive[0]} is alive there; undeploying would end it",

@@ -62,7 +62,7 @@ def _sent_files(run_dir: str, agent_dir: str) -> dict[str, dict[str, Any]]:
     try:
         with open(os.path.join(run_dir, "run.json"), encoding="utf-8") as file:
             root = json.load(file).get("snapshot")
-    except (OSError, ValueError):
+    except (OSError, ValueError, AttributeError):
         return {}
     manifest = snapshots.read_manifest(agent_dir, root) if root else None
     return {entry["path"]: entry for entry in manifest or []}

@@ -22,6 +22,8 @@ from torchyard_agent.telemetry.procfs import boot_id
 
 KEEPER_DEADLINE_S = 20.0
 """A keeper that has not answered by then is given up; starting one takes a tenth of a second on an idle host."""
+LEAVES_WITHIN_S = 10.0
+"""A keeper, once its run has ended."""
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -158,6 +160,17 @@ class Runs:
         keeper.on_close.append(forget)
         return keeper
 
+    async def goes_on(self, run_id: str) -> bool:
+        """Whether the run has a keeper here that stays. One whose run has ended is waited for: it is just leaving."""
+        loop = asyncio.get_running_loop()
+        gone_by = loop.time() + LEAVES_WITHIN_S
+        while await self.keeper(run_id) is not None:
+            has_ended = journal.fold(run_id, JournalReader(self.folder(run_id)).read())["ended"]
+            if not has_ended or loop.time() > gone_by:
+                return True
+            await asyncio.sleep(0.02)
+        return False
+
     def planned_gpus(self, run_id: str) -> set[str]:
         """UUIDs of the GPUs of the whole run, other hosts' too, as its record has them."""
         replicas = self._record_of(run_id).get("replicas")
@@ -270,7 +283,7 @@ class Runs:
     async def remove(self, run_id: str) -> None:
         """Removes what a run left here. Raises RpcError while it lives."""
         folder = self.folder(run_id)
-        if await self.keeper(run_id) is not None:
+        if await self.goes_on(run_id):
             raise RpcError(f"the run {run_id} is still there", "run_alive", "Stop it first.")
         await asyncio.get_running_loop().run_in_executor(None, shutil.rmtree, folder)
 
@@ -324,10 +337,10 @@ def _checked(run_id: object) -> str:
 def _record(folder: str) -> dict[str, Any]:
     try:
         with open(os.path.join(folder, "run.json"), encoding="utf-8") as file:
-            record: dict[str, Any] = json.load(file)
-            return record
-    except (OSError, ValueError):
+            record = json.load(file)
+    except (OSError, ValueError):  # a power cut may leave it empty
         return {}
+    return record if isinstance(record, dict) and isinstance(record.get("record", {}), dict) else {}
 
 
 def _last_line(path: str) -> str:

@@ -67,9 +67,9 @@ def _about(folder: str) -> tuple[Any, int] | None:
         return None
 
 
-def _size(about: object) -> int:
+def _size(about: Any) -> int:
     """A file's size: by itself, or with its hash beside it."""
-    return int(about["bytes"]) if isinstance(about, dict) else int(about)  # type: ignore[call-overload]
+    return int(about["bytes"]) if isinstance(about, dict) else int(about)
 
 
 def newest(folder: str, run_id: str = "") -> str:

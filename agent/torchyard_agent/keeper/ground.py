@@ -28,7 +28,7 @@ async def in_a_thread(function: Callable[..., Result], *arguments: Any) -> Resul
     def work() -> None:
         try:
             result = function(*arguments)
-        except BaseException as error:
+        except BaseException as error:  # raised again by who awaits it
             loop.call_soon_threadsafe(future.set_exception, error)
         else:
             loop.call_soon_threadsafe(future.set_result, result)

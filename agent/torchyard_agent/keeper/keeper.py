@@ -154,7 +154,8 @@ class Keeper:
         address = places.report_socket(self._agent_dir, os.getuid(), self._run_id)
         place = RunPlace(self._run_id, self._host, self._folder, address)
         own_group = cgroup.create(self._run_id, self._node)
-        self._share = Share(place, lambda message: None, own_group, exchange_key(self._secret))
+        key, stuck_after_s = exchange_key(self._secret), self._patience.stuck_after_s
+        self._share = Share(place, lambda message: None, own_group, key, stuck_after_s)
         self._share.taking = Taking(ground, self._share.say)
         self._reports = ReportSocket(address, self._share.on_datagram)
         self._journal = Journal(os.path.join(self._folder, "journal.jsonl"), self._poke)

@@ -45,4 +45,4 @@ def _leave_out_openssl() -> None:
     """Some distributions build Python without SHA-256 of its own: there OpenSSL stays."""
     has_own = any(importlib.util.find_spec(name) for name in ("_sha2", "_sha256"))
     if has_own and "hashlib" not in sys.modules:
-        sys.modules["_hashlib"] = None  # type: ignore[assignment]
+        sys.modules["_hashlib"] = None  # type: ignore[assignment]  # Python's own word for: not to be imported

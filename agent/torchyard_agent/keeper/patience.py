@@ -18,6 +18,8 @@ class Patience(NamedTuple):
     heartbeat_s: float = 2.0
     lease_s: float = 10.0
     """A member not heard for this long is lost; one that has not heard the primary stops its own ranks."""
+    stuck_after_s: float = 10.0
+    """From SIGKILL to the sentence that names what the kernel has not let go."""
     gpus_within_s: float = 600.0
     """For a scheduled run's GPUs to become free, once its time has come."""
     booking_warn_s: float = 600.0

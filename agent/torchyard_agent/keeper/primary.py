@@ -5,27 +5,29 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Callable
 
-from torchyard_agent.keeper import carrying, checkpoint_folders, journal, moves, notify, policy
+from torchyard_agent.keeper import carrying, checkpoint_folders, hearing, moves, notify, policy
 from torchyard_agent.keeper.booked import Leave, OwnBooking
+from torchyard_agent.keeper.bringing import Bringing
 from torchyard_agent.keeper.carriers import Sending
-from torchyard_agent.keeper.causes import Cause
-from torchyard_agent.keeper.gang import Line, Listener, Message, OnCaller, Stream
+from torchyard_agent.keeper.gang import Listener, Message, OnCaller, Stream
 from torchyard_agent.keeper.join_store import JoinStore, Refused, StoreServer
+from torchyard_agent.keeper.members import Members
 from torchyard_agent.keeper.moves import Event, Instruction
 from torchyard_agent.keeper.patience import Patience
 from torchyard_agent.keeper.record import Record
 from torchyard_agent.keeper.share import Share
+from torchyard_agent.keeper.shares import Shares
+from torchyard_agent.keeper.telling import Telling
 from torchyard_agent.keeper.waiting import Timetable
 from torchyard_agent.protocol.calendar import Calendar, rfc3339
-from torchyard_agent.protocol.contract import Contract, has_store
+from torchyard_agent.protocol.contract import has_store
 from torchyard_agent.protocol.frames import exchange_key
-from torchyard_agent.protocol.shapes import Member, ReplicaPlan, ReplicaShare, Start
+from torchyard_agent.protocol.shapes import Start
 from torchyard_agent.protocol.states import RunState
 
 FAREWELL_S = 3.0
@@ -58,10 +60,8 @@ class Primary:
         self._patience = patience
         self._loop = asyncio.get_running_loop()
         self._host = start["members"][0]["host"]
-        self._lines: dict[str, Line] = {}
-        self._epochs: dict[str, str] = {}
-        self._meeting_point = _joined(start["members"][0])
-        self._contract = Contract(start["cluster"], start["replicas"], self._meeting_point)
+        self._members = Members(self._hear)
+        self._telling = Telling(record, self._members)
         callers: dict[bytes, OnCaller] = {}
         if len(start["members"]) > 1:
             callers[secret] = self._on_member
@@ -77,11 +77,10 @@ class Primary:
         self._run: policy.Run | None = None
         self._asked_early: list[moves.StopAsked] = []
         self._carrying = self._start_carrying()
+        self._shares = Shares(start, carries=self._carrying is not None)
         gpus = [gpu for replica in start["replicas"] for gpu in replica["gpus"]]
         self._timetable = Timetable(own, start["start_at"], gpus, patience, start["policy"]["stop_grace_s"])
-        self._held_back: list[Callable[[], None]] = []
-        """Starts that wait until the chief's host has the newest checkpoint."""
-        self._bringing: asyncio.Task[None] | None = None
+        self._bringing = Bringing(self._carrying, self._host, lambda problem: record.carried(self._host, "", problem))
         if self._listens:
             ranks = sum(replica["processes"] for replica in start["replicas"])
             # At once: a member that is turned away comes again only later, and ranks look for the store.
@@ -98,7 +97,7 @@ class Primary:
             start["policy"],
             join_within_s=self._patience.join_within_s,
             lease_s=self._patience.lease_s,
-            meeting_point=self._meeting_point,
+            meeting_point=self._shares.meeting_point,
             scheduled="" if start["start_at"] is None else _starts_at(start["start_at"]),
             gpus_within_s=self._patience.gpus_within_s,
         )
@@ -106,10 +105,10 @@ class Primary:
         self.begun.set()
         if self._listens:
             await self._listener.open(self._held)
-        self._share.obey(self._share_of(self._host))
+        self._share.obey(self._shares.of_host(self._host))
         for asked in self._asked_early:
             self._feed(asked)
-        watch = self._loop.create_task(self._watch_leases())
+        watch = self._loop.create_task(self._members.watch_leases(self._patience, self._is_expected, self._lose))
         carry = self._loop.create_task(self._carrying.watch()) if self._carrying is not None else None
         keep_time = self._loop.create_task(self._keep_time())
         keep_time.add_done_callback(_raise_what_went_wrong)
@@ -120,14 +119,14 @@ class Primary:
             await self._part()
             await self._notify_of_the_end()
         finally:
-            for task in (watch, carry, keep_time, self._bringing):
+            for task in (watch, carry, keep_time):
                 if task is not None:
                     task.cancel()
+            self._bringing.cancel()
             for timer in self._timers:
                 timer.cancel()
             self._listener.close()
-            for line in self._lines.values():
-                line.close()
+            self._members.close()
 
     def _start_carrying(self) -> Sending | None:
         """Where the hosts share no folder for checkpoints; None where they do, or there is but one host."""
@@ -163,7 +162,7 @@ class Primary:
         assert self._run is not None
         if self._run.scheduled and self._run.outcome is None:
             self._run = self._run._replace(scheduled=_starts_at(at))
-            self.tell_run_state(moves.TellRunState(self._record.state, _starts_at(at)))
+            self._telling.run_state(moves.TellRunState(self._record.state, _starts_at(at)))
 
     def _warn_of_the_end(self, must: Leave) -> None:
         own = self._timetable.own
@@ -195,89 +194,39 @@ class Primary:
             _DO[type(instruction)](self, instruction)
 
     def tell_run_state(self, told: moves.TellRunState) -> None:
-        waiting_for = None
-        if told.waits is not None:
-            until = journal.at(time.time() + told.waits.seconds)
-            waiting_for = {"hosts": list(told.waits.hosts), "until": until, "cause": told.waits.cause}
-        self._record.run_state(told.state, told.reason, waiting_for)
-        said = {"state": told.state.value, "reason": told.reason, "waiting_for": waiting_for}
-        self._tell_members({"say": "run_state", **said})
+        self._telling.run_state(told)
 
     def tell_replica_state(self, told: moves.TellReplicaState) -> None:
-        self._record.replica_state(told.replica, told.host, told.state, told.exit_code, told.reason, told.restarts)
-        if told.host in self._lines:
-            self._lines[told.host].send(
-                {
-                    "say": "replica_state",
-                    "replica": told.replica,
-                    "host": told.host,
-                    "state": told.state.value,
-                    "exit_code": told.exit_code,
-                    "reason": told.reason,
-                    "restarts": told.restarts,
-                }
-            )
+        self._telling.replica_state(told)
+
+    def tell_gang_restart(self, told: moves.TellGangRestart) -> None:
+        self._telling.gang_restart(told)
 
     def ask_for_somebody(self, asked: moves.AskForSomebody) -> None:
         if self._start["notify"]:
             self._share.run_errand(self._start["notify"], self._record.state.value, asked.reason)
 
-    def tell_gang_restart(self, told: moves.TellGangRestart) -> None:
-        log.warning("gang %s starts again as generation %d: %s", told.gang, told.generation, told.cause)
-        self._record.gang_restart(told.gang, told.generation, told.cause)
-        said = {"gang": told.gang, "generation": told.generation, "cause": told.cause}
-        self._tell_members({"say": "gang_restart", **said})
-
     def take_gpus(self, asked: moves.TakeGpus) -> None:
         self._order(asked.host, {"say": "take_gpus", "only_if_idle": asked.only_if_idle})
 
     def go(self, instruction: moves.Go) -> None:
-        self._once_the_chief_can_resume(self._go)
+        self._bringing.once_it_is_there(self._go)
 
     def _go(self) -> None:
-        self._tell_members({"say": "go"})
+        self._members.tell_all({"say": "go"})
         self._loop.call_soon(self._share.obey, {"say": "go"})  # the network has it before our own forks begin
 
     def start_gang(self, asked: moves.StartGang) -> None:
         chief = next((replica["name"] for replica in self._start["replicas"] if replica["trainer"]), None)
         if chief in asked.replicas:
-            self._once_the_chief_can_resume(partial(self._start_gang, asked))
+            self._bringing.once_it_is_there(partial(self._start_gang, asked))
         else:
             self._start_gang(asked)
 
-    def _once_the_chief_can_resume(self, start: Callable[[], None]) -> None:
-        """Starts now, or once the newest checkpoint was brought from another host."""
-        if self._held_back:
-            self._held_back.append(start)
-        elif self._carrying is None or not self._carrying.must_bring:
-            start()
-        else:
-            self._held_back.append(start)
-            self._bringing = self._loop.create_task(self._bring(self._carrying))
-
-    async def _bring(self, from_others: Sending) -> None:
-        try:
-            await from_others.bring(self._host)
-        except Exception as error:  # the outer edge of this task: the run starts with what there is
-            log.exception("no checkpoint could be brought")
-            self._record.carried(self._host, "", f"internal error: {error!r}")
-        self._release_starts()
-
-    def _release_starts(self) -> None:
-        """Nothing that was held back waits any longer: for the checkpoint has come, or an end was decided."""
-        held, self._held_back = self._held_back, []
-        for start in held:
-            start()
-
     def _start_gang(self, asked: moves.StartGang) -> None:
-        """Ranks and world sizes are those of the replicas that take part now."""
         assert self._run is not None
-        contract = Contract(self._start["cluster"], self._taking_part(), self._meeting_point)
-        by_host: dict[str, list[ReplicaShare]] = {}
-        for replica in self._start["replicas"]:
-            if replica["name"] in asked.replicas:
-                by_host.setdefault(replica["host"], []).append(contract.share(replica, asked.generation))
-        for host, replicas in by_host.items():
+        dropped = {one.name for one in self._run.replicas if one.dropped}
+        for host, replicas in self._shares.of_gang(asked.replicas, asked.generation, dropped).items():
             self._order(host, {"say": "start", "replicas": replicas})
 
     def clear(self, asked: moves.Clear) -> None:
@@ -285,9 +234,7 @@ class Primary:
         self._order(asked.host, {**order, "replicas": list(asked.replicas), "grace_s": asked.grace_s})
 
     def end_ranks(self, asked: moves.EndRanks) -> None:
-        if self._bringing is not None:
-            self._bringing.cancel()
-        self._release_starts()  # what is to end must have begun: its end is then told as every other
+        self._bringing.give_up()  # what is to end must have begun: its end is then told as every other
         self._say_why_in_the_store(asked.replicas)
         self._order(asked.host, {"say": "end", "replicas": list(asked.replicas), "grace_s": asked.grace_s})
 
@@ -308,34 +255,14 @@ class Primary:
         self._timers.append(self._loop.call_later(asked.seconds, self._feed, fired))
 
     def finish(self, decided: moves.Finish) -> None:
-        self._tell_members({"say": "ended", "ended": self._record.end(decided.state, decided.reason)})
+        self._members.tell_all({"say": "ended", "ended": self._record.end(decided.state, decided.reason)})
         self._finished.set_result(None)
 
     def _order(self, host: str, message: Message) -> None:
         if host == self._host:
             self._loop.call_soon(self._share.obey, message)  # its answers are events of their own, after this one
-        elif host in self._lines:
-            self._lines[host].send(message)
-
-    def _tell_members(self, message: Message) -> None:
-        for line in self._lines.values():
-            line.send(message)
-
-    def _taking_part(self) -> list[ReplicaPlan]:
-        assert self._run is not None
-        dropped = {one.name for one in self._run.replicas if one.dropped}
-        return [replica for replica in self._start["replicas"] if replica["name"] not in dropped]
-
-    def _share_of(self, host: str) -> Message:
-        here = [replica for replica in self._start["replicas"] if replica["host"] == host]
-        return {
-            "say": "share",
-            "replicas": [self._contract.share(replica) for replica in here],
-            "host_wait_s": self._start["policy"]["host_wait_s"],
-            "setup": self._start["setup"],
-            "secrets": self._start["secrets"],
-            "carry": self._carrying is not None,
-        }
+        else:
+            self._members.tell(host, message)
 
     async def _on_member(self, stream: Stream, introduction: Message) -> None:
         """A keeper that knows the secret: one of the members for the first time, or after a broken connection.
@@ -350,65 +277,33 @@ class Primary:
         assert self._run is not None
         host, epoch = str(introduction.get("host")), str(introduction.get("epoch"))
         known = any(one.name == host for one in self._run.hosts) and host != self._host
-        if not known or self._epochs.setdefault(host, epoch) != epoch:
+        if not known or not self._members.admits(host, epoch):
             log.warning("turned away a keeper that calls itself %s", host)
             stream.abort()
             return
-        new = host not in self._lines
-        if new:
-            line = self._lines[host] = Line(lambda message: self._hear(host, message))
+        line = self._members.line(host)
+        if line is None:
+            line = self._members.open_line(host)
             if self._record.ended is None:
-                line.send(self._share_of(host))
-                self._catch_up(line, host)
+                line.send(self._shares.of_host(host))
+                self._telling.catch_up(line, host)
             else:  # stopped before this member came: it has nothing to do but to leave
                 line.send({"say": "ended", "ended": self._record.ended})
-        else:
-            line = self._lines[host]
-            if not self._run.host(host).lost:
-                self._feed(moves.LinkBack(host))
+        elif not self._run.host(host).lost:
+            self._feed(moves.LinkBack(host))
         # A member that was given up may not have noticed: it ends its ranks first, and then says that it is back.
         stream.send({"got": line.got, "lost": self._run.host(host).lost})
         await line.converse(stream, int(introduction["got"]))
         if not line.connected and not self._run.state.is_terminal:
             self._feed(moves.LinkBroken(host))
 
-    def _catch_up(self, line: Line, host: str) -> None:
-        """What was told before this member came: the run's state, and those of its replicas."""
-        line.send({"say": "run_state", "state": self._record.state.value, "reason": self._record.reason})
-        for replica in self._record.replicas.values():
-            if replica["host"] == host:
-                told = {name: replica[name] for name in ("host", "state", "exit_code", "reason", "restarts")}
-                line.send({"say": "replica_state", "replica": replica["name"], **told})
-
     def _hear(self, host: str, message: Message) -> None:
         """Something happened on a host."""
-        _HEAR[message["say"]](self, host, message)
-
-    def hear_joined(self, host: str, message: Message) -> None:
-        self._feed(moves.Joined(host))
-
-    def hear_has_gpus(self, host: str, message: Message) -> None:
-        self._feed(moves.GpusTaken(host))
-
-    def hear_gpus_held(self, host: str, message: Message) -> None:
-        self._feed(moves.GpusHeld(host, str(message["what"])))
-
-    def hear_spawned(self, host: str, message: Message) -> None:
-        self._feed(moves.Spawned(message["replica"]))
-
-    def hear_failed(self, host: str, message: Message) -> None:
-        cause = Cause(message["cause"], message.get("consequence", False))
-        curable = message.get("curable", True)
-        self._feed(moves.RankFailed(message["replica"], message["exit_code"], cause, curable))
-
-    def hear_ended(self, host: str, message: Message) -> None:
-        self._feed(moves.Ended(message["replica"], message["exit_code"]))
-
-    def hear_cleared(self, host: str, message: Message) -> None:
-        self._feed(moves.Cleared(host, message["gang"], message["generation"]))
-
-    def hear_back(self, host: str, message: Message) -> None:
-        self._feed(moves.HostBack(host))
+        event = hearing.event_of(host, message)
+        if event is not None:
+            self._feed(event)
+        else:
+            _HEAR[message["say"]](self, host, message)
 
     def hear_holds(self, host: str, message: Message) -> None:
         if self._carrying is not None:
@@ -422,9 +317,6 @@ class Primary:
         if self._carrying is not None:
             self._carrying.on_not_brought(host, str(message["name"]), str(message["problem"]))
 
-    def hear_gone(self, host: str, message: Message) -> None:
-        self._feed(moves.HostGone(host))
-
     def hear_report(self, host: str, message: Message) -> None:
         if not self._record.state.is_terminal:
             self._record.report(message["replica"], message["metrics"], first=message["first"])
@@ -433,29 +325,16 @@ class Primary:
         waiting = f"waiting on {host} for {message['what']}, which the kernel has not let go yet"
         log.warning(waiting)
         before = self._record.reason
-        self.tell_run_state(moves.TellRunState(self._record.state, f"{before}; {waiting}" if before else waiting))
+        reason = f"{before}; {waiting}" if before else waiting
+        self._telling.run_state(moves.TellRunState(self._record.state, reason))
 
     def hear_stop(self, host: str, message: Message) -> None:
         self.stop(message["reason"], force=message["force"], told=message.get("asked"))
 
-    async def _watch_leases(self) -> None:
-        """Heartbeats out, and an eye on those that should come in."""
-        beat_at = 0.0
-        while True:
-            await asyncio.sleep(min(self._patience.heartbeat_s, self._patience.lease_s / 10))
-            now = self._loop.time()
-            beat = now >= beat_at
-            if beat:
-                beat_at = now + self._patience.heartbeat_s
-            for host, line in list(self._lines.items()):
-                if beat:
-                    line.beat()
-                silent_s = now - line.heard_at
-                if silent_s > self._patience.lease_s and self._is_expected(host):
-                    line.close()
-                    if self._carrying is not None:
-                        self._carrying.on_host_lost(host)
-                    self._feed(moves.HostLost(host, f"its keeper was not heard for {silent_s:.0f} s"))
+    def _lose(self, host: str, silent_s: float) -> None:
+        if self._carrying is not None:
+            self._carrying.on_host_lost(host)
+        self._feed(moves.HostLost(host, f"its keeper was not heard for {silent_s:.0f} s"))
 
     def _is_expected(self, host: str) -> bool:
         assert self._run is not None
@@ -466,8 +345,7 @@ class Primary:
         """Gives the members time to take note of the end."""
         began = self._loop.time()
         while (since_s := self._loop.time() - began) < FAREWELL_S:
-            all_know = all(line.settled for line in self._lines.values() if line.connected)
-            if all_know and (since_s > ARRIVAL_S or not self._some_are_on_their_way()):
+            if self._members.all_know and (since_s > ARRIVAL_S or not self._some_are_on_their_way()):
                 return
             await asyncio.sleep(0.02)
 
@@ -475,7 +353,7 @@ class Primary:
         """Whether a member is still to come for the first time, and would else go on calling in vain."""
         assert self._run is not None
         others = [host for host in self._run.hosts if host.name != self._host]
-        return any(host.name not in self._lines and not host.lost for host in others)
+        return any(self._members.line(host.name) is None and not host.lost for host in others)
 
 
 def _starts_at(seconds: float) -> str:
@@ -486,12 +364,6 @@ def _raise_what_went_wrong(task: asyncio.Task[None]) -> None:
     """In a turn of the loop: there it is the keeper's end, and not forgotten in a task."""
     if not task.cancelled():
         task.result()
-
-
-def _joined(member: Member) -> str:
-    """Where ranks and members reach a keeper, `address:port`."""
-    address = member["address"]
-    return f"[{address}]:{member['gang_port']}" if ":" in address else f"{address}:{member['gang_port']}"
 
 
 _DO: dict[type, Callable[[Primary, Any], None]] = {
@@ -509,15 +381,6 @@ _DO: dict[type, Callable[[Primary, Any], None]] = {
     moves.Finish: Primary.finish,
 }
 _HEAR: dict[str, Callable[[Primary, str, Message], None]] = {
-    "joined": Primary.hear_joined,
-    "has_gpus": Primary.hear_has_gpus,
-    "gpus_held": Primary.hear_gpus_held,
-    "spawned": Primary.hear_spawned,
-    "failed": Primary.hear_failed,
-    "ended": Primary.hear_ended,
-    "cleared": Primary.hear_cleared,
-    "back": Primary.hear_back,
-    "gone": Primary.hear_gone,
     "holds": Primary.hear_holds,
     "fetched": Primary.hear_fetched,
     "not_brought": Primary.hear_not_brought,
@@ -525,3 +388,4 @@ _HEAR: dict[str, Callable[[Primary, str, Message], None]] = {
     "stuck": Primary.hear_stuck,
     "stop": Primary.hear_stop,
 }
+"""What is no event of the policy's: see `hearing`."""

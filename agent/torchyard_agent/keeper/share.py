@@ -19,6 +19,7 @@ from torchyard_agent.keeper import causes, notify, processes, ranks, remains
 from torchyard_agent.keeper.cgroup import Cgroup
 from torchyard_agent.keeper.gpu_remains import still_on_gpus
 from torchyard_agent.keeper.ground import in_a_thread
+from torchyard_agent.keeper.patience import Patience
 from torchyard_agent.keeper.ranks import CannotStart, Rank, RunPlace
 from torchyard_agent.keeper.reports import Latest
 from torchyard_agent.keeper.taking import Taking
@@ -31,7 +32,6 @@ REPORT_EVERY_S = 1.0
 LOOK_EVERY_S = 0.05
 """While sweeping: orphans of orphans are found by looking again."""
 LOOK_AT_GPUS_EVERY_S = 0.25
-STUCK_AFTER_S = 10.0
 """From SIGKILL: what is still there then hangs in the kernel, and people are told."""
 
 log = logging.getLogger(__name__)
@@ -46,6 +46,7 @@ class Share:
         tell: Callable[[Message], None],
         cgroup: Cgroup | None = None,
         exchange_key: bytes = b"",
+        stuck_after_s: float = Patience().stuck_after_s,
     ):
         self.tell = tell
         self.reports = Latest(set())
@@ -54,6 +55,7 @@ class Share:
         self.place = place
         self._cgroup = cgroup
         self._exchange_key = exchange_key
+        self._stuck_after_s = stuck_after_s
         self._replicas: dict[str, ReplicaShare] = {}
         self._setup: list[str] = []
         self._secrets: dict[str, str] = {}
@@ -61,6 +63,8 @@ class Share:
         self._codes: dict[str, int] = {}
         self._asked: set[str] = set()
         self._terminated: set[int] = set()
+        self._stuck: set[int] = set()
+        """Ranks that people were told of, since nothing ends them."""
         self._ended: set[int] = set()
         """PIDs of this run that were ended or have ended here."""
         self._oom_kills = 0
@@ -242,6 +246,14 @@ class Share:
             processes.send_group(rank.pid, signal.SIGKILL)
             if self._cgroup is not None:
                 self._cgroup.kill([rank.replica])
+        asyncio.get_running_loop().call_later(self._stuck_after_s, self._tell_who_stays, asked)
+
+    def _tell_who_stays(self, asked: list[Rank]) -> None:
+        """Names those of these ranks that outlive SIGKILL: the kernel keeps them, for a dead disk or NFS server."""
+        left = [rank.pid for rank in asked if self._live.get(rank.pid) is rank and rank.pid not in self._stuck]
+        self._stuck.update(left)
+        if left:
+            self.tell({"say": "stuck", "what": ", ".join(map(_described, left[:5]))})
 
     def _clear(self, message: Message) -> None:
         """Ends what the ended ranks of a gang's generation left behind, and tells `cleared` when nothing is."""
@@ -318,7 +330,7 @@ class Share:
         uuids = {uuid for replica in self._replicas.values() for uuid in replica["gpus"]}
         if not uuids:
             return
-        stuck_at = loop.time() + STUCK_AFTER_S
+        stuck_at = loop.time() + self._stuck_after_s
         while left := await in_a_thread(still_on_gpus, uuids, self._ended):
             if loop.time() > stuck_at and not told_stuck:
                 told_stuck = True
@@ -335,7 +347,7 @@ class Share:
                 self._terminated.add(pid)
                 processes.send(pid, signal.SIGTERM)
                 processes.send(pid, signal.SIGCONT)
-        if left and late > STUCK_AFTER_S and not told_stuck:
+        if left and late > self._stuck_after_s and not told_stuck:
             self.tell({"say": "stuck", "what": ", ".join(map(_described, left[:5]))})
             return True
         return told_stuck

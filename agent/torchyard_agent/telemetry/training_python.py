@@ -28,13 +28,13 @@ for name in ("torch", "numpy"):
     found[name] = None
     try:
         found[name] = metadata.version(name)
-    except Exception:
+    except Exception:  # whatever this Python lacks, or a broken installation raises
         try:
             for folder in util.find_spec(name).submodule_search_locations:
                 for line in open(os.path.join(folder, "version.py")):
                     if line.startswith("__version__"):
                         found[name] = line.split("=", 1)[1].strip().strip("'").strip('"')
-        except Exception:
+        except Exception:  # it is not there
             pass
 found["torch_cuda"] = None
 try:
@@ -44,7 +44,7 @@ try:
                 found["torch_cuda"] = line.split("=", 1)[1].strip().strip("'").strip('"')
     if found["torch_cuda"] in ("None", ""):
         found["torch_cuda"] = None
-except Exception:
+except Exception:  # no torch, or one that does not say
     pass
 print("")
 print("%s" + json.dumps(found))

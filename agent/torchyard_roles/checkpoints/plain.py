@@ -39,5 +39,5 @@ def _copied_dict(value: dict[Any, Any], where: str) -> dict[Any, Any]:
         copy[key] = copied(each, f"{where}[{key!r}]")
     metadata = getattr(value, "_metadata", None)  # of a module's state_dict: the versions of its buffers
     if metadata is not None:
-        copy._metadata = _copied_dict(metadata, where)  # type: ignore[attr-defined]
+        copy._metadata = _copied_dict(metadata, where)  # type: ignore[attr-defined]  # as torch itself does it
     return copy

@@ -193,7 +193,7 @@ class RemoteLink:
             except (KeyError, TypeError, ValueError) as error:
                 self._give_up(ProtocolError(f"{self._peer.name} sent what is no sum: {error!r}."))
                 return
-            except Exception as error:
+            except Exception as error:  # as in the sending thread
                 self._give_up(_unexpected(error))
                 return
 
@@ -301,7 +301,7 @@ class LocalLink:
             except RolesError as error:
                 self._client.fail(error)
                 return
-            except Exception as error:
+            except Exception as error:  # as in the sending thread
                 self._client.fail(_unexpected(error))
                 return
 

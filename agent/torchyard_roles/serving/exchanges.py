@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from torchyard_roles.layout import Chunk
+from torchyard_roles.serving.rounds import Outcomes
 
 if TYPE_CHECKING:
     from torchyard_roles.serving.link import ServerLink
@@ -82,16 +83,12 @@ class Completion:
 
 
 @dataclass
-class Figures:
+class Figures(Outcomes):
     """Of a link's exchanges so far; `waited` and `staleness` of the last."""
 
     waited: float = 0.0
     """Seconds the server waited for the group's other members, at most for any chunk."""
     staleness: int = 0
-    accepted: int = 0
-    stale: int = 0
-    late: int = 0
-    void: int = 0
     lost: int = 0
     """Pushes that a server took along when it died."""
 

@@ -22,7 +22,7 @@ from torchyard_roles.layout import Chunk
 from torchyard_roles.serving import messages
 from torchyard_roles.serving.exchanges import Completion, Exchange, Figures, Gradient, Job
 from torchyard_roles.serving.messages import IN_FLIGHT
-from torchyard_roles.serving.rounds import ACCEPTED, LATE, NEWEST, STALE, VOID, Push
+from torchyard_roles.serving.rounds import LATE, NEWEST, Push
 
 
 class ServerLink:
@@ -296,10 +296,7 @@ class ServerLink:
     def _count(self, job: Job) -> None:
         figures = self.figures
         figures.waited, figures.staleness = job.waited, job.staleness
-        figures.accepted += job.outcome == ACCEPTED
-        figures.stale += job.outcome == STALE
-        figures.late += job.outcome == LATE
-        figures.void += job.outcome == VOID
+        figures.count(job.outcome)
         # Before the first pull of parameters a group's rounds go on counting from where the server is.
         self.round = max(self.round, job.round) if job.outcome != NEWEST else job.round
         if job.exchange.target is not None:

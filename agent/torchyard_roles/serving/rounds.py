@@ -96,19 +96,32 @@ class Group:
 
 
 @dataclass
-class Counts:
-    """What a server has seen since it began or was restored, in rounds (late ones: in pushes)."""
+class Outcomes:
+    """How often each has come: of a worker's pushes, or of a server's rounds."""
 
     accepted: int = 0
     stale: int = 0
     late: int = 0
     void: int = 0
-    by_group: dict[int, int] = field(default_factory=dict)
-    """Accepted ones."""
+
+    def count(self, outcome: str) -> None:
+        """One more; what is none of the four (NEWEST) counts as nothing."""
+        self.accepted += outcome == ACCEPTED
+        self.stale += outcome == STALE
+        self.late += outcome == LATE
+        self.void += outcome == VOID
 
     @property
     def dropped(self) -> int:
         return self.stale + self.late
+
+
+@dataclass
+class Counts(Outcomes):
+    """What a server has seen since it began or was restored, in rounds (late ones: in pushes)."""
+
+    by_group: dict[int, int] = field(default_factory=dict)
+    """Accepted ones."""
 
 
 class Ledger:
@@ -184,15 +197,13 @@ class Ledger:
             self.staleness = one.staleness = max(0, self.version - one.base)
             if one.voids == len(one.members):
                 one.outcome = VOID
-                self.counts.void += 1
             elif one.staleness > self.rules.max_staleness:
                 one.outcome = STALE
-                self.counts.stale += 1
             else:
                 one.outcome = ACCEPTED
                 self.version += 1
-                self.counts.accepted += 1
                 self.counts.by_group[group] = self.counts.by_group.get(group, 0) + 1
+            self.counts.count(one.outcome)
             one.version = self.version
         return one.outcome
 
@@ -240,4 +251,4 @@ class Ledger:
     def _note_late(self, group: Group, push: Push) -> None:
         if group.late.get(push.rank, 0) < push.round:
             group.late[push.rank] = push.round
-            self.counts.late += 1
+            self.counts.count(LATE)

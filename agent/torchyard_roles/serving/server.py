@@ -12,13 +12,13 @@ from typing import Any
 
 import torch
 
-from torchyard_roles.checkpoints import files
 from torchyard_roles.errors import PeerLost, ProtocolError, RolesError
 from torchyard_roles.exchange.connections import Connections
 from torchyard_roles.exchange.wire import Connection
 from torchyard_roles.layout import Layout
 from torchyard_roles.serving import description, memory, optimizers
 from torchyard_roles.serving.chunk import Delivery
+from torchyard_roles.serving.parts import Parts
 from torchyard_roles.serving.rounds import Rules
 from torchyard_roles.serving.rows import Rows
 from torchyard_roles.serving.session import Refusal, Session
@@ -56,7 +56,7 @@ class ParameterServer:
         self._count = count
         self._key = key
         self._keeps = keeps
-        self._folder = folder
+        self._parts = Parts(folder, name, index, count) if folder is not None else None
         self._save_every_s = save_every_s
         self._available = available
         self._begin_s = begin_s
@@ -68,7 +68,6 @@ class ParameterServer:
         self._sessions: dict[tuple[int, int], Session] = {}
         self._connections = Connections()
         self._changed = threading.Condition()
-        self._writing = threading.Lock()
         self._ends = False
         self._failure: Exception | None = None
 
@@ -78,7 +77,7 @@ class ParameterServer:
         """Until every worker of every group has said goodbye, or stop(). Closes the listener. Raises RolesError where
         this server cannot go on."""
         saver = threading.Thread(target=self._save_now_and_then, name="saver", daemon=True)
-        if self._folder is not None and self._save_every_s > 0:
+        if self._parts is not None and self._save_every_s > 0:
             saver.start()
         listener.settimeout(0.5)
         try:
@@ -122,7 +121,7 @@ class ParameterServer:
 
     def save_for_itself(self) -> None:
         """What an asynchronous server has done since it was last saved, should it die or the run be taken up again."""
-        if self._folder is not None and self._save_every_s > 0 and self._is_open:
+        if self._parts is not None and self._save_every_s > 0 and self._is_open:
             try:
                 self.save(None)
             except OSError as error:
@@ -335,40 +334,20 @@ class ParameterServer:
     # Disk
 
     def save(self, step: int | None, kept: Sequence[int] = ()) -> None:
-        """For a checkpoint of `step`, or (None) for this server alone. Raises OSError where it cannot, and Refusal
-        where there is nothing or no place.
-
-        `kept`: the steps of the chief's complete checkpoints, whose parts stay. Only the chief knows them: were the
-        newest parts kept instead, those of the last complete checkpoint would go where its own save fails often
-        enough.
-        """
-        if self.shard is None or self._folder is None or not self._is_open:
+        """As Parts.write(). Raises OSError where it cannot, and Refusal where there is nothing or no place."""
+        if self.shard is None or self._parts is None or not self._is_open:
             raise Refusal(f"{self.name} has nothing to save, or no folder for it.")
         state = {
             **self.shard.state(),
-            "place": [self._index, self._count],
             "description": dict(self._description),
             **self.rows.state(),
             "goodbyes": self.shard.ledger.goodbyes(),
         }
-        with self._writing:
-            try:
-                files.write_part(self._folder, self.name, None, state)
-            except RuntimeError as error:  # torch's writer wraps the system's own error in one of its own
-                raise OSError((str(error).splitlines() or ["torch cannot write it"])[0]) from error
-            if step is not None:
-                files.keep_newest_part(self._folder, self.name, step)
-                newest = files.part_steps(self._folder, self.name)[: files.KEPT]
-                files.prune_parts(self._folder, self.name, {step, *kept} if kept else newest)
-
-    def _part(self, step: int | None) -> dict[str, Any] | None:
-        """What save() has put away for a step, or last; None where there is none of this server."""
-        saved = files.read_part(self._folder, self.name, step) if self._folder is not None else None
-        return saved if isinstance(saved, dict) and saved.get("place") == [self._index, self._count] else None
+        self._parts.write(state, step, kept)
 
     def restore(self, session: Session, step: int) -> bool:
         """Whether the shard of that checkpoint is in place again."""
-        saved = self._part(step)
+        saved = self._parts.read(step) if self._parts is not None else None
         if saved is None or self.shard is None:
             return False
         try:
@@ -389,7 +368,7 @@ class ParameterServer:
 
     def resume(self) -> bool:
         """Take up the newest part of its own, after a death; whether there was one. Before serve()."""
-        saved = self._part(None)
+        saved = self._parts.read(None) if self._parts is not None else None
         if saved is None:
             return False
         try:

@@ -27,7 +27,19 @@ class Staging:
         self._outgoing: dict[int, torch.Tensor] = {}
         self._incoming: dict[int, torch.Tensor] = {}
         self._spreading = threading.Lock()
-        self._pinned = any(parameter.device.type == "cuda" for parameter in parameters)
+        self._gpu = next((each.device for each in parameters if each.device.type == "cuda"), None)
+        self._fence: torch.cuda.Event | None = None
+
+    def fence(self) -> None:
+        """In the training's thread, before an exchange: what it has set going on a GPU by now comes before all that
+        the links' threads do there, whatever streams it was set going in."""
+        if self._gpu is not None:
+            self._fence = torch.cuda.Event()
+            self._fence.record(torch.cuda.current_stream(self._gpu))
+
+    def _pass_fence(self) -> None:
+        if self._fence is not None:
+            self._fence.synchronize()
 
     def offer(self, gradients: Sequence[torch.Tensor | None], *, copied: bool) -> None:
         """What gradient() cuts from now on, one a parameter. `copied`: the script may change them meanwhile."""
@@ -49,6 +61,7 @@ class Staging:
         sources = [self._gradients[piece.parameter] for piece in chunk.pieces]
         if all(source is None for source in sources):
             return Gradient(None, frozenset())
+        self._pass_fence()
         if len(sources) == 1 and sources[0] is not None and _is_flat(sources[0], chunk):
             (piece,) = chunk.pieces
             return Gradient(sources[0].view(-1)[piece.start : piece.stop], frozenset())
@@ -90,8 +103,8 @@ class Staging:
             for chunk in chunks:
                 self._spread(chunk)
 
-    @torch.no_grad()  # type: ignore[untyped-decorator]  # torch is not followed by mypy
     def _spread(self, chunk: Chunk) -> None:
+        self._pass_fence()
         values, start = self._incoming[chunk.number], 0
         for piece in chunk.pieces:
             part = values[start : start + piece.elements]
@@ -111,7 +124,7 @@ class Staging:
     def _buffer(self, buffers: dict[int, torch.Tensor], chunk: Chunk) -> torch.Tensor:
         buffer = buffers.get(chunk.number)
         if buffer is None:
-            buffer = torch.empty(chunk.elements, dtype=dtype_named(chunk.dtype), pin_memory=self._pinned)
+            buffer = torch.empty(chunk.elements, dtype=dtype_named(chunk.dtype), pin_memory=self._gpu is not None)
             buffers[chunk.number] = buffer
         return buffer
 
@@ -134,7 +147,6 @@ class Row:
         """A copy, of torch.uint8."""
         return torch.cat([one.detach().cpu().contiguous().reshape(-1).view(torch.uint8) for one in self._tensors])
 
-    @torch.no_grad()  # type: ignore[untyped-decorator]  # torch is not followed by mypy
     def unpack(self, row: torch.Tensor) -> None:
         """Fill the tensors with what packed() gave elsewhere."""
         start = 0

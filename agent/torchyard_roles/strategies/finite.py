@@ -46,7 +46,7 @@ class FiniteGradients:
         if getattr(optimizer, "found_inf", None) is not None:
             return  # a GradScaler leaves the skipping to this (fused) optimizer
         parameters = [each for group in optimizer.param_groups for each in group["params"] if each.grad is not None]
-        flag = _all_finite([parameter.grad for parameter in parameters])
+        flag = all_finite([parameter.grad for parameter in parameters])
         if flag.is_cuda and self._on_nan == "fail":
             host = torch.empty((), dtype=torch.bool, pin_memory=True)
             host.copy_(flag, non_blocking=True)
@@ -65,7 +65,7 @@ class FiniteGradients:
 
     def _error(self, step: int, parameters: list[torch.nn.Parameter]) -> NotFinite:
         broken = [
-            self._names.get(parameter, "a parameter") for parameter in parameters if not _all_finite([parameter.grad])
+            self._names.get(parameter, "a parameter") for parameter in parameters if not all_finite([parameter.grad])
         ]
         where = f" in {len(broken)} of {len(parameters)} parameters, the first being {broken[0]}" if broken else ""
         return NotFinite(
@@ -74,7 +74,7 @@ class FiniteGradients:
         )
 
 
-def _all_finite(gradients: list[torch.Tensor]) -> torch.Tensor:
+def all_finite(gradients: list[torch.Tensor]) -> torch.Tensor:
     """One bool, on the first gradient's device.
 
     What a GradScaler uses takes all gradients of a kind in one call, and a fifth of the time of a norm or less; it

@@ -197,7 +197,6 @@ class Hogwild(Strategy):
 
     # inside a group of several ranks
 
-    @torch.no_grad()  # type: ignore[untyped-decorator]  # torch is not followed by mypy
     def _share_inside(self, shards: list[int]) -> None:
         """Bring the first rank's values of these shards to the others, who need not know which."""
         began = time.monotonic()

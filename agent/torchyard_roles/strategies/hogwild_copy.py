@@ -45,7 +45,6 @@ class ShardCopy:
 
     # in the training's thread
 
-    @torch.no_grad()  # type: ignore[untyped-decorator]  # torch is not followed by mypy
     def load(self, view: View) -> None:
         """Start from a view of the master."""
         with self.changed:
@@ -54,7 +53,6 @@ class ShardCopy:
                 seen.copy_(value)
         scatter(self._chunks, self._parameters, self._seen)
 
-    @torch.no_grad()  # type: ignore[untyped-decorator]
     def begin(self) -> None:
         gather(self._chunks, self._parameters, self._snapshot)
         with self.changed:
@@ -63,7 +61,6 @@ class ShardCopy:
             self.under_way = True
             self.changed.notify_all()
 
-    @torch.no_grad()  # type: ignore[untyped-decorator]
     def apply(self) -> None:
         """Take what has arrived into the parameters."""
         for chunk, seen, snapshot in zip(self._chunks, self._seen, self._snapshot):
@@ -81,8 +78,7 @@ class ShardCopy:
     def value(self) -> View:
         """What the parameters are now, as a master's start."""
         tensors = empty_chunks(self._chunks)
-        with torch.no_grad():
-            gather(self._chunks, self._parameters, tensors)
+        gather(self._chunks, self._parameters, tensors)
         return View(0, {}, tensors)
 
     def wait(self, timeout_s: float) -> bool:

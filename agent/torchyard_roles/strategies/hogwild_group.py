@@ -19,30 +19,19 @@ import os
 import socket
 import threading
 import time
-from contextlib import closing, suppress
+from contextlib import suppress
 from typing import Any
 
 import torch
 
 from torchyard_roles.errors import PeerLost, RolesError
-from torchyard_roles.exchange.wire import Connection, Peer
+from torchyard_roles.exchange.wire import Peer
 from torchyard_roles.layout import Chunk
-from torchyard_roles.serving.deltas import (
-    IN_TRANSIT,
-    SERVICE,
-    DeltaServer,
-    Holdings,
-    Master,
-    View,
-    empty_chunks,
-    numbers,
-    receive_chunks,
-    say,
-    send_chunks,
-)
+from torchyard_roles.serving.deltas import IN_TRANSIT, DeltaServer, Holdings, Master, View, empty_chunks, say
 from torchyard_roles.serving.staging import Row
+from torchyard_roles.strategies.hogwild_calls import SHORT_S, Calls
 from torchyard_roles.strategies.hogwild_copy import ShardCopy
-from torchyard_roles.strategies.hogwild_link import ATTEMPT_S, CHIEF, FIRST_PAUSE_S, SHORT_S, Link
+from torchyard_roles.strategies.hogwild_link import CHIEF, FIRST_PAUSE_S, Link
 
 HOST_WAIT_S = 600.0
 """How long a group that is gone is waited for where nothing can go on without it, as keepers wait for its host."""
@@ -76,21 +65,21 @@ class Group:
         self.group = group
         self.name = peers[group].name
         self.peers = peers
-        self.key = key
         self.generation = generation
         self.host_wait_s = host_wait_s
         self._recover_s = recover_s
         self._sync_every = sync_every
         self._rest = rest if rest is not None and rest.bytes else None
         size = self._rest.bytes if self._rest is not None else 0
-        self.fingerprint = hashlib.sha256(f"{len(peers)} {size} {model}".encode()).hexdigest()
+        fingerprint = hashlib.sha256(f"{len(peers)} {size} {model}".encode()).hexdigest()
         self.holdings = Holdings(group, self.name, shards)
         self.holdings.ended.update(ended or {})
         self.holdings.rest = self._rest.packed if self._rest is not None else None
+        self.calls = Calls(peers, key, generation, fingerprint, self.holdings)
         self.copies = [ShardCopy(shard, chunks, parameters, generation) for shard, chunks in enumerate(shards)]
         self._links = [Link(self, copy) for copy in self.copies]
         self._error: RolesError | None = None
-        self._server = DeltaServer(listener, key, self.name, self.fingerprint, self.holdings)
+        self._server = DeltaServer(listener, key, self.name, fingerprint, self.holdings)
 
     # starting
 
@@ -129,14 +118,16 @@ class Group:
         self.holdings.lineage = lineage
 
     def _ask_the_chief(self) -> dict[str, Any]:
-        """Who hosts which, from the chief's group: once it has begun, or has found its way back."""
+        """Who hosts which, from the chief's group: once it has begun, or has found its way back. And begin with its
+        frozen parameters and buffers."""
         began, said = time.monotonic(), False
         while True:
             why = "it has not yet called distribute() and begun to train"
             try:
-                about = self.ask(CHIEF, {"do": "about"})
+                about = self.calls.ask(CHIEF, {"do": "about"})
                 if about["lineage"]:
-                    self._take_rest()
+                    if self._rest is not None:
+                        self._rest.unpack(self.calls.rest(CHIEF, self._rest.bytes))
                     return about
             except PeerLost as error:
                 why = error.why
@@ -148,18 +139,6 @@ class Group:
                 said = True
             time.sleep(0.1)
 
-    def _take_rest(self) -> None:
-        """Begin with the chief's frozen parameters and buffers. Raises PeerLost where it is gone again."""
-        if self._rest is None:
-            return
-        with closing(self.call(CHIEF, ATTEMPT_S)) as connection:
-            connection.send({"do": "rest"})
-            connection.receive()
-            values = torch.empty(self._rest.bytes, dtype=torch.uint8)
-            connection.receive_into(values)
-            connection.send({"do": "bye"})
-        self._rest.unpack(values)
-
     def _look_around(self) -> dict[int, dict[str, Any]]:
         """What the other groups say of themselves, of those that have something to go on with."""
         missing = set(range(len(self.peers))) - {self.group} - set(self.holdings.ended)
@@ -168,7 +147,7 @@ class Group:
         while missing and time.monotonic() < deadline:
             for group in sorted(missing):
                 try:
-                    about = self.ask(group, {"do": "about"}, SHORT_S)
+                    about = self.calls.ask(group, {"do": "about"}, SHORT_S)
                 except PeerLost:
                     continue
                 missing.remove(group)
@@ -191,32 +170,17 @@ class Group:
                 view = self._freshest(shard, others)
                 self.holdings.masters[shard] = Master(view)
             else:
-                view = self._fetch(host, shard) or self._freshest(shard, others)
+                view = self.calls.view(host, shard) or self._freshest(shard, others)
             self.copies[shard].load(view)
         self._publish(lineage)
 
     def _freshest(self, shard: int, others: dict[int, dict[str, Any]]) -> View:
         """The newest view of a shard that any of the others has."""
         for group in sorted(others, key=lambda group: int(others[group]["versions"][shard]), reverse=True):
-            view = self._fetch(group, shard)
+            view = self.calls.view(group, shard)
             if view is not None:
                 return view
         raise RolesError(f"No worker group has shard {shard}: those that had it are gone.", "Start the run again.")
-
-    def _fetch(self, group: int, shard: int) -> View | None:
-        """What a group has of a shard; None where it has nothing or is away."""
-        try:
-            with closing(self.call(group, ATTEMPT_S)) as connection:
-                connection.send({"do": "view", "shard": shard})
-                answer = connection.receive()
-                if "empty" in answer:
-                    return None
-                tensors = empty_chunks(self.holdings.shards[shard])
-                receive_chunks(connection, tensors)
-                connection.send({"do": "bye"})
-                return View(int(answer["version"]), numbers(answer["applied"]), tensors)
-        except PeerLost:
-            return None
 
     # in the midst of it
 
@@ -245,26 +209,6 @@ class Group:
             sent, received = sent + link.traffic()[0], received + link.traffic()[1]
         return sent, received
 
-    def call(self, group: int, deadline_s: float) -> Connection:
-        """A connection of one's own to a group. Raises PeerLost."""
-        introduction = {
-            "name": self.name,
-            "service": SERVICE,
-            "group": self.group,
-            "generation": self.generation,
-            "fingerprint": self.fingerprint,
-        }
-        connection, _ = Connection.connect(self.peers[group], self.key, introduction, deadline_s)
-        self.holdings.find(group, self.peers[group].name)
-        return connection
-
-    def ask(self, group: int, question: dict[str, Any], deadline_s: float = ATTEMPT_S) -> dict[str, Any]:
-        with closing(self.call(group, deadline_s)) as connection:
-            connection.send(question)
-            answer = connection.receive()
-            connection.send({"do": "bye"})
-            return answer
-
     def fail(self, error: RolesError) -> None:
         """From a link: training cannot go on; said at the next boundary."""
         self._error = self._error or error
@@ -283,7 +227,7 @@ class Group:
         for group in range(len(self.peers)):
             if group in (self.group, shard) or group in set(self.holdings.ended) | self.holdings.gone:
                 continue
-            view = self._fetch(group, shard)
+            view = self.calls.view(group, shard)
             if view is not None and view.version > best.version:
                 best = view
         self.holdings.adopt(shard, best)
@@ -367,12 +311,7 @@ class Group:
         deadline = time.monotonic() + self.host_wait_s
         while True:
             try:
-                with closing(self.call(CHIEF, ATTEMPT_S)) as connection:
-                    connection.send(header)
-                    send_chunks(connection, tensors)
-                    answer = connection.receive()
-                    connection.send({"do": "bye"})
-                if "empty" not in answer:
+                if "empty" not in self.calls.tell(CHIEF, header, tensors):
                     return
             except PeerLost as error:
                 self.holdings.lose(CHIEF, error)
@@ -393,7 +332,7 @@ class Group:
             self._check()
             for group in waiting:
                 try:
-                    self.ask(group, {"do": "about"}, SHORT_S)
+                    self.calls.ask(group, {"do": "about"}, SHORT_S)
                     heard[group] = time.monotonic()
                 except PeerLost as error:
                     holdings.lose(group, error)

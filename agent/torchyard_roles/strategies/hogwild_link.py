@@ -12,6 +12,7 @@ import torch
 from torchyard_roles.errors import PeerLost, ProtocolError, RolesError
 from torchyard_roles.exchange.wire import Connection
 from torchyard_roles.serving.deltas import Master, numbers, receive_chunks, send_chunks
+from torchyard_roles.strategies.hogwild_calls import ATTEMPT_S, SHORT_S
 from torchyard_roles.strategies.hogwild_copy import ShardCopy
 
 if TYPE_CHECKING:
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
 
 CHIEF = 0
 """The group that all start from, that knows who hosts what, and that ends last."""
-ATTEMPT_S = 1.0
-SHORT_S = 0.3
-"""For a connection to who may well be away, while others wait their turn."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
 
 
@@ -97,7 +95,7 @@ class Link(threading.Thread):
         if self._connection is None or self._host != host:
             self._drop()
             self._host = host
-            self._connection = self._group.call(host, ATTEMPT_S)
+            self._connection = self._group.calls.connect(host, ATTEMPT_S)
         connection = self._connection
         header = {"do": "exchange", "shard": copy.number, "number": copy.exchanges, "base": copy.version}
         connection.send({**header, "lineage": holdings.lineage})
@@ -143,7 +141,7 @@ class Link(threading.Thread):
         group, shard = self._group, self._copy.number
         if group.group != CHIEF and self._host != CHIEF:
             try:
-                host = int(group.ask(CHIEF, {"do": "about"}, SHORT_S)["hosts"][shard])
+                host = int(group.calls.ask(CHIEF, {"do": "about"}, SHORT_S)["hosts"][shard])
                 if host == CHIEF:
                     group.holdings.move(shard, host)
             except PeerLost:

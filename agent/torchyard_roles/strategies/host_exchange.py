@@ -6,6 +6,9 @@
 
 Each of the three goes on while the others work at other buckets, always in the buckets' order. With one rank a host
 the first and the last fall away, with tensors on the CPU the copies too: then nothing is left but the exchange.
+
+On GPUs what goes out and what comes in have a stream each. In one stream a reduction could come to wait for the
+broadcast of an earlier bucket on one rank, and that broadcast for the reduction on another: both for ever.
 """
 
 from __future__ import annotations
@@ -55,6 +58,7 @@ class _Bucket:
     host: torch.Tensor | None = None
     exchanged: Future[torch.Tensor] | None = None
     reduced: Any = None  # the Work of the reduction inside the host
+    gone_out: Any = None  # torch.cuda.Event: nothing that goes out needs `flat` any longer
 
 
 class HostExchange:
@@ -66,7 +70,9 @@ class HostExchange:
         self._client = client
         self._groups = groups
         self._device = device
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        on_gpu = device.type == "cuda"
+        self._outgoing = torch.cuda.Stream(device) if on_gpu else None
+        self._incoming = torch.cuda.Stream(device) if on_gpu else None
         self._pinned: dict[tuple[int, int, torch.dtype], torch.Tensor] = {}
         self._outward: queue.SimpleQueue[_Bucket | None] = queue.SimpleQueue()
         self._inward: queue.SimpleQueue[_Bucket | None] = queue.SimpleQueue()
@@ -88,10 +94,10 @@ class HostExchange:
             assert self._client is not None
             self._client.reduce(flat, step, index).add_done_callback(lambda done: self._conclude(bucket, done))
         else:
-            if self._stream is not None:
-                self._stream.wait_stream(torch.cuda.current_stream(self._device))
+            if self._outgoing is not None:
+                self._outgoing.wait_stream(torch.cuda.current_stream(self._device))
             if self._groups.size > 1:
-                with self._on_stream():
+                with _on(self._outgoing):
                     bucket.reduced = dist.reduce(flat, self._groups.first, group=self._groups.to_first, async_op=True)
             self._outward.put(bucket)
         return future
@@ -128,7 +134,7 @@ class HostExchange:
             bucket = self._inward.get()
             if bucket is None:
                 return
-            with self._on_stream():
+            with _on(self._incoming):
                 self._attempt(self._spread, bucket)
                 bucket.future.set_result(bucket.flat)  # with a GPU: once this stream has come so far
 
@@ -139,16 +145,19 @@ class HostExchange:
             self._fail(error)
 
     def _exchange(self, bucket: _Bucket) -> None:
-        with self._on_stream():
+        with _on(self._outgoing):
             if bucket.reduced is not None:
                 bucket.reduced.wait()
+            if self._outgoing is not None:
+                bucket.gone_out = torch.cuda.Event()
+                bucket.gone_out.record(self._outgoing)
             if self._client is None:
                 return
             bucket.host = bucket.flat
-            if self._stream is not None:
+            if self._outgoing is not None:
                 bucket.host = self._pinned_for(bucket)
                 bucket.host.copy_(bucket.flat, non_blocking=True)
-                self._stream.synchronize()
+                self._outgoing.synchronize()
         bucket.exchanged = self._client.reduce(bucket.host, *bucket.number)
 
     def _spread(self, bucket: _Bucket) -> None:
@@ -156,6 +165,8 @@ class HostExchange:
         error = bucket.exchanged.exception() if bucket.exchanged is not None else None
         if error is not None:
             self._fail(error)
+        if bucket.gone_out is not None and self._incoming is not None:
+            self._incoming.wait_event(bucket.gone_out)
         if bucket.host is not None and bucket.host is not bucket.flat:
             bucket.flat.copy_(bucket.host, non_blocking=True)
         if self._groups.size > 1:
@@ -168,10 +179,12 @@ class HostExchange:
             self._pinned[key] = torch.empty(bucket.flat.numel(), dtype=bucket.flat.dtype, pin_memory=True)
         return self._pinned[key]
 
-    def _on_stream(self) -> Any:
-        return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
-
     def _thread(self, work: Callable[[], None], name: str) -> threading.Thread:
         thread = threading.Thread(target=work, name=name, daemon=True)
         thread.start()
         return thread
+
+
+def _on(stream: Any) -> Any:
+    """In which GPU work is set going; None on the CPU."""
+    return nullcontext() if stream is None else torch.cuda.stream(stream)

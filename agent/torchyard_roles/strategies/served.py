@@ -15,6 +15,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -52,6 +53,7 @@ class Served(Strategy):
         self._pull_every = options.pull_every if self._asynchronous else 1
         self._chunk_bytes = chunk_bytes
         self._links: list[ServerLink] = []
+        self._arrived_rows: dict[str, torch.Tensor] = {}
         self._kept: set[str] = set()
         """Servers that went on as they were when this group was started again."""
         self._steps = 0
@@ -143,12 +145,12 @@ class Served(Strategy):
         # The first server that has chunks hands round what no server steps.
         self._row_link = next(link for link in self._links if link.chunks)
         self._row_link.rows = {
-            name: (row.bytes, row.unpack)
-            for name, row in (("buffers", self._buffers), ("constants", self._constants))
+            name: (row.bytes, partial(self._arrived_rows.__setitem__, name))
+            for name, row in self._rows().items()
             if row.bytes
         }
         on_all(self._links, self._enter)
-        self._servers.pull()
+        self._pull()
         self._local_step = served_optimizer.hand_over(optimizer, lambda _: self._step())
         self._stepped_at = time.monotonic()
         return model, optimizer
@@ -169,9 +171,13 @@ class Served(Strategy):
         for chunk in link.chunks:
             link.tell({"op": "assign", "chunk": chunk.number}, self._staging.values(chunk))
         if link is self._row_link:
-            for name, row in (("buffers", self._buffers), ("constants", self._constants)):
+            for name, row in self._rows().items():
                 if row.bytes:
                     link.tell({"op": name}, row.packed())
+
+    def _rows(self) -> dict[str, Row]:
+        """What no server steps, by what it is called on the wire."""
+        return {"buffers": self._buffers, "constants": self._constants}
 
     # A step
 
@@ -252,6 +258,7 @@ class Served(Strategy):
     def _step_held(self) -> float:
         """Let the servers step with what they have summed."""
         self._held = None
+        self._gradients.check_unscaled()
         if self._is_void:
             self._gradients.prepare_void(self._steps)  # which says where
         self._skipped += self._is_void
@@ -276,6 +283,7 @@ class Served(Strategy):
             self._tell_news()
             self._staging.offer(gradients, copied=self._overlaps and self._push_every == 1)
         self._pulls = pulls
+        self._staging.fence()
         exchange = Exchange(
             gradient=self._staging.gradient if pushes else None,
             target=self._staging.target if pulls else None,
@@ -292,7 +300,21 @@ class Served(Strategy):
             return 0.0
         completion, self._exchange = self._exchange, None
         self._servers.finish(completion, pulls=self._pulls)
+        self._install_rows()
         return max((link.figures.waited for link in self._links), default=0.0) if not self._overlaps else 0.0
+
+    def _pull(self) -> None:
+        """The servers' newest, now."""
+        self._staging.fence()
+        self._servers.pull()
+        self._install_rows()
+
+    def _install_rows(self) -> None:
+        """Between two steps, as parameters are: a link's thread would change them in the midst of one."""
+        for name, row in self._rows().items():
+            arrived = self._arrived_rows.pop(name, None)
+            if arrived is not None:
+                row.unpack(arrived)
 
     def _tell_news(self) -> None:
         """What has changed since the last push: the optimizer's options, and the buffers of a group's first."""
@@ -322,13 +344,13 @@ class Served(Strategy):
         kept = [checkpoint.step for checkpoint in files.complete(folder)[: files.KEPT]]
         on_all(self._links, lambda link: link.command({"op": "save", "step": step, "kept": kept}))
         if self._asynchronous:
-            self._servers.pull()
+            self._pull()
 
     def restore(self, folder: Path, step: int) -> None:
         self._steps = self._flushed = step
         if self._environment.group == 0:
             on_all(self._links, lambda link: self._restore(link, step))
-        self._servers.pull()
+        self._pull()
 
     def _restore(self, link: ServerLink, step: int) -> None:
         if not self._is_chief:
@@ -348,7 +370,7 @@ class Served(Strategy):
         return {
             **self._times,
             "staleness": float(max((one.staleness for one in figures), default=0)),
-            "dropped": float(max((one.stale + one.late + one.lost for one in figures), default=0)),
+            "dropped": float(max((one.dropped + one.lost for one in figures), default=0)),
             "skipped": float(self._skipped),
         }
 
@@ -360,7 +382,7 @@ class Served(Strategy):
         if not (self._is_chief and (self._overlaps or self._push_every > 1 or self._pull_every > 1)):
             return False
         self._servers.wait_for_other_groups()
-        self._servers.pull()
+        self._pull()
         return True
 
     def leave(self) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from torchyard_roles.errors import NotFinite, UsageProblem
+from torchyard_roles.strategies.finite import all_finite
 
 
 class Gradients:
@@ -40,7 +41,7 @@ class Gradients:
             if bool(found):
                 return True
             scale = getattr(self._optimizer, "grad_scale", None)
-            if scale is not None:
+            if scale is not None:  # the script has not called its unscale_()
                 for parameter in self._parameters:
                     if parameter.grad is not None:
                         parameter.grad.div_(scale.to(parameter.grad.device))
@@ -63,6 +64,14 @@ class Gradients:
         if not self._skips and not bool(getattr(self._optimizer, "found_inf", None) or False):
             self.prepare(step)
 
+    def check_unscaled(self) -> None:
+        """Raises UsageProblem where those that were clipped had a GradScaler's scale in them."""
+        if getattr(self._optimizer, "grad_scale", None) is not None:
+            raise UsageProblem(
+                "clip_gradients() was called on gradients that a GradScaler has scaled.",
+                "Call scaler.unscale_(optimizer) before it.",
+            )
+
     def are_finite(self) -> bool:
         """This worker's own. Raises UsageProblem for sparse ones."""
         gradients = [(name, p.grad) for name, p in zip(self._names, self._parameters) if p.grad is not None]
@@ -72,11 +81,7 @@ class Gradients:
                     f"The gradient of {name} is sparse, and parameter servers take dense ones only.",
                     "Make the embedding with sparse=False.",
                 )
-        if not gradients:
-            return True
-        # The largest magnitude says it without a sum that could overflow.
-        norms = torch._foreach_norm([gradient for _, gradient in gradients], float("inf"))
-        return all(bool(torch.isfinite(norm)) for norm in norms)
+        return bool(all_finite([gradient for _, gradient in gradients]))
 
     def now(self, *, void: bool = False) -> list[torch.Tensor | None]:
         """This step's, one a parameter."""

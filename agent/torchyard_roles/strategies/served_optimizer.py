@@ -15,7 +15,10 @@ Step = Callable[[torch.optim.Optimizer], None]
 
 
 def hand_over(optimizer: torch.optim.Optimizer, step: Step) -> Callable[[], None]:
-    """From now on `optimizer.step()` calls `step(optimizer)`, within its hooks. Returns its own, without hooks."""
+    """From now on `optimizer.step()` calls `step(optimizer)`, within its hooks.
+
+    Returns its own, without hooks, for gradients that are unscaled: what a GradScaler tells it is kept from it.
+    """
     kind = type(optimizer)
     own = kind.step
     plain = own.__wrapped__ if getattr(own, "hooked", False) else own  # torch wraps a class's step to call the hooks
@@ -45,4 +48,12 @@ def hand_over(optimizer: torch.optim.Optimizer, step: Step) -> Callable[[], None
         },
     )
     vars(optimizer).pop("step", None)  # a scheduler's, made before distribute()
-    return lambda: plain(optimizer)
+
+    def own_step() -> None:
+        told = {name: vars(optimizer).pop(name) for name in ("grad_scale", "found_inf") if name in vars(optimizer)}
+        try:
+            plain(optimizer)
+        finally:
+            vars(optimizer).update(told)  # which the scaler takes away itself
+
+    return own_step

@@ -56,7 +56,7 @@ class Strategy(ABC):
         """
         return False
 
-    def flush(self, step: int) -> None:  # noqa: B027
+    def flush(self, step: int) -> None:  # noqa: B027  # by default nothing
         """Bring out what this process holds back of steps that are done, such as gradients that are not pushed yet.
 
         Called on every trainer of a group where `step` is about to be saved or is the last before a stop, with the
@@ -64,7 +64,7 @@ class Strategy(ABC):
         default nothing. Raises RolesError where it cannot be.
         """
 
-    def save(self, folder: Path, step: int) -> None:  # noqa: B027
+    def save(self, folder: Path, step: int) -> None:  # noqa: B027  # by default nothing
         """What a checkpoint of `step` needs and this process does not hold, such as the shards of servers.
 
         Called on the chief alone, at the boundary after `step`, before its model and optimizer are copied: so a
@@ -76,7 +76,7 @@ class Strategy(ABC):
         `optimizer.state_dict()` say all.
         """
 
-    def restore(self, folder: Path, step: int) -> None:  # noqa: B027
+    def restore(self, folder: Path, step: int) -> None:  # noqa: B027  # by default nothing
         """Bring back what save() has put away for `step`: `files.read_part(folder, replica, step)`, None if missing.
 
         Called on every trainer of the chief's group at the end of its Cluster.distribute(), only where a checkpoint
@@ -84,7 +84,7 @@ class Strategy(ABC):
         step of their own group. By default nothing.
         """
 
-    def abandon(self) -> None:  # noqa: B027
+    def abandon(self) -> None:  # noqa: B027  # by default nothing
         """End this strategy's threads: an exception has ended the script. Says goodbye to nobody and waits for nobody.
 
         A thread that is inside torch when the interpreter ends would abort the process, and hide the exception's code.
@@ -106,7 +106,7 @@ class Strategy(ABC):
         nothing."""
         return {}
 
-    def at_boundary(self, step: int) -> None:  # noqa: B027
+    def at_boundary(self, step: int) -> None:  # noqa: B027  # by default nothing
         """`step` is done, and all the script does after it; the next has not begun.
 
         Called on every trainer, before it may save or stop there. May raise RolesError where training cannot go on.

@@ -1,6 +1,6 @@
 """Every update takes 1 from each of its parameters, so that they say how many updates of whom they hold.
 
-    counts_updates.py FOLDER UPDATES SECONDS_AN_UPDATE
+    counts_updates.py FOLDER UPDATES SECONDS_AN_UPDATE [UPDATE_WITH_NAN …]
 
 Writes the number of updates done to FOLDER/<rank>, and prints the smallest and largest parameter once it has left, and
 the sum of a frozen parameter and a buffer that start from the rank: of the chief's, 0.
@@ -19,6 +19,7 @@ import torchyard_roles as ty
 
 def main() -> None:
     folder, updates, pause_s = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+    spoilt = set(map(int, sys.argv[4:]))
     cluster = ty.join()
     model = torch.nn.Linear(1000, 1, dtype=torch.float64)
     torch.nn.init.constant_(model.weight, float(cluster.rank))  # of which the chief's, 0, is what counts
@@ -30,7 +31,7 @@ def main() -> None:
     for update in range(updates):
         if (folder / "enough").exists():
             break
-        loss = model(ones).sum()
+        loss = model(ones).sum() * (float("nan") if update in spoilt else 1.0)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

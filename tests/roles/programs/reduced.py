@@ -1,7 +1,8 @@
 """Trains a model with all that makes exchange hard, and prints as JSON a digest of its parameters after every step.
 
 Two dtypes, parameters that are shared, frozen, never used, and used by rank 1 alone in odd steps, a buffer,
-accumulation with no_sync, clipping, a schedule. With `nan=STEP` rank 1's gradients of that step are NaN.
+accumulation with no_sync, clipping, a schedule. With `nan=STEP` rank 1's gradients of that step are NaN; with `amp=1`
+what can be is computed in bfloat16.
 """
 
 import contextlib
@@ -56,7 +57,9 @@ if __name__ == "__main__":
         for part in range(2):
             inputs = torch.randn(8, 12, generator=torch.Generator().manual_seed(100 * step + 10 * part + cluster.rank))
             with model.no_sync() if part == 0 else contextlib.nullcontext():
-                loss = (model(inputs, step % 2 == 1 and cluster.rank == 1) - torch.sin(inputs[:, :3])).square().mean()
+                with torch.autocast("cpu", torch.bfloat16, enabled="amp" in arguments):
+                    outputs = model(inputs, step % 2 == 1 and cluster.rank == 1)
+                loss = (outputs - torch.sin(inputs[:, :3])).square().mean()
                 if step == nan_step and cluster.rank == 1:
                     loss = loss * float("nan")
                 loss.backward()

@@ -1,0 +1,54 @@
+"""Starts that wait until the chief's host has the newest checkpoint, brought from another host."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Callable
+
+from torchyard_agent.keeper.carriers import Sending
+
+log = logging.getLogger(__name__)
+
+
+class Bringing:
+    """`host` is the chief's. `complain` is told why nothing could be brought."""
+
+    def __init__(self, carrying: Sending | None, host: str, complain: Callable[[str], None]):
+        self._carrying = carrying
+        self._host = host
+        self._complain = complain
+        self._held_back: list[Callable[[], None]] = []
+        self._task: asyncio.Task[None] | None = None
+
+    def once_it_is_there(self, start: Callable[[], None]) -> None:
+        """Starts now, or once the newest checkpoint was brought."""
+        if self._held_back:
+            self._held_back.append(start)
+        elif self._carrying is None or not self._carrying.must_bring:
+            start()
+        else:
+            self._held_back.append(start)
+            self._task = asyncio.get_running_loop().create_task(self._bring(self._carrying))
+
+    async def _bring(self, from_others: Sending) -> None:
+        try:
+            await from_others.bring(self._host)
+        except Exception as error:  # the outer edge of this task: the run starts with what there is
+            log.exception("no checkpoint could be brought")
+            self._complain(f"internal error: {error!r}")
+        self._release()
+
+    def give_up(self) -> None:
+        """Nothing that was held back waits any longer: an end was decided."""
+        self.cancel()
+        self._release()
+
+    def cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def _release(self) -> None:
+        held, self._held_back = self._held_back, []
+        for start in held:
+            start()

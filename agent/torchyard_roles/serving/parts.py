@@ -1,0 +1,42 @@
+"""What one server keeps on disk: its newest part, and those of the chief's complete checkpoints."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torchyard_roles.checkpoints import files
+
+
+class Parts:
+    """Server `index` of `count`, called `name`; `folder` is where checkpoints are. Any thread may write."""
+
+    def __init__(self, folder: Path, name: str, index: int, count: int) -> None:
+        self._folder = folder
+        self._name = name
+        self._place = [index, count]
+        self._writing = threading.Lock()
+
+    def write(self, state: dict[str, Any], step: int | None, kept: Sequence[int]) -> None:
+        """For a checkpoint of `step`, or (None) for the server alone. Raises OSError.
+
+        `kept`: the steps of the chief's complete checkpoints, whose parts stay. Only the chief knows them: were the
+        newest parts kept instead, those of the last complete checkpoint would go where its own save fails often
+        enough.
+        """
+        with self._writing:
+            try:
+                files.write_part(self._folder, self._name, None, {**state, "place": self._place})
+            except RuntimeError as error:  # torch's writer wraps the system's own error in one of its own
+                raise OSError((str(error).splitlines() or ["torch cannot write it"])[0]) from error
+            if step is not None:
+                files.keep_newest_part(self._folder, self._name, step)
+                newest = files.part_steps(self._folder, self._name)[: files.KEPT]
+                files.prune_parts(self._folder, self._name, {step, *kept} if kept else newest)
+
+    def read(self, step: int | None) -> dict[str, Any] | None:
+        """What write() has put away for a step, or last; None where there is none of this server."""
+        saved = files.read_part(self._folder, self._name, step)
+        return saved if isinstance(saved, dict) and saved.get("place") == self._place else None
