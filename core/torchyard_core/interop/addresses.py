@@ -18,7 +18,7 @@ from torchyard_core.topology.replicas import replicas_of
 PORT = 2222
 """The first port of replicas in written documents, as the systems' own examples have it."""
 THIS_COMPUTER = "this-computer"
-_ADDRESS = re.compile(r"(?:(?:grpc|https?)://)?(\[[0-9a-fA-F:.%]+\]|[^\s:/\[\]]+):([0-9]{1,5})")
+_ADDRESS = re.compile(r"(?:(?:grpc|https?)://)?(\[[0-9a-fA-F:.]+(?:%[^\s\[\]/]+)?\]|[^\s:/\[\]]+):([0-9]{1,5})")
 _LOCAL = {"localhost", "127.0.0.1", "[::1]"}
 
 

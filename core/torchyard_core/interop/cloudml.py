@@ -32,17 +32,19 @@ _CARRIED = ("scaleTier", "pythonModule", "args", "useChiefInTfConfig")
 _LEFT = {
     "packageUris": "the folder `program.workdir` is sent to every host",
     "region": "your hosts are where they are",
-    "jobDir": "outputs stay on the hosts until `torchyard runs fetch`",
+    "jobDir": "outputs stay on the hosts until they are fetched",
     "runtimeVersion": "your hosts have their own TensorFlow",
     "pythonVersion": "your hosts have their own Python; see `program.python`",
-    "hyperparameters": "trials are made by `torchyard sweep`",
+    "hyperparameters": "each trial is a run of its own, with `args` of its own",
     "scheduling": "a run may take as long as it takes",
     "encryptionConfig": "it is that cloud's",
     "network": "it is that cloud's",
     "serviceAccount": "it is that cloud's",
     "enableWebAccess": "it is that cloud's",
 }
-_OUTSIDE = {"labels": "they are that cloud's", "jobId": "runs get their own", "etag": "it is that cloud's"}
+_OUTSIDE = {"labels": "they are that cloud's", "jobId": "runs get their own"} | dict.fromkeys(
+    ("etag", "createTime", "startTime", "endTime", "state", "errorMessage", "trainingOutput"), "it is that cloud's"
+)
 
 
 def read(text: str, source: str = "config.yaml") -> Imported:

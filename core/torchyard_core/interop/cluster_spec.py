@@ -12,9 +12,9 @@ from torchyard_core.interop import vertex
 from torchyard_core.interop.addresses import Job, as_pools, read_jobs, said_of_places
 from torchyard_core.interop.programs import unsaid
 from torchyard_core.interop.reading import Imported, Reading, built
-from torchyard_core.interop.recognise import bare, expect
+from torchyard_core.interop.recognise import expect
 from torchyard_core.interop.variables import FORMS as FORMS
-from torchyard_core.interop.variables import check_task, own_topology, written
+from torchyard_core.interop.variables import check_task, own_topology, value_of, written
 from torchyard_core.interop.writing import NO_WISHES, Exported, Wishes
 from torchyard_core.topology.model import Role, Topology
 
@@ -24,9 +24,8 @@ POOLS = {"workerpool0": Role.CHIEF, "workerpool1": Role.WORKER, "workerpool2": R
 
 def read(text: str, source: str = "CLUSTER_SPEC") -> Imported:
     """Raises FileProblem for what is no CLUSTER_SPEC, or one that no service would give."""
-    text = bare(text)
     expect("cluster-spec", text, source, ALLOWED)
-    reading = Reading.of(text, source)
+    reading = value_of("CLUSTER_SPEC", text, source)
     jobs = read_jobs(reading, ("cluster",), POOLS)
     first = jobs.get("workerpool0")
     if first is None or first.count != 1:

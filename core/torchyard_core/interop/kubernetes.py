@@ -12,10 +12,11 @@ from typing import Any
 from torchyard_core.interop.addresses import PORT
 from torchyard_core.interop.remarks import Remark
 from torchyard_core.interop.shell import (
+    LIST_FUNCTIONS,
     Component,
+    cluster_lists,
     cluster_variables,
     components_of,
-    in_double_quotes,
     start_command,
 )
 from torchyard_core.interop.writing import IMAGE, NO_WISHES, Exported, Wishes, file_name, left_behind
@@ -25,6 +26,15 @@ from torchyard_core.topology.yaml_dump import dump_yaml
 FORMS = ("jobset", "job")
 MAX_NAME = 49
 """Of a topology's and a component's name together: with two numbers and a random ending a pod's has 63 letters."""
+_HOSTS = """\
+hosts_of() {  # so many pods as host:port,host:port, and what is before and after their numbers
+  number=0 list=
+  while [ "$number" -lt "$1" ]; do
+    list=$list,$2$number$3
+    number=$((number + 1))
+  done
+  printf '%s' "${list#,}"
+}"""
 _EXPANDED = re.compile(r"\$(?=\$|\([-._a-zA-Z])")
 """What the kubelet would take for a variable of its own, or for an escape."""
 
@@ -102,27 +112,10 @@ class _Pods:
         self._components = components
         self._form = form
         self._image = image
-        types: dict[str, list[str]] = {}
-        pools: dict[str, list[str]] = {}
-        for one in components:
-            addresses = [self._address(one, index) for index in range(one.pool.replicas)]
-            pools.setdefault(one.worker_pool, []).extend(addresses)
-            if one.tf_type not in (None, "evaluator"):
-                types.setdefault(str(one.tf_type), []).extend(addresses)
-        self._clusters = (in_double_quotes(pools), in_double_quotes(types))
-        self._ps, self._workers = self._hosts("ps"), self._hosts("worker")
 
-    def _hosts(self, job: str) -> list[str]:
-        """The addresses that a flag of TensorFlow's lists."""
-        members = [one for one in self._components if one.job == job]
-        return [self._address(one, index) for one in members for index in range(one.pool.replicas)]
-
-    def _host(self, one: Component, index: int) -> str:
+    def _host(self, one: Component, index: int | str) -> str:
         between = "-0-" if self._form == "jobset" else "-"
         return f"{self._name}-{one.name}{between}{index}.{self._name}"
-
-    def _address(self, one: Component, index: int) -> str:
-        return f"{self._host(one, index)}:{PORT}"
 
     def job(self, one: Component) -> dict[str, Any]:
         """The spec of a component's indexed Job."""
@@ -163,12 +156,17 @@ class _Pods:
         return listed
 
     def _script(self, one: Component) -> str:
-        lines = ["set -e", "REPLICA=$JOB_COMPLETION_INDEX", f"MASTER_ADDR={self._host(self._components[0], 0)}"]
-        lines += [f"PS_HOSTS={','.join(self._ps)}", f"WORKER_HOSTS={','.join(self._workers)}"]
-        several = sum(other.pool.replicas for other in self._components) > 1
-        lines += cluster_variables(one, self._clusters, several)
+        components = self._components
+        lines = ["set -e", "REPLICA=$JOB_COMPLETION_INDEX", f"MASTER_ADDR={self._host(components[0], 0)}"]
+        # Worked out there: a thousand addresses, several times over, are more than a command may hold.
+        lines += [_HOSTS, LIST_FUNCTIONS]
+        for number, other in enumerate(components):
+            before, after = self._host(other, "/").split("/")
+            lines.append(f"pool_{number}=$(hosts_of {other.pool.replicas} {before} {after}:{PORT})")
+        lines += cluster_lists(components)
+        lines += cluster_variables(one, several=sum(other.pool.replicas for other in components) > 1)
         lines += self._topology.program.setup
-        lines.append(f"exec {start_command(self._topology, one, self._components)}")
+        lines.append(f"exec {start_command(self._topology, one, components)}")
         return "\n".join(lines) + "\n"
 
 

@@ -26,11 +26,18 @@ TITLES = {
 
 _TF_JOBS = {"chief", "master", "worker", "ps", "evaluator"}
 _POOLS = re.compile(r"worker_?pool_?specs", re.IGNORECASE)
+_POOLS_GIVEN = re.compile(r"\b(worker_pool_specs)\s*(?::[^=\n]*)?=(?!=)")
 _ASSIGNED = re.compile(
     r"\A(\s*(?:#[^\n]*\n\s*)*(?:export\s+)?(?:CLUSTER_SPEC|TF_CONFIG)\s*=\s*)(['\"]?)", re.IGNORECASE
 )
 _DUMPED = re.compile(r"""["'](?:CLUSTER_SPEC|TF_CONFIG)["']\]\s*=\s*json\.dumps\(\s*(?={)""")
 _KEY = re.compile(r"""(?:^|[{,])\s*(["']?)(\w+)\1\s*:(?=\s|$|[\[{"'])""", re.MULTILINE)
+_SINGA = re.compile(
+    r"\bn(?:worker|server)(?:_groups|s_per_(?:group|procs))\s*:|\bserver_worker_separate\s*:"
+    r"|\bneuralnet\s*:?\s*[{<]|^[ \t]*cluster\s*(?::\s*<|[{<]|\[\s*[{<])",
+    re.MULTILINE,
+)
+"""What no other format has."""
 _IN_YAML = ("cloudml", "vertex", "cluster-spec", "tf-config")
 """Formats whose documents are YAML or JSON, whatever they say."""
 
@@ -80,6 +87,14 @@ def _cluster_keys(data: Any) -> set[str]:
     return _keys(data.get("cluster")) if isinstance(data, dict) else set()
 
 
+def _is_singa(data: Any, text: str) -> bool:
+    if _SINGA.search(text):
+        return True
+    # YAML may say `cluster: {…}` too.
+    there = any(key in _TF_JOBS or key.startswith("workerpool") for key in _cluster_keys(data))
+    return not there and re.search(r"^[ \t]*cluster\s*:\s*(?:\{|\[\s*[{<])", text, re.MULTILINE) is not None
+
+
 def _is_cluster_spec(data: Any, _text: str) -> bool:
     return any(key.startswith("workerpool") for key in _cluster_keys(data))
 
@@ -97,9 +112,7 @@ def _is_tensorflow(data: Any, text: str) -> bool:
 SIGNS: dict[str, Callable[[Any, str], bool]] = {
     "slurm": lambda _data, text: "#SBATCH" in text,
     "torchx": lambda _data, text: "specs.AppDef" in text,
-    "singa": lambda _data, text: bool(
-        re.search(r"^\s*cluster\s*:?\s*[{<]|\bn(worker|server)_groups\s*:|\bneuralnet\s*:?\s*[{<]", text, re.MULTILINE)
-    ),
+    "singa": _is_singa,
     "vertex": _is_vertex,
     "cloudml": lambda data, _text: bool(_keys(data) & {"trainingInput", "scaleTier", "training_input", "scale_tier"}),
     "kubernetes": lambda data, _text: {"apiVersion", "kind"} <= _keys(data),
@@ -118,6 +131,8 @@ def recognise(text: str, among: Iterable[str] = TITLES) -> str | None:
         data = compose(text, "document").data
     except FileProblem:
         data = _torn(text)
+    if isinstance(data, str):
+        data = _torn(text)  # A script that YAML takes for one long word.
     wanted = set(among)
     return next((name for name, fits in SIGNS.items() if name in wanted and fits(data, text)), None)
 
@@ -126,6 +141,7 @@ def _torn(text: str) -> dict[str, Any]:
     """The keys of a text that does not parse: enough to tell what it was meant to be, so that its reader says where
     it is broken."""
     keys: dict[str, Any] = dict.fromkeys(match[2] for match in _KEY.finditer(text))
+    keys |= dict.fromkeys(match[1] for match in _POOLS_GIVEN.finditer(text))
     if "cluster" in keys:
         keys["cluster"] = dict.fromkeys(key for key in keys if key.startswith("workerpool"))
     return keys

@@ -3,7 +3,6 @@ program itself, with CLUSTER_SPEC, TF_CONFIG and the placeholders worked out fro
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections.abc import Iterable, Mapping
@@ -143,12 +142,11 @@ def _quoted(word: str, values: Mapping[str, str]) -> str:
     return "".join(shown)
 
 
-def cluster_variables(one: Component, clusters: tuple[str, str], several: bool) -> list[str]:
-    """Lines that export CLUSTER_SPEC and TF_CONFIG. `clusters`: what stands for each one's `cluster`, as shell text
-    that may be put between double quotes."""
-    lines = [_exported("CLUSTER_SPEC", clusters[0], one.worker_pool, one.first[one.worker_pool])]
+def cluster_variables(one: Component, several: bool) -> list[str]:
+    """Lines that export CLUSTER_SPEC and TF_CONFIG, by POOLS and TYPES."""
+    lines = [_exported("CLUSTER_SPEC", "$POOLS", one.worker_pool, one.first[one.worker_pool])]
     if several and one.tf_type is not None:
-        lines.append(_exported("TF_CONFIG", clusters[1], one.tf_type, one.first[one.tf_type]))
+        lines.append(_exported("TF_CONFIG", "$TYPES", one.tf_type, one.first[one.tf_type]))
     return lines
 
 
@@ -157,7 +155,30 @@ def _exported(variable: str, cluster: str, kind: str, first: int) -> str:
     return f'export {variable}="{{\\"cluster\\":{cluster},{task}}}"'
 
 
-def in_double_quotes(value: object) -> str:
-    """JSON as it may stand between double quotes in a shell line."""
-    text = json.dumps(value, separators=(",", ":"))
-    return re.sub(r'([\\"$`])', r"\\\1", text)
+LIST_FUNCTIONS = """\
+as_json() {  # host:port,host:port as a JSON list
+  printf '["%s"]' "$(printf '%s' "$1" | sed 's/,/","/g')"
+}
+joined() {  # lists as one
+  (IFS=,; printf '%s' "$*")
+}"""
+"""What `cluster_lists` calls."""
+
+
+def cluster_lists(components: list[Component]) -> list[str]:
+    """Lines that set PS_HOSTS and WORKER_HOSTS, and POOLS and TYPES: CLUSTER_SPEC's and TF_CONFIG's `cluster`. They go
+    by `pool_N`, each component's addresses with commas between them."""
+    pools: dict[str, list[str]] = {}
+    types: dict[str, list[str]] = {}
+    for number, one in enumerate(components):
+        pools.setdefault(one.worker_pool, []).append(f'"$pool_{number}"')
+        if one.tf_type not in (None, "evaluator"):
+            types.setdefault(str(one.tf_type), []).append(f'"$pool_{number}"')
+    lines = []
+    for variable, job in (("PS_HOSTS", "ps"), ("WORKER_HOSTS", "worker")):
+        members = [f'"$pool_{number}"' for number, one in enumerate(components) if one.job == job]
+        lines.append(f"{variable}=$(joined {' '.join(members)})" if members else f"{variable}=")
+    for variable, lists in (("POOLS", pools), ("TYPES", types)):
+        parts = [f'\\"{name}\\":$(as_json "$(joined {" ".join(members)})")' for name, members in lists.items()]
+        lines.append(f'{variable}="{{{",".join(parts)}}}"')
+    return lines

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from torchyard_core.errors import UsageError
 from torchyard_core.interop.programs import unsaid
-from torchyard_core.interop.proto_text import Block, Entry, parse_proto
+from torchyard_core.interop.proto_text import Block, Entry, parse_proto, whole_number
 from torchyard_core.interop.reading import Imported, built, refuse
 from torchyard_core.interop.recognise import expect, recognise
 from torchyard_core.interop.remarks import Remark
@@ -42,7 +42,7 @@ _LEFT = {
 }
 _OTHERS = ("vertex", "cloudml", "tf-config", "cluster-spec", "tensorflow", "topology", "torchx", "slurm", "kubernetes")
 """Formats whose documents must not be parsed as this one to say what they are."""
-_WORDS = {"true": True, "1": True, "false": False, "0": False}
+_WORDS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
 
 
 def read(text: str, source: str = "job.conf") -> Imported:
@@ -65,8 +65,8 @@ def read(text: str, source: str = "job.conf") -> Imported:
     if not isinstance(entry.value, Block):
         refuse(source, entry.line, "`cluster` is no block.", f"Allowed is {ALLOWED}.")
     named = root.find("name")
-    name = named.value if named is not None and isinstance(named.value, str) and named.value.strip() else "singa-job"
-    return _Cluster(entry.value, source).imported(name.strip()[:100])
+    name = named.value.strip() if named is not None and isinstance(named.value, str) else ""
+    return _Cluster(entry.value, source).imported(name[:100] if name and name.isprintable() else "singa-job")
 
 
 class _Cluster:
@@ -93,10 +93,12 @@ class _Cluster:
         value = entry.value if isinstance(entry.value, str) else "a block"
         if entry.name in COUNTS:
             least = 0 if entry.name == "nserver_groups" else 1
-            if not value.isdecimal() or not least <= int(value) <= MAX_REPLICAS:
+            number = None if entry.is_text else whole_number(value)
+            if number is None or not least <= number <= MAX_REPLICAS:
                 hint = f"Allowed are whole numbers from {least} to {MAX_REPLICAS}."
-                self._stop(entry.line, f"`{entry.name}` is {value}.", hint)
-            self._counts[entry.name] = int(value)
+                shown = f"the text '{value}'" if entry.is_text else value
+                self._stop(entry.line, f"`{entry.name}` is {shown}.", hint)
+            self._counts[entry.name] = number
         elif entry.name == SEPARATE:
             if value.lower() not in _WORDS:
                 self._stop(entry.line, f"`{SEPARATE}` is {value}.", "Allowed are true and false.")

@@ -7,7 +7,14 @@ from __future__ import annotations
 
 from torchyard_core.interop.addresses import PORT
 from torchyard_core.interop.remarks import Remark
-from torchyard_core.interop.shell import Component, cluster_variables, components_of, start_command
+from torchyard_core.interop.shell import (
+    LIST_FUNCTIONS,
+    Component,
+    cluster_lists,
+    cluster_variables,
+    components_of,
+    start_command,
+)
 from torchyard_core.interop.writing import NO_WISHES, Exported, Wishes, file_name, left_behind
 from torchyard_core.topology.model import EndsWith, Pool, Role, Topology
 
@@ -19,14 +26,18 @@ hosts_of() {  # the nodes of a component as host:port,host:port
     list+="${list:+,}$node:$2"
   done
   printf '%s' "$list"
-}
-as_json() {  # host:port,host:port as a JSON list
-  printf '["%s"]' "${1//,/\\",\\"}"
-}
-joined() {  # lists as one
-  local IFS=,
-  printf '%s' "$*"
 }"""
+
+_WAIT = """\
+status=0 awaited="AWAITED"
+while [[ -n $awaited && $status == 0 ]]; do
+  sleep 1
+  left=
+  for one in $awaited; do
+    if kill -0 "$one" 2>/dev/null; then left+=" $one"; else wait "$one" || status=$?; fi
+  done
+  awaited=$left
+done"""
 
 
 def write(topology: Topology, wishes: Wishes = NO_WISHES) -> Exported:
@@ -38,9 +49,9 @@ def write(topology: Topology, wishes: Wishes = NO_WISHES) -> Exported:
         if number:
             lines.append("#SBATCH hetjob")
         lines.append(f"#SBATCH {' '.join(_resources(one.pool))}")
-    lines += ["", "set -u", "", _HOSTS, ""]
+    lines += ["", "set -u", "", _HOSTS, LIST_FUNCTIONS, ""]
     lines += [f"pool_{number}=$(hosts_of {number} {PORT + number})" for number in range(len(components))]
-    lines += _clusters(components)
+    lines += cluster_lists(components)
     lines += ["export MASTER_ADDR=${pool_0%%:*} PS_HOSTS WORKER_HOSTS POOLS TYPES", ""]
     several = sum(one.pool.replicas for one in components) > 1
     for number, one in enumerate(components):
@@ -77,27 +88,9 @@ def _resources(pool: Pool) -> list[str]:
     return options
 
 
-def _clusters(components: list[Component]) -> list[str]:
-    """CLUSTER_SPEC's and TF_CONFIG's `cluster`, and the two lists of TensorFlow's flags."""
-    pools: dict[str, list[str]] = {}
-    types: dict[str, list[str]] = {}
-    for number, one in enumerate(components):
-        pools.setdefault(one.worker_pool, []).append(f'"$pool_{number}"')
-        if one.tf_type not in (None, "evaluator"):
-            types.setdefault(str(one.tf_type), []).append(f'"$pool_{number}"')
-    lines = []
-    for variable, job in (("PS_HOSTS", "ps"), ("WORKER_HOSTS", "worker")):
-        members = [f'"$pool_{number}"' for number, one in enumerate(components) if one.job == job]
-        lines.append(f"{variable}=$(joined {' '.join(members)})" if members else f"{variable}=")
-    for variable, lists in (("POOLS", pools), ("TYPES", types)):
-        parts = [f'\\"{name}\\":$(as_json "$(joined {" ".join(members)})")' for name, members in lists.items()]
-        lines.append(f'{variable}="{{{",".join(parts)}}}"')
-    return lines
-
-
 def _start(topology: Topology, number: int, one: Component, components: list[Component], several: bool) -> list[str]:
     env = topology.program.env | one.pool.env
-    script = ["set -e", "REPLICA=$SLURM_PROCID", *cluster_variables(one, ("$POOLS", "$TYPES"), several)]
+    script = ["set -e", "REPLICA=$SLURM_PROCID", *cluster_variables(one, several)]
     script += [f"export {name}={_single_quoted(value)}" for name, value in env.items()]
     script += topology.program.setup
     script.append(f"exec {start_command(topology, one, components)}")
@@ -121,12 +114,9 @@ def _single_quoted(value: str) -> str:
 
 
 def _end(topology: Topology, components: list[Component]) -> list[str]:
-    """Waits for those whose end is the run's; the others are stopped then."""
+    """Waits for those whose end is the run's, or for the first of them that fails: the others would wait for it. What
+    is left is stopped then."""
     roles = {EndsWith.TRAINERS: (Role.CHIEF, Role.WORKER), EndsWith.CHIEF: (Role.CHIEF,), EndsWith.ALL: tuple(Role)}
     ends = roles[topology.ends_with]
     awaited = [f"$started_{number}" for number, one in enumerate(components) if one.role in ends]
-    others = [f"$started_{number}" for number, one in enumerate(components) if one.role not in ends]
-    lines = ["status=0", f"for one in {' '.join(awaited)}; do", '  wait "$one" || status=$?', "done"]
-    if others:
-        lines += [f"kill {' '.join(others)} 2>/dev/null", "wait"]
-    return [*lines, 'exit "$status"']
+    return [_WAIT.replace("AWAITED", " ".join(awaited)), "kill $(jobs -p) 2>/dev/null", "wait", 'exit "$status"']

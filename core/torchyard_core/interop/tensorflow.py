@@ -22,6 +22,7 @@ from torchyard_core.interop.addresses import (
 )
 from torchyard_core.interop.command_lines import CommandLine, command_lines
 from torchyard_core.interop.programs import unsaid, words
+from torchyard_core.interop.python_literals import script_in
 from torchyard_core.interop.reading import Imported, Reading, built, refuse
 from torchyard_core.interop.recognise import braced, expect
 from torchyard_core.interop.remarks import Remark
@@ -33,7 +34,7 @@ from torchyard_core.topology.reserved import is_reserved, is_variable_name
 FORMS = ("commands", "cluster", "sparse")
 ALLOWED = (
     'a ClusterSpec\'s dictionary (`{"worker": [host:port, …], "ps": […]}`), or commands with `--ps_hosts`, '
-    "`--worker_hosts`, `--job_name` and `--task_index`"
+    "`--worker_hosts`, `--job_name` and `--task_index`, a task each, alone or as `ssh HOST '…'`"
 )
 JOBS = {"chief": Role.CHIEF, "master": Role.CHIEF, "worker": Role.WORKER, "ps": Role.PS, "evaluator": Role.EVALUATOR}
 PLACED = (
@@ -44,6 +45,8 @@ PLACED = (
 )
 """What Torchyard fills in at launch."""
 _SPEC = re.compile(r"ClusterSpec\s*\(")
+_DICTIONARIES = ("cluster", "cluster_spec", "cluster_dict", "cluster_def")
+"""What scripts call it that give it a name first."""
 _PLACED = re.compile(r"--?(\w+_hosts|job_name|task_index)(=|\Z)")
 """An option that Torchyard gives each task anew."""
 _VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
@@ -54,7 +57,7 @@ def read(text: str, source: str = "cluster") -> Imported:
     expect("tensorflow", text, source, ALLOWED)
     if re.search(r"--?\w+_hosts\b", text):
         return _Commands(text, source).imported()
-    reading = Reading.of(_dictionary(text), source)
+    reading = _dictionary(text, source)
     refuse_two_chiefs(reading, ())
     jobs = read_jobs(reading, (), JOBS)
     data: dict[str, Any] = {"name": "tensorflow", "pools": as_pools(jobs.values())}
@@ -65,10 +68,14 @@ def read(text: str, source: str = "cluster") -> Imported:
     return Imported(built(data, source, reading.line(())), tuple(reading.remarks))
 
 
-def _dictionary(text: str) -> str:
-    """The dictionary in `tf.train.ClusterSpec({…})`, on the lines where it stands; YAML reads it as it is."""
+def _dictionary(text: str, source: str) -> Reading:
+    """The dictionary alone, or that of `tf.train.ClusterSpec(…)` in a script."""
+    script = script_in(text, source)
+    node = script.argument("ClusterSpec") or script.find(_DICTIONARIES) if script is not None else None
+    if script is not None and node is not None:
+        return Reading(script.document(node))
     match = _SPEC.search(text)
-    return text if match is None else braced(text, match.end())
+    return Reading.of(text if match is None else braced(text, match.end()), source)
 
 
 class _Commands:
@@ -89,6 +96,9 @@ class _Commands:
 
     def _take(self, command: CommandLine, options: dict[str, str]) -> None:
         for name, value in options.items():
+            if "$" in value and _PLACED.fullmatch(f"--{name}"):
+                hint = "A shell's variables and loops are not followed: give a command for each task, with its values."
+                self._stop(command, f"--{name} is '{value}'.", hint)
             if name.endswith("_hosts"):
                 job = name.removesuffix("_hosts")
                 if job not in JOBS:
@@ -101,15 +111,25 @@ class _Commands:
         if job not in given:
             allowed = ", ".join(given)
             self._stop(command, f"--job_name is '{job}'.", f"Allowed are those with hosts: {allowed}.")
-        count = len([host for host in given[job].split(",") if host])
+        there = [address for address in given[job].split(",") if address]
+        count = len(there)
         if not index.isdecimal() or int(index) >= count:
             hint = (
                 f"--{job}_hosts names {count}: allowed are 0 to {count - 1}." if count else f"--{job}_hosts is empty."
             )
             self._stop(command, f"--task_index is '{index}', beyond the list of `{job}`.", hint)
+        self._compare_host(command, self._host(command, job, there[int(index)]))
         other = self._tasks.setdefault((job, int(index)), command)
         if other is not command:
             self._stop(command, f"{job} {index} is started twice, first in line {other.line}.")
+
+    def _compare_host(self, command: CommandLine, host: str) -> None:
+        """Says where a login goes to another host than the list, which may be the same one by another name."""
+        short, other = command.host.partition(".")[0], host.partition(".")[0]
+        if command.host in ("", host) or (short == other and not short.isdecimal()):
+            return
+        message = f"`ssh` goes to {command.host}, and the list says {host}: the list's is taken."
+        self._remarks.append(Remark(message, command.line))
 
     def imported(self) -> Imported:
         if not self._tasks:

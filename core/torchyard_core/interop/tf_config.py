@@ -8,9 +8,9 @@ from typing import Any
 from torchyard_core.interop.addresses import as_pools, read_jobs, refuse_two_chiefs, said_of_places
 from torchyard_core.interop.programs import of_module, unsaid
 from torchyard_core.interop.reading import Imported, Reading, built
-from torchyard_core.interop.recognise import bare, expect
+from torchyard_core.interop.recognise import expect
 from torchyard_core.interop.variables import FORMS as FORMS
-from torchyard_core.interop.variables import check_task, own_topology, written
+from torchyard_core.interop.variables import check_task, own_topology, value_of, written
 from torchyard_core.interop.writing import NO_WISHES, Exported, Wishes
 from torchyard_core.topology.model import Role, Topology
 
@@ -21,9 +21,8 @@ TASKS = (*TYPES, "evaluator")
 
 def read(text: str, source: str = "TF_CONFIG") -> Imported:
     """Raises FileProblem for what is no TF_CONFIG, or one that TensorFlow would refuse."""
-    text = bare(text)
     expect("tf-config", text, source, ALLOWED)
-    reading = Reading.of(text, source)
+    reading = value_of("TF_CONFIG", text, source)
     cluster = ("cluster",)
     if "evaluator" in reading.block(cluster):
         reading.stop(

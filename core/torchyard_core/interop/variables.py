@@ -1,15 +1,18 @@
-"""CLUSTER_SPEC and TF_CONFIG as text: alone, or as `TF_CONFIG='{…}'`; read as documents, and written by the code that
-writes them into every replica's environment (`torchyard_agent.protocol.contract`)."""
+"""CLUSTER_SPEC and TF_CONFIG as text: alone, as `TF_CONFIG='{…}'`, or in a script that sets it; read as documents, and
+written by the code that writes them into every replica's environment (`torchyard_agent.protocol.contract`)."""
 
 from __future__ import annotations
 
+import ast
 import json
 
 from torchyard_agent.protocol.contract import Contract
 from torchyard_agent.protocol.shapes import Cluster, ReplicaPlan
 from torchyard_core.errors import UsageError
 from torchyard_core.interop.addresses import Job, addresses_for
+from torchyard_core.interop.python_literals import script_in
 from torchyard_core.interop.reading import Reading
+from torchyard_core.interop.recognise import bare
 from torchyard_core.interop.remarks import Remark
 from torchyard_core.interop.writing import Exported, Wishes, the_chief
 from torchyard_core.topology.model import Role, Topology
@@ -18,6 +21,17 @@ from torchyard_core.topology.replicas import replicas_of
 from torchyard_core.topology.yaml_validate import validate
 
 FORMS = ("json", "export")
+
+
+def value_of(variable: str, text: str, source: str) -> Reading:
+    """What the variable says. Raises FileProblem where that cannot be read."""
+    script = script_in(text, source)
+    node = script.find([variable, variable.lower()]) if script is not None else None
+    if script is None or node is None:
+        return Reading.of(bare(text), source)
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return Reading.of("\n" * (node.lineno - 1) + node.value, source)
+    return Reading(script.document(node))
 
 
 def own_topology(reading: Reading, jobs: dict[str, Job]) -> Topology | None:
@@ -49,7 +63,8 @@ def check_task(reading: Reading, jobs: dict[str, Job], allowed: tuple[str, ...])
     index = reading.whole(("task", "index"), 0)
     trial = reading.text(("task", "trial"))
     if trial is not None:
-        reading.remark(f"this is of trial {trial}: trials are made by `torchyard sweep`.", ("task", "trial"))
+        why = "each trial is a run of its own, with `args` of its own"
+        reading.remark(f"this is of trial {trial}: {why}.", ("task", "trial"))
     if kind == "evaluator":
         return kind, index
     job = jobs.get(kind)

@@ -1,5 +1,5 @@
-"""Vertex AI's `workerPoolSpecs`, as YAML, JSON or `--worker-pool-spec` flags. The position decides the task: 0 the
-primary, 1 workers, 2 parameter servers or reducers, 3 evaluators; an empty pool keeps its position.
+"""Vertex AI's `workerPoolSpecs`, as YAML, JSON, Python or `--worker-pool-spec` flags. The position decides the task: 0
+the primary, 1 workers, 2 parameter servers or reducers, 3 evaluators; an empty pool keeps its position.
 
 Source: the REST resource `CustomJobSpec`, alone, in a CustomJob (`jobSpec`) or in a tuning job (`trialJobSpec`); keys
 in camelCase, or in snake_case as the Python client has them.
@@ -16,11 +16,12 @@ from typing import Any
 from torchyard_core.errors import UsageError
 from torchyard_core.interop.gpus import read_gpus, written_gpus
 from torchyard_core.interop.machine_types import leave_gpus_of_servers, read_sizes, remark_on_sizes
-from torchyard_core.interop.programs import as_module, of_module, role_pools, unsaid, words
+from torchyard_core.interop.programs import PYTHON, as_module, of_module, role_pools, unsaid, words
 from torchyard_core.interop.reading import Imported, Reading, built
 from torchyard_core.interop.recognise import expect
 from torchyard_core.interop.remarks import Remark
 from torchyard_core.interop.vertex_flags import are_flags, as_flags, job_of_flags
+from torchyard_core.interop.vertex_python import is_in_script, job_of_script
 from torchyard_core.interop.writing import IMAGE, NO_WISHES, Exported, Wishes, count_of, left_behind
 from torchyard_core.topology.edits import POOL_NAMES
 from torchyard_core.topology.machines import machine, machine_with
@@ -30,7 +31,7 @@ from torchyard_core.topology.reserved import is_reserved, is_variable_name
 from torchyard_core.topology.yaml_dump import dump_yaml
 
 FORMS = ("yaml", "json", "flags")
-ALLOWED = "`workerPoolSpecs`, or `--worker-pool-spec` flags"
+ALLOWED = "`workerPoolSpecs` (in Python `worker_pool_specs = […]`), or `--worker-pool-spec` flags"
 POSITIONS = "0 the primary, 1 workers, 2 parameter servers or reducers, 3 evaluators"
 REDUCER_IMAGE = "us-docker.pkg.dev/vertex-ai-restricted/training/reductionserver:latest"
 DEFAULT_MACHINE = "n1-standard-4"
@@ -44,9 +45,9 @@ _CLOUDS = dict.fromkeys(
     ),
     "it is that cloud's",
 ) | {
-    "baseOutputDirectory": "outputs stay on the hosts until `torchyard runs fetch`",
+    "baseOutputDirectory": "outputs stay on the hosts until they are fetched",
     **dict.fromkeys(("studySpec", "maxTrialCount", "parallelTrialCount", "maxFailedTrialCount"),
-                    "trials are made by `torchyard sweep`"),
+                    "each trial is a run of its own, with `args` of its own"),
 }  # fmt: skip
 
 _HOSTS_OWN = {
@@ -100,6 +101,8 @@ def read(text: str, source: str = "job.yaml") -> Imported:
         reading.remarks += left
         for position, line in enumerate(lines):
             _stand_at(reading, ("workerPoolSpecs", position), line)
+    elif is_in_script(text):
+        reading = _Vertex(job_of_script(text, source))
     else:
         reading = _Vertex.of(text, source)
     place = _find(reading)
@@ -109,6 +112,7 @@ def read(text: str, source: str = "job.yaml") -> Imported:
     tasks = [task for number in range(len(specs)) if (task := _task(reading, (*place, number), number)) is not None]
     if not tasks or tasks[0].role is not Role.CHIEF:
         reading.stop("worker pool 0 is empty.", (*place, 0) if specs else place, f"It is required: {POSITIONS}.")
+    tasks = _with_reducers_that_serve(reading, tasks)
     for task in tasks:
         task.command, task.args = task.command or common.get("command", []), task.args or common.get("args", [])
     remark_on_sizes(reading, [task.pool for task in tasks])
@@ -117,6 +121,20 @@ def read(text: str, source: str = "job.yaml") -> Imported:
     if any(task.role is Role.REDUCER for task in tasks):
         data["strategy"] = {"kind": "reduction_server"}
     return Imported(built(data, source, reading.line(place)), tuple(reading.remarks))
+
+
+def _with_reducers_that_serve(reading: Reading, tasks: list[_Task]) -> list[_Task]:
+    """Reducers sum the gradients of several; beside one trainer they are left out, for no strategy has them there."""
+    pool = next((task for task in tasks if task.role is Role.REDUCER), None)
+    if pool is None:
+        return tasks
+    if sum(task.pool["replicas"] * max(1, task.pool.get("gpus", 0)) for task in tasks if task.role.trains) > 1:
+        reading.remark("reducers run the program too, where `torchyard_roles.join()` makes them serve.", pool.place)
+        return tasks
+    count = pool.pool["replicas"]
+    what = f"{count} reducers are left out: they sum" if count > 1 else "the reducer is left out: it sums"
+    reading.remark(f"{what} the gradients of 2 trainers or more, and this job has one.", pool.place)
+    return [task for task in tasks if task is not pool]
 
 
 def _stand_at(reading: Reading, place: Place, line: int) -> None:
@@ -252,7 +270,9 @@ def _program(reading: _Vertex, tasks: list[_Task]) -> dict[str, Any]:
     env = {"env": shared} if shared else {}
     if first.module is not None:
         return of_module(first.module, common, torch=first.torch) | env
-    if first.script is not None:
+    if first.script is not None and not first.torch:
+        first.command = [PYTHON, first.script]
+    elif first.script is not None:
         return {"script": first.script} | args | env
     if first.command:
         return {"launcher": "command", "command": first.command} | args | env

@@ -76,7 +76,35 @@ gcloud ai custom-jobs create \\
   --worker-pool-spec=machine-type=n1-highmem-96,replica-count=1,accelerator-type=NVIDIA_TESLA_V100,accelerator-count=8,container-image-uri=IMAGE \\
   --worker-pool-spec=machine-type=n1-highmem-96,replica-count=4,accelerator-type=NVIDIA_TESLA_V100,accelerator-count=8,container-image-uri=IMAGE \\
   --worker-pool-spec=machine-type=n1-highcpu-16,replica-count=16,container-image-uri=us-docker.pkg.dev/vertex-ai-restricted/training/reductionserver:latest
-"""  # noqa: E501
+"""  # noqa: E501 - as people paste it
+VERTEX_PYTHON = """\
+from google.cloud import aiplatform
+
+PROJECT = "demo"
+MACHINE = {
+    "machine_type": "n1-standard-8",
+    "accelerator_type": aiplatform.gapic.AcceleratorType.NVIDIA_TESLA_T4,
+    "accelerator_count": 2,
+}
+
+
+def train(container_uri, args=None):
+    worker_pool_specs = [
+        {
+            "machine_spec": MACHINE,
+            "replica_count": 1,
+            "container_spec": {"image_uri": f"gcr.io/{PROJECT}/mnist", "command": ["python", "task.py"], "args": []},
+        },
+        {
+            "machine_spec": MACHINE,  # the same
+            "replica_count": 3,
+            "disk_spec": {"boot_disk_type": "pd-ssd", "boot_disk_size_gb": DISK},
+            "container_spec": dict(image_uri=container_uri, command=["python", "task.py"]),
+        },
+    ]
+    job = aiplatform.CustomJob(display_name="mnist", worker_pool_specs=worker_pool_specs)
+    job.run(sync=True)
+"""
 CLUSTER_SPEC = """\
 {
    "cluster":{
@@ -131,6 +159,18 @@ $ CUDA_VISIBLE_DEVICES=0,1 python trainer.py \\
      --ps_hosts=ps0.example.com:2222,ps1.example.com:2222 \\
      --worker_hosts=worker0.example.com:2222,worker1.example.com:2222 \\
      --job_name=worker --task_index=1 --batch_size 32
+"""
+TF_OVER_SSH = """\
+PORT=2222  # ps0's and the workers'
+ssh ps0.example.com "cd /src && python trainer.py --ps_hosts=ps0.example.com:2222 \\
+  --worker_hosts=10.0.0.1:2222,10.0.0.2:2222 --job_name=ps --task_index=0" &
+nohup ssh -n -p 22 -i ~/id lee@10.0.0.1 CUDA_VISIBLE_DEVICES=0,1 python trainer.py --ps_hosts=ps0.example.com:2222 \\
+  --worker_hosts=10.0.0.1:2222,10.0.0.2:2222 --job_name=worker --task_index=0 > w0.log 2>&1 &
+ssh gpu-b '
+  cd /src  # it'"'"'s there
+  CUDA_VISIBLE_DEVICES=0,1 python trainer.py --ps_hosts=ps0.example.com:2222 \\
+    --worker_hosts=10.0.0.1:2222,10.0.0.2:2222 --job_name=worker --task_index=1
+'
 """
 SINGA = """\
 name: "cifar10-convnet"

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 
+import kubernetes_validate
 import pytest
 import yaml
 
+from tests.core.interop import samples
+from tests.core.interop.test_write import expanded
 from torchyard_core.interop.formats import write_foreign
 from torchyard_core.interop.writing import Exported, Wishes
 from torchyard_core.topology.file import topology_from_text
@@ -47,14 +50,34 @@ def test_pods_of_kubernetes_have_names_that_it_takes(form: str) -> None:
     assert all(len(pod) <= 63 and re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", pod) for pod in pods)
 
 
+@pytest.mark.parametrize("version", ["1.25", kubernetes_validate.latest_version()])
+@pytest.mark.parametrize("text", [DESIGN, samples.WHOLE], ids=["design", "whole"])
+def test_kubernetes_own_schemas_know_each_key_that_is_written(text: str, version: str) -> None:
+    documents = list(yaml.safe_load_all(written("kubernetes", "job", text).text))
+    [jobset] = yaml.safe_load_all(written("kubernetes", "jobset", text).text)
+    parts = jobset["spec"]["replicatedJobs"]
+    metadata = {"name": jobset["metadata"]["name"]}
+    documents += [{"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, **one["template"]} for one in parts]
+    assert len(documents) == 1 + 2 * len(parts)
+    for document in documents:
+        kubernetes_validate.validate(document, version, strict=True)
+    # There is no such schema of a JobSet: these are the keys of v1alpha2 that it has.
+    assert jobset["spec"].keys() == {"network", "successPolicy", "failurePolicy", "replicatedJobs"}
+    assert jobset["spec"]["network"].keys() == {"enableDNSHostnames", "subdomain"}
+    assert {"operator": "All"}.items() <= jobset["spec"]["successPolicy"].items()
+    assert set(jobset["spec"]["successPolicy"]["targetReplicatedJobs"]) <= {one["name"] for one in parts}
+    assert all(one.keys() == {"name", "replicas", "template"} for one in parts)
+
+
 def test_what_the_kubelet_would_expand_reaches_the_shell_as_it_is() -> None:
     text = written("kubernetes").text
     assert "value: 'y'" in text, "it is true to kubectl"
     [jobset] = yaml.safe_load_all(text)
     worker = jobset["spec"]["replicatedJobs"][1]["template"]["spec"]["template"]["spec"]["containers"][0]
-    there = re.sub(r"\$(?:(\$)|\((ANSWER)\))", lambda match: match[1] or "y", worker["command"][2])
+    there = expanded(worker["command"][2], ANSWER="y")
     assert "'$(ANSWER)' '$$'" in there
     assert "$((REPLICA + 0))" in there
+    assert len(worker["command"][2]) < 100_000, "more than Linux takes as one argument"
 
 
 def test_a_plain_job_says_that_it_restarts_nobody() -> None:

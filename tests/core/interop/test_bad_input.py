@@ -47,6 +47,23 @@ BAD = [
     ),
     ("vertex", samples.VERTEX_FLAGS.replace("replica-count=1,", "replica-count=3,"), 4, "replicaCount 3", "is 1"),
     ("vertex", samples.VERTEX_FLAGS.replace("replica-count=4", "replica-cout=4"), 5, "`replica-cout`", "replica-count"),
+    ("vertex", samples.VERTEX_PYTHON.replace('"replica_count": 1', '"replica_count": 2'), 15, "replicaCount 2", "is 1"),
+    (
+        "vertex",
+        samples.VERTEX_PYTHON.replace('count": 3', 'count": workers'),
+        20,
+        "`workers` is worked out by",
+        "value",
+    ),
+    ("vertex", samples.VERTEX_PYTHON.replace("    ]\n", "    ] * 2\n"), 12, "what stands here is worked out", "value"),
+    ("vertex", samples.VERTEX_PYTHON.replace('n1-standard-8",', "n1-standard-8,"), 5, "cannot be read", "statements"),
+    (
+        "vertex",
+        "worker_pool_specs = [\n  {'replica_count': 1,\n   'replica_count': 1}]",
+        3,
+        "twice, first in line 2",
+        "",
+    ),
     ("cluster-spec", '{"cluster": {"workerpool1": ["h:1"]}}', 1, "workerpool0", "one address"),
     (
         "cluster-spec",
@@ -79,7 +96,15 @@ BAD = [
     ("tensorflow", samples.TF_COMMANDS.replace("=ps --task_index=1", "=ps --task_index=0"), 7, "twice", ""),
     ("tensorflow", samples.TF_COMMANDS.replace("ps1.example.com", "ps9.example.com", 1), 7, "--ps_hosts", "same"),
     ("tensorflow", "python t.py --ps_hosts='a:1", 1, "cannot be read", "quotes"),
-    ("singa", 'name: "x"\ntrain_steps: 3\nneuralnet { }\n', 1, "no `cluster", "nworker_groups"),
+    ("tensorflow", samples.TF_OVER_SSH.replace("task_index=1", "task_index=2"), 8, "'2', beyond the list", "0 to 1"),
+    (
+        "tensorflow",
+        samples.TF_OVER_SSH.replace("ps0.example.com:2222", "$PS:$P"),
+        2,
+        "--ps_hosts is '$PS:$P'",
+        "a command for each task",
+    ),
+    ("singa", 'name: "x"\ntrain_steps: 3\nneuralnet { }\n', 1, "there is no `cluster { … }`", "nworker_groups"),
     ("singa", "train_steps: 3\nnworker_groups: 2\n", 2, "outside of `cluster`", "nworkers_per_group"),
     ("singa", "cluster {\n nworker_group: 2\n}", 2, "`nworker_group`", "nworker_groups"),
     ("singa", "cluster {\n nworker_groups: none\n}", 2, "is none", "from 1"),
@@ -87,7 +112,11 @@ BAD = [
     ("singa", "cluster {\n server_worker_separate: maybe\n}", 2, "maybe", "true and false"),
     ("singa", "cluster {\n nworker_groups: 2\n nworker_groups: 3\n}", 3, "twice, first in line 2", "Keep one"),
     ("singa", "cluster { }\nx: 1\ncluster { }", 3, "`cluster` is given twice, first in line 1", "one cluster"),
-    ("singa", "layer { dim: [1, [2] }\n", 1, "the `[` that begins here is not closed", "Close it"),
+    ("singa", "layer { dim: [1, 2 }\n", 1, "the `[` that begins here is not closed", "Close it"),
+    ("singa", "cluster: [{\n nworker_groups: 2 >]", 2, "`>` does not close the `{` that begins in line 1", "`}`"),
+    ("singa", "cluster: [{ },\n { }]", 1, "`cluster` is given twice", "one cluster"),
+    ("singa", 'cluster <\n nworker_groups: "2" >', 2, "is the text '2'", "from 1"),
+    ("singa", "cluster {\n nworker_groups: 08 }", 2, "is 08", "from 1"),
     ("cloudml", "trainingInput:\n  scaleTier: BASIC\n  scaleTier: CUSTOM\n", 3, "twice, first in line 2", "Keep one"),
     ("cloudml", "trainingInput:\n  scaleTier: BASIC_TPU\n", 2, "BASIC_TPU is on a TPU", "BASIC_GPU"),
     ("cloudml", "scaleTier: CUSTOM\nmasterType: cloud_tpu\n", 2, "cloud_tpu is a TPU", "standard_v100"),
@@ -173,9 +202,11 @@ def test_nothing_else_is_taken_for_a_document(name: str, text: str) -> None:
         read_foreign(name, text, "doc")
 
 
-@pytest.mark.parametrize("name", OF_EACH)
-def test_a_document_cut_anywhere_is_read_or_refused_with_a_sentence(name: str) -> None:
-    text = OF_EACH[name]
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [*OF_EACH.items(), ("vertex", samples.VERTEX_PYTHON), ("tensorflow", samples.TF_OVER_SSH)],
+)
+def test_a_document_cut_anywhere_is_read_or_refused_with_a_sentence(name: str, text: str) -> None:
     refused = []
     for end in range(0, len(text), 17):
         with contextlib.suppress(FileProblem):

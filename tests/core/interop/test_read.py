@@ -20,13 +20,18 @@ DOCUMENTS = [
     ("vertex", samples.VERTEX),
     ("vertex", samples.VERTEX_JSON),
     ("vertex", samples.VERTEX_FLAGS),
+    ("vertex", samples.VERTEX_PYTHON),
     ("cluster-spec", samples.CLUSTER_SPEC),
     ("tf-config", samples.TF_CONFIG),
     ("tensorflow", samples.TF_DENSE),
     ("tensorflow", samples.TF_SPARSE),
     ("tensorflow", samples.TF_COMMANDS),
+    ("tensorflow", samples.TF_OVER_SSH),
     ("singa", samples.SINGA),
 ]
+
+
+PACKAGE = "pythonPackageSpec: {executorImageUri: pytorch, pythonModule: t}"
 
 
 def counts(topology: Topology) -> dict[str, int]:
@@ -104,9 +109,34 @@ def test_vertex_flags_with_reducers_are_the_reduction_server() -> None:
     assert "reductionserver:latest" in write_foreign("vertex", topology, Wishes("flags", "IMAGE")).text
 
 
+@pytest.mark.parametrize("runs", ["containerSpec: {imageUri: i, command: [python, t.py]}", PACKAGE])
+@pytest.mark.parametrize("pool_2", ["", "containerSpec: {imageUri: ps}", "containerSpec: {imageUri: reductionserver}"])
+@pytest.mark.parametrize("workers", [0, 1, 3])
+@pytest.mark.parametrize("gpus", [0, 1, 8])
+def test_every_job_that_vertex_takes_becomes_a_topology_without_errors(
+    runs: str, pool_2: str, workers: int, gpus: int
+) -> None:
+    machine = f"machineSpec: {{acceleratorType: NVIDIA_TESLA_T4, acceleratorCount: {gpus}}}"
+    pools = [f"{{{machine}, {runs}}}", f"{{{machine}, replicaCount: {workers}, {runs}}}" if workers else "{}"]
+    text = f"workerPoolSpecs: [{', '.join(pools)}, {{replicaCount: 2, {pool_2}}}]" if pool_2 else pools[0]
+    imported = read_foreign("vertex", text if pool_2 else f"workerPoolSpecs: [{', '.join(pools)}]", "f")
+    assert [problem for problem in check(imported.topology) if problem.severity == "error"] == []
+    reduces = "reductionserver" in pool_2 and (1 + workers) * max(1, gpus) > 1
+    assert counts(imported.topology).get("reducer", 0) == (2 if reduces else 0)
+    assert (imported.topology.strategy.kind == "reduction_server") is reduces
+    if "reductionserver" in pool_2 and not reduces:
+        assert "f:1: 2 reducers are left out: they sum the gradients of 2 trainers or more, and this job has one." in (
+            said(imported)
+        )
+
+
 def test_a_vertex_package_on_a_pytorch_image_runs_under_torch() -> None:
     program = read_foreign("vertex", samples.VERTEX_JSON, "f").topology.program
     assert (program.launcher, program.module, program.args) == ("torch", "trainer.task", ("--lr", "0.1"))
+    flags = "gcloud ai custom-jobs create --worker-pool-spec=executor-image-uri={}-cpu.1-13,script=task.py"
+    of = {kind: read_foreign("vertex", flags.format(kind), "f").topology.program for kind in ("pytorch", "tf")}
+    assert (of["pytorch"].launcher, of["pytorch"].script) == ("torch", "task.py")
+    assert (of["tf"].launcher, of["tf"].command) == ("command", ("python", "task.py"))
 
 
 def test_a_cloud_cluster_spec_pins_nothing_and_tells_its_trial() -> None:
@@ -191,3 +221,19 @@ def test_a_cluster_inside_a_larger_singa_job_is_found() -> None:
 
 def test_every_format_says_whether_it_is_read() -> None:
     assert [name for name, one in FORMATS.items() if one.read is None] == ["torchx", "kubernetes", "slurm"]
+
+
+TOLD = [
+    *DOCUMENTS,
+    ("vertex", "studySpec: {}\ntrialJobSpec: {baseOutputDirectory: x, workerPoolSpecs: [{replicaCount: 1}]}"),
+    ("cloudml", "trainingInput: {scaleTier: BASIC, jobDir: x, hyperparameters: {}}"),
+]
+
+
+def test_remarks_name_no_command_that_the_window_lacks() -> None:
+    remarks = [one.message for name, text in TOLD for one in read_foreign(name, text, "f").remarks]
+    for name, one in FORMATS.items():
+        exported = [write_foreign(name, preset_topology("downpour"), Wishes(form)) for form in one.forms or (None,)]
+        remarks += [remark.message for done in exported for remark in done.remarks]
+    assert any("`studySpec` is left out" in message for message in remarks)
+    assert [message for message in remarks if "`torchyard " in message] == []

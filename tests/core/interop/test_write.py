@@ -6,18 +6,21 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import subprocess
-import sys
-import types
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from torchx.runner import get_runner
+from torchx.specs import AppState
+from torchx.specs.finder import get_component
 
 from tests.core.interop import samples
-from torchyard_core.interop.formats import FORMATS, write_foreign
+from torchyard_core.interop.formats import FORMATS, read_foreign, write_foreign
 from torchyard_core.interop.writing import Wishes
+from torchyard_core.topology.checks import check
 from torchyard_core.topology.file import topology_from_text
 from torchyard_core.topology.model import Topology
 from torchyard_core.topology.presets import all_presets, preset_topology
@@ -33,8 +36,14 @@ group=0; [[ $1 == --het-group=* ]] && group=${1#*=}
 list=SLURM_JOB_NODELIST_HET_GROUP_$group
 nodes=${!list:-$SLURM_JOB_NODELIST}
 number=0
+trap 'kill $(jobs -p)' TERM
 for node in ${nodes//,/ }; do SLURM_PROCID=$number bash -c "${@: -1}" & number=$((number + 1)); done
-wait
+status=0
+for one in $(jobs -p); do
+  wait -n; ended=$?
+  if ((ended && !status)); then status=$ended; kill $(jobs -p) 2>/dev/null; fi  # --kill-on-bad-exit
+done
+exit "$status"
 """
 
 
@@ -90,6 +99,15 @@ def run(place: Path, command: list[str], **env: str) -> list[Started]:
     return sorted(found, key=lambda one: one.command)
 
 
+def expanded(text: str, **env: str) -> str:
+    """As the kubelet hands a command on."""
+
+    def one(match: re.Match[str]) -> str:
+        return "$" if match[1] else env.get(match[2], match[0])
+
+    return re.sub(r"\$(?:(\$)|\(([^()]*)\))", one, text)
+
+
 def test_a_slurm_script_starts_each_replica_with_its_own_task(place: Path) -> None:
     script = place / "job.sbatch"
     script.write_text(write_foreign("slurm", whole()).text, encoding="utf-8")
@@ -106,6 +124,19 @@ def test_a_slurm_script_starts_each_replica_with_its_own_task(place: Path) -> No
     assert tasks <= {("chief", 0), ("worker", 0), ("worker", 1), ("ps", 0), ("ps", 1), ("evaluator", 0)}
     assert all(one.tf["cluster"] == cluster for one in started)
     assert all(one.spec["cluster"]["workerpool2"] == ["d:2224", "e:2224"] for one in started)
+
+
+def test_a_slurm_script_ends_with_the_first_trainer_that_fails(place: Path) -> None:
+    text = samples.WHOLE.replace("  command:", "  ends_with: trainers\n  command:")
+    topology = topology_from_text(text).topology
+    assert topology is not None
+    script = place / "job.sbatch"
+    script.write_text(write_foreign("slurm", topology).text, encoding="utf-8")
+    _program(place / "python", "#!/bin/sh\ncase $* in *job=worker*task=2) exit 3 ;; esac\nexec sleep 60\n")
+    groups = {"0": "a", "1": "b,c", "2": "d,e", "3": "f"}
+    env = {f"SLURM_JOB_NODELIST_HET_GROUP_{number}": nodes for number, nodes in groups.items()}
+    env |= {"SLURM_JOB_NODELIST": "a", "PATH": f"{place}{os.pathsep}{os.environ['PATH']}"}
+    assert subprocess.run(["bash", str(script)], env=env, cwd=place, check=False, timeout=20).returncode == 3
 
 
 def test_a_slurm_script_runs_torchrun_on_every_trainer(place: Path) -> None:
@@ -145,7 +176,8 @@ def test_kubernetes_pods_find_each_other_by_name(place: Path, form: str) -> None
     assert container["image"] == "registry/x:1"
     assert container["resources"] == {"requests": {"cpu": "4"}, "limits": {"nvidia.com/gpu": 2}}
     assert container["env"][1]["valueFrom"]["secretKeyRef"] == {"name": "tf-job", "key": "TOKEN"}
-    [started] = run(place, container["command"], JOB_COMPLETION_INDEX="1", MODE="a b")
+    shell, option, script = container["command"]
+    [started] = run(place, [shell, option, expanded(script)], JOB_COMPLETION_INDEX="1", MODE="a b")
     ps = ",".join(f"tf-job-servers-{middle}{index}.tf-job:2222" for index in range(2))
     workers = [
         f"tf-job-{name}.tf-job:2222" for name in (f"chief-{middle}0", f"workers-{middle}0", f"workers-{middle}1")
@@ -157,27 +189,26 @@ def test_kubernetes_pods_find_each_other_by_name(place: Path, form: str) -> None
     assert started.spec["task"] == {"type": "workerpool1", "index": 1}
 
 
-def test_a_torchx_file_gives_an_app_of_roles(monkeypatch: pytest.MonkeyPatch) -> None:
-    specs = types.ModuleType("torchx.specs")
-    for name in ("AppDef", "Role", "Resource"):
-        setattr(specs, name, lambda **said: types.SimpleNamespace(**said))
-    package = types.ModuleType("torchx")
-    package.specs = specs  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "torchx", package)
-    monkeypatch.setitem(sys.modules, "torchx.specs", specs)
-    there: dict[str, Any] = {}
-    exec(write_foreign("torchx", preset_topology("parameter_server"), Wishes(image="registry/x:1")).text, there)
-    app = there["parameter_server"]()
-    assert [(role.name, role.num_replicas, role.resource.gpu) for role in app.roles] == [
-        ("trainers", 4, 1),
-        ("servers", 2, 0),
-        ("eval", 1, 0),
-    ]
-    trainers = app.roles[0]
-    assert trainers.image == "registry/x:1"
-    assert (
-        "--nnodes=4 --nproc_per_node=1 --rdzv_endpoint=$${${rank0_env}:=localhost}:29500 train.py" in trainers.args[1]
-    )
+def test_torchx_starts_each_replica_of_the_file(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    exported = write_foreign("torchx", preset_topology("parameter_server"), Wishes(image="registry/x:1"))
+    (place / "job.py").write_text(exported.text, encoding="utf-8")
+    monkeypatch.chdir(place)
+    app = get_component("job.py:parameter_server").fn()
+    with get_runner() as runner:
+        handle = runner.run_component("job.py:parameter_server", [], "local_cwd", {"log_dir": str(place)})
+        ended = runner.wait(handle, wait_interval=0.05)
+    assert ended is not None
+    assert ended.state is AppState.SUCCEEDED
+    image = "registry/x:1"
+    assert {role.name: (role.image, role.num_replicas, role.resource.gpu) for role in app.roles} == {
+        "trainers": (image, 4, 1),
+        "servers": (image, 2, 0),
+        "eval": (image, 1, 0),
+    }
+    started = [file.read_text(encoding="utf-8").splitlines()[0] for file in (place / "out").iterdir()]
+    started = [line.replace(f"{place}/", "") for line in started]
+    torchrun = f"torchrun --rdzv_backend=c10d --rdzv_id={handle.rpartition('/')[2]} --nnodes=4 --nproc_per_node=1"
+    assert sorted(started) == 3 * ["python train.py"] + 4 * [f"{torchrun} --rdzv_endpoint=localhost:29500 train.py"]
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -191,7 +222,13 @@ def test_every_preset_can_be_written_in_every_format_or_is_refused_with_a_senten
     for form in FORMATS[name].forms or (None,):
         if (name, form) == ("tensorflow", "sparse") and not any(pool.role == "worker" for pool in topology.pools):
             continue
-        assert write_foreign(name, topology, Wishes(form)).text.strip()
+        text = write_foreign(name, topology, Wishes(form)).text
+        assert text.strip()
+        if FORMATS[name].read is not None:
+            again = read_foreign(name, text, "f").topology
+            assert [problem for problem in check(again) if problem.severity == "error"] == []
+        if name == "slurm":
+            subprocess.run(["bash", "-n"], input=text, text=True, check=True, timeout=20)
 
 
 def test_a_machine_types_sizes_are_asked_of_a_cluster_manager() -> None:

@@ -1,0 +1,192 @@
+"""Lists and dictionaries out of Python text, as people paste them from a script: values with their lines. Nothing is
+run: what the script would work out is refused, or kept as it is written where that does no harm."""
+
+from __future__ import annotations
+
+import ast
+import re
+import textwrap
+import warnings
+from collections import Counter
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from torchyard_core.errors import FileProblem
+from torchyard_core.interop.reading import refuse
+from torchyard_core.topology.problems import Place
+from torchyard_core.topology.yaml_compose import MAX_DEPTH, Composed, compose
+from torchyard_core.topology.yaml_document import Document
+
+MAX_LETTERS = 200_000
+"""Of a script: pools and clusters are a page of text."""
+MAX_VALUES = 50_000
+"""That a list stands for, with what it names: more is a slip or an attack."""
+_STATEMENT = re.compile(r"^[ \t]*[\w.\[\]\"']+[ \t]*(?::[^=\n]*)?=(?!=)|[\w.]+\(", re.MULTILINE)
+
+
+def is_script(text: str) -> bool:
+    """Whether a text has statements of Python, and is not YAML or JSON too."""
+    if not _STATEMENT.search(text):
+        return False
+    try:
+        return not isinstance(compose(text, "script").data, dict | list)
+    except FileProblem:
+        return True
+
+
+def script_in(text: str, source: str) -> PythonText | None:
+    """The text as Python; None for another one."""
+    try:
+        return PythonText(text, source) if is_script(text) else None
+    except FileProblem:
+        return None
+
+
+class PythonText:
+    """A text that parses as Python, whole or cut out of a function."""
+
+    def __init__(self, text: str, source: str) -> None:
+        """Raises FileProblem where it does not parse."""
+        self._text = text
+        self._source = source
+        if len(text) > MAX_LETTERS:
+            refuse(source, None, f"this Python is longer than {MAX_LETTERS} letters.", "Paste just the statement.")
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # Of escapes in texts that are not ours to mend.
+                tree = ast.parse(textwrap.dedent(text))
+        except SyntaxError as error:
+            refuse(source, error.lineno, f"this Python cannot be read: {error.msg}.", "Paste whole statements.")
+        except (ValueError, RecursionError, MemoryError):
+            refuse(source, None, "this Python cannot be read: it holds a NUL, or is nested too deep.")
+        self._nodes = list(ast.walk(tree))
+        self._given = [one for node in self._nodes for one in _given(node)]
+        times = Counter(name for name, _, is_variable in self._given if is_variable)
+        # What is assigned once has the same value wherever it is named.
+        self._constants = {name: node for name, node, is_variable in self._given if is_variable and times[name] == 1}
+
+    def find(self, names: Collection[str]) -> ast.expr | None:
+        """The first value under one of these names (a variable, an argument, a key, as in `os.environ[…]`) that is a
+        list or a dictionary; else the first one. `json.dumps(…)` is what it is given."""
+        found = [self.settled(_dumped(self.settled(node))) for name, node, _ in self._given if name in names]
+        literal = (node for node in found if isinstance(node, ast.List | ast.Tuple | ast.Dict))
+        return next(literal, found[0] if found else None)
+
+    def argument(self, function: str) -> ast.expr | None:
+        """The first dictionary that a function of this name is called with."""
+        calls = (one for one in self._nodes if isinstance(one, ast.Call) and one.args and _name(one.func) == function)
+        found = (self.settled(one.args[0]) for one in calls)
+        return next((one for one in found if isinstance(one, ast.Dict)), None)
+
+    def settled(self, node: ast.expr) -> ast.expr:
+        """What a name stands for; itself where the text does not tell."""
+        for _ in range(MAX_DEPTH):
+            if not isinstance(node, ast.Name) or node.id not in self._constants:
+                break
+            node = self._constants[node.id]
+        if isinstance(node, ast.Tuple) and len(node.elts) == 1 and isinstance(node.elts[0], ast.List):
+            return node.elts[0]  # An argument that was pasted with the comma behind it.
+        return node
+
+    def document(self, node: ast.expr, as_written: Collection[str] = ()) -> Document:
+        """A value. Under the keys `as_written` what the script works out is kept as its text; elsewhere FileProblem is
+        raised, with the line."""
+        values = _Values(self, self._source, as_written)
+        values.composed.data = values.of(node, ())
+        return Document(self._source, self._text, values.composed)
+
+
+def _given(node: ast.AST) -> Iterator[tuple[str, ast.expr, bool]]:
+    """(name, value, whether it is a variable) for all that a statement, an argument or a dictionary names."""
+    if isinstance(node, ast.Assign):
+        for target in node.targets:
+            if isinstance(target, ast.Name):
+                yield target.id, node.value, True
+            elif isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
+                yield str(target.slice.value), node.value, False
+    elif isinstance(node, ast.AnnAssign):
+        if isinstance(node.target, ast.Name) and node.value is not None:
+            yield node.target.id, node.value, True
+    elif isinstance(node, ast.keyword):
+        if node.arg is not None:
+            yield node.arg, node.value, False
+    elif isinstance(node, ast.Dict):
+        for key, value in zip(node.keys, node.values, strict=True):
+            if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                yield key.value, value, False
+
+
+def _dumped(node: ast.expr) -> ast.expr:
+    """What `json.dumps` is given; other expressions as they are."""
+    return node.args[0] if isinstance(node, ast.Call) and _name(node.func) == "dumps" and node.args else node
+
+
+def _name(node: ast.expr) -> str:
+    """A function's, without its module's."""
+    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+
+
+class _Values:
+    """Plain data out of expressions."""
+
+    def __init__(self, text: PythonText, source: str, as_written: Collection[str]) -> None:
+        self.composed = Composed()
+        self._text = text
+        self._source = source
+        self._as_written = as_written
+        self._count = 0
+
+    def of(self, node: ast.expr, place: Place) -> Any:
+        """The value at a place. Raises FileProblem for one that is worked out by the script."""
+        self.composed.key_lines.setdefault(place, node.lineno)
+        self._count += 1
+        if self._count > MAX_VALUES or len(place) > MAX_DEPTH:
+            refuse(self._source, node.lineno, "this Python stands for too many values, or is nested too deep.")
+        node = self._text.settled(node)
+        match node:
+            case ast.Constant(value=str() | int() | float() | None as value):
+                return value
+            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):
+                return -value
+        if isinstance(node, ast.List | ast.Tuple):
+            return [self.of(one, (*place, number)) for number, one in enumerate(node.elts)]
+        named = self._entries(node)
+        if named is None:
+            return self._worked_out(node, place)
+        lines: dict[str, int] = {}
+        for key, line, _ in named:
+            if key in lines:
+                message = f"`{key}` is given twice, first in line {lines[key]}."
+                refuse(self._source, line, message, "Keep one of the two.")
+            lines[key] = self.composed.key_lines[(*place, key)] = line
+        return {key: self.of(value, (*place, key)) for key, _, value in named}
+
+    def _entries(self, node: ast.expr) -> list[tuple[str, int, ast.expr]] | None:
+        """(key, line, value) of a dictionary, or of an object that is made of named arguments alone."""
+        if isinstance(node, ast.Dict):
+            keys = [key for key in node.keys if isinstance(key, ast.Constant) and isinstance(key.value, str | int)]
+            if len(keys) == len(node.keys):
+                return [(str(key.value), key.lineno, one) for key, one in zip(keys, node.values, strict=True)]
+        if isinstance(node, ast.Call) and node.keywords and not node.args and all(one.arg for one in node.keywords):
+            return [(str(one.arg), one.lineno, one.value) for one in node.keywords]
+        return None
+
+    def _worked_out(self, node: ast.expr, place: Place) -> str:
+        """The text of what no literal says."""
+        if isinstance(node, ast.Attribute) and node.attr.isupper():
+            return node.attr  # A member of an enumeration: `AcceleratorType.NVIDIA_TESLA_T4`.
+        parts = [self._part(one) for one in (node.values if isinstance(node, ast.JoinedStr) else [node])]
+        unknown = next((text for text, known in parts if not known), None)
+        if unknown is not None and not any(step in self._as_written for step in place):
+            what = f"`{unknown}`" if unknown.isidentifier() else "what stands here"
+            message = f"{what} is worked out by the script, which is not run."
+            refuse(self._source, node.lineno, message, "Put the value itself there.")
+        return "".join(text for text, _ in parts)
+
+    def _part(self, node: ast.expr) -> tuple[str, bool]:
+        """(a piece of a text, whether the text tells it)."""
+        if isinstance(node, ast.FormattedValue) and node.format_spec is None and node.conversion == -1:
+            node = self._text.settled(node.value)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str | int):
+            return str(node.value), True
+        return _name(node) or "…", False
