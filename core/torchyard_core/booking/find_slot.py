@@ -57,8 +57,11 @@ class Fit:
     host: str = ""
 
 
-def find_slots(wish: Wish, slots: Sequence[Slot], busy: Busy, limit: int = 5) -> tuple[Fit, ...]:
-    """The first fits, by start, then by how little they break up what is free. Empty where there is none.
+def find_slots(
+    wish: Wish, slots: Sequence[Slot], busy: Busy, limit: int = 5, closed: Sequence[Interval] = ()
+) -> tuple[Fit, ...]:
+    """The first fits, by start, then by how little they break up what is free. Empty where there is none. None begins
+    in `closed`, which are sorted and apart from each other.
 
     On one host two fits never overlap in time, so that the list offers choices and not one choice five times.
     """
@@ -70,14 +73,18 @@ def find_slots(wish: Wish, slots: Sequence[Slot], busy: Busy, limit: int = 5) ->
         fit
         for host, pool in pools
         if 0 < wish.count <= len(pool)
-        for fit in _fits(wish, host, pool, busy, latest, limit)
+        for fit in _fits(wish, host, pool, busy, latest, limit, closed)
     ]
     found.sort(key=lambda one: (one[0].start, one[1], one[0].host))
     return tuple(fit for fit, _ in found[:limit])
 
 
 def find_with(
-    wish: Wish, slots: Sequence[Slot], busy_in: Callable[[datetime, datetime], Busy], limit: int = 5
+    wish: Wish,
+    slots: Sequence[Slot],
+    busy_in: Callable[[datetime, datetime], Busy],
+    limit: int = 5,
+    closed: Sequence[Interval] = (),
 ) -> tuple[Fit, ...]:
     """As find_slots, asking for what is taken in a few days first, and for more only while fits are missing."""
     last = wish.latest or wish.earliest + HORIZON
@@ -85,7 +92,7 @@ def find_with(
     while True:
         until = min(last, wish.earliest + look)
         bounded = Wish(**{**wish.__dict__, "latest": until})
-        found = find_slots(bounded, slots, busy_in(wish.earliest, until), limit)
+        found = find_slots(bounded, slots, busy_in(wish.earliest, until), limit, closed)
         if len(found) >= limit or until >= last:
             return found
         look *= 12
@@ -101,7 +108,13 @@ class _Opening:
 
 
 def _fits(
-    wish: Wish, host: str, pool: Sequence[Slot], busy: Busy, latest: datetime, limit: int
+    wish: Wish,
+    host: str,
+    pool: Sequence[Slot],
+    busy: Busy,
+    latest: datetime,
+    limit: int,
+    closed: Sequence[Interval],
 ) -> list[tuple[Fit, timedelta]]:
     """Fits of one pool of GPUs, each with the free time that it leaves beside itself."""
     openings = sorted(
@@ -117,7 +130,7 @@ def _fits(
         open_now[opening.slot.id] = opening
         following = openings[number + 1].start if number + 1 < len(openings) else None
         # Between this opening and the next nothing new becomes free: one start, or several one after the other.
-        begin = max(opening.start, not_before)
+        begin = _first_open(max(opening.start, not_before), closed)
         while following is None or begin < following:
             while ending and ending[0][0] < begin + wish.length:
                 gone = heappop(ending)[2]
@@ -131,8 +144,16 @@ def _fits(
             )
             if len(fits) >= limit:
                 return fits
-            not_before = begin = begin + wish.length
+            not_before = begin = _first_open(begin + wish.length, closed)
     return fits
+
+
+def _first_open(start: datetime, closed: Sequence[Interval]) -> datetime:
+    """The first moment from there on at which something may begin; one that is not `start` itself in whole minutes."""
+    for interval in closed:
+        if interval.start <= start < interval.end:
+            start = interval.end + timedelta(seconds=-interval.end.second % 60)
+    return start
 
 
 def _openings(slot: Slot, taken: Sequence[Interval], wish: Wish, latest: datetime) -> list[_Opening]:

@@ -66,22 +66,6 @@ def subtract(intervals: Iterable[Interval], holes: Iterable[Interval]) -> list[I
     return left
 
 
-def intersect(one: Iterable[Interval], other: Iterable[Interval]) -> list[Interval]:
-    """The moments that are in both."""
-    ones, others = merge(one), merge(other)
-    both: list[Interval] = []
-    i = j = 0
-    while i < len(ones) and j < len(others):
-        part = ones[i].within(others[j])
-        if not part.is_empty:
-            both.append(part)
-        if ones[i].end < others[j].end:
-            i += 1
-        else:
-            j += 1
-    return both
-
-
 def gaps(within: Interval, busy: Iterable[Interval]) -> list[Interval]:
     """What of `within` is free."""
     return subtract([within], busy)

@@ -3,7 +3,7 @@ which of a person's bookings holds it, and what length is proposed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -78,14 +78,24 @@ def clashing(taken: Sequence[str], way: Mapping[str, Booking]) -> tuple[Clashing
 
 
 def without(known: Sequence[HostFacts], way: Mapping[str, Booking]) -> tuple[HostFacts, ...]:
-    """The hosts less what others have booked: their GPUs count as busy, and a host whose CPU slot is booked is none."""
+    """The hosts less what others have booked: their GPUs count as busy, and nothing is placed on a host whose CPU slot
+    is booked."""
     left: list[HostFacts] = []
     for host in known:
-        if not host.gpus and cpu_slot(host.name).id in way:
+        if not host.gpus and (whole := way.get(cpu_slot(host.name).id)) is not None:
+            left.append(replace(host, booked_by=whole.owner))
             continue
         booked = {gpu.uuid: f"{way[gpu.uuid].owner} (booked)" for gpu in host.gpus if gpu.uuid in way}
         left.append(_with_busy(host, booked))
     return tuple(left)
+
+
+def closed(known: Sequence[HostFacts], gpus: Collection[str]) -> tuple[HostFacts, ...]:
+    """The hosts less GPUs that the rules keep closed to who would book them."""
+    return tuple(
+        _with_busy(host, {gpu.uuid: "nobody: it is closed then" for gpu in host.gpus if gpu.uuid in gpus})
+        for host in known
+    )
 
 
 def only(known: Sequence[HostFacts], slots: Iterable[str], way: Mapping[str, Booking]) -> tuple[HostFacts, ...]:
@@ -98,6 +108,7 @@ def only(known: Sequence[HostFacts], slots: Iterable[str], way: Mapping[str, Boo
     for host in known:
         slot = cpu_slot(host.name).id
         if not host.gpus and slot in way and slot not in wanted:
+            left.append(replace(host, booked_by=way[slot].owner))
             continue
         others = {gpu.uuid: "nobody of this booking" for gpu in host.gpus if gpu.uuid not in wanted}
         left.append(_with_busy(host, others))

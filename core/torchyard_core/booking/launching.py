@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 from torchyard_core.booking.catalogue import slots_of
 from torchyard_core.booking.conflict import Conflict, span
 from torchyard_core.booking.find_slot import Fit, Wish
+from torchyard_core.booking.intervals import Interval
 from torchyard_core.booking.launch_rules import (
     clashing,
+    closed,
     holds,
     hosts_with_gpus,
     in_the_way,
@@ -28,6 +30,7 @@ from torchyard_core.booking.model import Booking, Draft, whole_seconds
 from torchyard_core.booking.naming import name_slots
 from torchyard_core.booking.offline import Calendar, View, age
 from torchyard_core.booking.refusals import Refused, StoreAway
+from torchyard_core.booking.rules import Rules, windows
 from torchyard_core.booking.words import command_length, command_time, hours_of, until
 from torchyard_core.errors import RunFailed, TorchyardError
 from torchyard_core.launch.plan import Plan
@@ -89,6 +92,8 @@ class LaunchBooking:
         self._start = whole_seconds(wanted.start_at or datetime.now(UTC))
         self._is_later = wanted.start_at is not None
         self._person = ""
+        self._rules: Rules | None = None
+        """None while nobody can be asked for them."""
         self._with: Booking | None = None
         self._made: Booking | None = None
         self._extended: tuple[str, datetime] | None = None
@@ -110,7 +115,8 @@ class LaunchBooking:
         length = self._wanted.length or self._wanted.proposed
         # One's own booked GPUs cannot be booked a second time.
         whose = self._view.bookings if self._wanted.length else self._not_mine()
-        ways.append(without(known, in_the_way(whose, self._start, self._start + length)))
+        bookable = closed(known, self._closed(length))
+        ways.append(without(bookable, in_the_way(whose, self._start, self._start + length)))
         if self._wanted.length is None:
             ways.append(without(known, others))
         return ways
@@ -210,7 +216,7 @@ class LaunchBooking:
         except StoreAway:
             pass  # the view below says why, and what was last known
         else:
-            self._person = store.person
+            self._person, self._rules = store.person, store.rules()
             store.remember_slots(slots_of(known, is_private=store.is_private))
             if self._wanted.start_at is None:
                 self._start = store.now()
@@ -238,6 +244,14 @@ class LaunchBooking:
 
     def _now(self) -> datetime:
         return whole_seconds(datetime.now(UTC))
+
+    def _closed(self, length: timedelta) -> set[str]:
+        """The GPUs that the rules would not let be booked for so long."""
+        rules, slots = self._rules, self._view.slots
+        if rules is None or not rules.windows:
+            return set()
+        within = Interval(self._start, self._start + length)
+        return {slot.id for slot in slots if windows([slot.id], within, rules, self._person, slots)}
 
     def _not_mine(self) -> list[Booking]:
         return [one for one in self._view.bookings if one.owner != self._person]
@@ -306,7 +320,7 @@ class LaunchBooking:
         so long."""
         try:
             wish = Wish(len(draft.gpus), draft.interval.duration, self._start, one_host=False, gpus=draft.gpus)
-            return self._calendar.store().find(wish, 1)
+            return self._calendar.store().find(wish, 1, self._zone)
         except (StoreAway, Refused):
             return ()
 

@@ -126,11 +126,6 @@ class Booking:
     def is_running(self, now: datetime) -> bool:
         return self.is_live and self.start <= now < self.end
 
-    @property
-    def gpu_hours(self) -> float:
-        """Counted in UTC; CPU slots cost none."""
-        return self.duration.total_seconds() / 3600 * sum(not is_cpu_id(gpu) for gpu in self.gpus)
-
     def to_json(self) -> dict[str, Any]:
         return {field.name: _to_json(getattr(self, field.name)) for field in fields(self)}
 

@@ -6,11 +6,12 @@ import json
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torchyard_core.booking.intervals import Interval
 from torchyard_core.booking.model import Booking, Slot, from_rfc3339, rfc3339
 from torchyard_core.booking.refusals import StoreAway
 from torchyard_core.booking.zones import local_zone, zone_of
@@ -20,6 +21,7 @@ from torchyard_core.topology.atomic_file import write_atomically
 if TYPE_CHECKING:
     from torchyard_core.booking.store import BookingStore
 
+VERSION = 1
 KEPT_BEFORE = timedelta(days=14)
 KEPT_AFTER = timedelta(days=60)
 RETRY_S = 3.0
@@ -36,6 +38,8 @@ class View:
     as_of: datetime | None
     is_live: bool
     why: str = ""
+    known: Interval | None = None
+    """The time of which it tells, where that may be less than was asked for."""
 
 
 class Calendar:
@@ -57,6 +61,8 @@ class Calendar:
         self._monotonic = monotonic
         self._store: BookingStore | None = None
         self._away: tuple[float, StoreAway] | None = None
+        self._is_kept = True
+        """Nothing was asked of the store since the copy was made."""
         self._lock = threading.Lock()
 
     @property
@@ -68,13 +74,19 @@ class Calendar:
     def has_begun(self) -> bool:
         """False where the private file is not there yet: nobody has booked anything on this computer, and nothing
         needs to be opened (and SQLAlchemy imported) to know that."""
-        scheme, _, path = self._url.partition(":///")
-        return scheme != "sqlite" or Path(path).exists()
+        return not self.is_private or Path(self._url.partition(":///")[2]).exists()
+
+    @property
+    def is_private(self) -> bool:
+        """Whether nobody else sees it: a file on this computer."""
+        return self._url.startswith("sqlite:")
 
     def store(self) -> BookingStore:
         """For booking. Raises StoreAway where the database is away: then nothing is booked."""
         try:
-            return self._reached()
+            store = self._reached()
+            self._is_kept = False
+            return store
         except StoreAway as away:
             seen = self._kept()
             what = f"what you see is of {_clock(seen.as_of)}" if seen and seen.as_of else "nothing of it is known here"
@@ -86,10 +98,7 @@ class Calendar:
         if self._store is None and not self.has_begun:
             return View((), (), datetime.now(UTC), True)
         try:
-            store = self._reached()
-            now = store.now()
-            first, last = min(since, now - KEPT_BEFORE), max(until, now + KEPT_AFTER)
-            bookings, slots = store.bookings(first, last), store.slots()
+            seen = self._seen(self._reached(), since, until)
         except StoreAway as away:
             with self._lock:
                 self._away = (self._monotonic(), away)
@@ -97,10 +106,20 @@ class Calendar:
             if kept is None:
                 return View((), (), None, False, away.sentence())
             inside = tuple(one for one in kept.bookings if one.start < until and one.end > since)
-            return View(inside, kept.slots, kept.as_of, False, away.sentence())
-        self._keep(View(bookings, slots, now, True))
-        inside = tuple(one for one in bookings if one.start < until and one.end > since)
-        return View(inside, slots, now, True)
+            return replace(kept, bookings=inside, why=away.sentence())
+        self._keep(seen)
+        return replace(seen, bookings=tuple(one for one in seen.bookings if one.start < until and one.end > since))
+
+    def keep(self) -> None:
+        """Keeps what the calendar is like now for when its database is away, where the store was used and nobody has
+        looked at it since: who only ever books has seen nothing of it."""
+        if self._is_kept:
+            return
+        try:
+            now = datetime.now(UTC)
+            self._keep(self._seen(self._reached(), now, now))
+        except TorchyardError:
+            return  # what was done is done; the copy is of an earlier time, and says so
 
     def close(self) -> None:
         """Lets go of the database."""
@@ -123,11 +142,19 @@ class Calendar:
             self._away = None
             return self._store
 
+    def _seen(self, store: BookingStore, since: datetime, until: datetime) -> View:
+        """That time and what is kept around now, as it is."""
+        now = store.now()
+        known = Interval(min(since, now - KEPT_BEFORE), max(until, now + KEPT_AFTER))
+        return View(store.bookings(known.start, known.end), store.slots(), now, True, known=known)
+
     def _keep(self, view: View) -> None:
         content = {
-            "version": 1,
+            "version": VERSION,
             "url": self._url,
             "as_of": rfc3339(view.as_of) if view.as_of else None,
+            "from": rfc3339(view.known.start) if view.known else None,
+            "until": rfc3339(view.known.end) if view.known else None,
             "slots": [slot.__dict__ for slot in view.slots],
             "bookings": [booking.to_json() for booking in view.bookings],
         }
@@ -135,15 +162,17 @@ class Calendar:
             write_atomically(self._cache, json.dumps(content), mode=_PRIVATE)
         except TorchyardError:
             return  # a full disk: the calendar itself is fine
+        self._is_kept = True
 
     def _kept(self) -> View | None:
         try:
             content: dict[str, Any] = json.loads(self._cache.read_text(encoding="utf-8"))
-            if content["version"] != 1 or content["url"] != self._url:
+            if content["version"] != VERSION or content["url"] != self._url:
                 return None
             slots = tuple(Slot(**slot) for slot in content["slots"])
             bookings = tuple(Booking.from_json(booking) for booking in content["bookings"])
-            return View(bookings, slots, from_rfc3339(content["as_of"]), False)
+            known = Interval(from_rfc3339(content["from"]), from_rfc3339(content["until"]))
+            return View(bookings, slots, from_rfc3339(content["as_of"]), False, known=known)
         except (OSError, ValueError, KeyError, TypeError):
             return None
 

@@ -256,15 +256,8 @@ def quota(draft: Draft, rules: Rules, now: datetime, person: str, hours: Mapping
     gpus = sum(not is_cpu_id(gpu) for gpu in draft.gpus)
     if limit is None or not gpus:
         return None
-    parts = [draft.interval]
-    if rules.same_day_is_free:
-        parts = subtract(parts, [_day_of(now, draft.zone)])
-    wanted: dict[datetime, float] = {}
-    for part in parts:
-        for week, seconds in by_week(part, rules.zone).items():
-            wanted[week] = wanted.get(week, 0.0) + seconds * gpus / 3600
-    for week, extra in sorted(wanted.items()):
-        has = hours.get(week, 0.0)
+    for week, seconds in sorted(charged(draft.interval, rules, now, draft.zone).items()):
+        has, extra = hours.get(week, 0.0), seconds * gpus / 3600
         if has + extra > limit + 1e-9:
             left = max(limit - has, 0.0)
             hint = f"Book {_hours(left / gpus)} or less of these GPUs, fewer GPUs, or another week."
@@ -280,6 +273,17 @@ def quota(draft: Draft, rules: Rules, now: datetime, person: str, hours: Mapping
                 hint=hint,
             )
     return None
+
+
+def charged(interval: Interval, rules: Rules, now: datetime, zone: str) -> dict[datetime, float]:
+    """Seconds of a booking that a quota counts, by start of the week: not those of the day on which it is made, in the
+    booking's zone, where that is free."""
+    parts = subtract([interval], [day_of(now, zone)]) if rules.same_day_is_free else [interval]
+    seconds: dict[datetime, float] = {}
+    for part in parts:
+        for week, much in by_week(part, rules.zone).items():
+            seconds[week] = seconds.get(week, 0.0) + much
+    return seconds
 
 
 def windows(
@@ -378,7 +382,8 @@ def _after(moment: datetime, zone: str, days: int) -> datetime:
     return to_utc(datetime.combine(local.date() + timedelta(days=days), time()), zone)
 
 
-def _day_of(moment: datetime, zone: str) -> Interval:
+def day_of(moment: datetime, zone: str) -> Interval:
+    """The moment's local day."""
     start = to_utc(datetime.combine(moment.astimezone(zone_of(zone)).date(), time()), zone)
     return Interval(start, _after(start, zone, 1))
 

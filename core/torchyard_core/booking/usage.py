@@ -41,10 +41,12 @@ def usage(
     slots: Sequence[Slot],
     since: datetime,
     until: datetime,
+    now: datetime,
     by: By = "person",
     zone: str = "UTC",
 ) -> tuple[UsageRow, ...]:
-    """The rows, sorted by key. A booking counts up to when it was let go; hours are those of the clock in UTC.
+    """The rows, sorted by key. A booking counts up to when it was let go; hours are those of the clock in UTC. What is
+    still to come is booked, and not idle.
 
     Somebody's use of a GPU that is booked by another counts as unbooked. CPU slots count nothing.
     """
@@ -61,7 +63,8 @@ def usage(
     used_on: dict[str, list[Interval]] = defaultdict(list)
     for (_, gpu), times in used.items():
         used_on[gpu] += times
-    idle = {key: subtract(times, used_on[key[1]]) for key, times in booked.items()}
+    to_come = [Interval(now, until)]
+    idle = {key: subtract(times, [*used_on[key[1]], *to_come]) for key, times in booked.items()}
     unbooked = {key: subtract(times, booked.get(key, [])) for key, times in used.items()}
     hosts = {slot.id: slot.host for slot in slots}
     columns = [_hours(parts, by, hosts, zone) for parts in (booked, used, idle, unbooked)]

@@ -9,9 +9,9 @@ from typing import Any
 
 from torchyard_core.booking.find_slot import Busy, Fit, Wish, find_slots
 from torchyard_core.booking.intervals import Interval
-from torchyard_core.booking.model import Slot, from_rfc3339, rfc3339
-from torchyard_core.booking.open_times import taken_or_closed, within_rules
-from torchyard_core.booking.rules import Rules
+from torchyard_core.booking.model import Slot, from_rfc3339, is_cpu_id, rfc3339
+from torchyard_core.booking.open_times import Allowance, closed_starts, taken_or_closed, within_rules
+from torchyard_core.booking.rules import Rules, by_week
 
 
 @dataclass(frozen=True)
@@ -29,23 +29,35 @@ class Waiting:
 
 
 def in_order(
-    waiting: Iterable[Waiting], slots: Sequence[Slot], busy: Busy, now: datetime, rules: Rules
+    waiting: Iterable[Waiting],
+    slots: Sequence[Slot],
+    busy: Busy,
+    now: datetime,
+    rules: Rules,
+    hours: Mapping[str, Mapping[datetime, float]],
 ) -> tuple[tuple[Waiting, Fit], ...]:
     """Who gets what, first come first served. A place that somebody earlier gets is taken for everybody after; one that
-    the rules keep closed to somebody is kept for nobody.
+    the rules do not let somebody have is kept for nobody. `hours`: GPU-hours of each who waits, by start of the week.
     """
     taken = {gpu: list(intervals) for gpu, intervals in busy.items()}
+    has = {person: dict(weeks) for person, weeks in hours.items()}
     served: list[tuple[Waiting, Fit]] = []
     for one in sorted(waiting, key=lambda one: (one.created, one.id)):
         if one.state != "waiting":
             continue
         wish = within_rules(one.wish, rules, now)
         open_until = Interval(wish.earliest, wish.latest or wish.earliest)
-        free_for = taken_or_closed(taken, [slot for slot in slots if wish.takes(slot)], open_until, rules, one.owner)
-        for fit in find_slots(wish, slots, free_for, limit=1):
+        fitting = [slot for slot in slots if wish.takes(slot)]
+        free_for = taken_or_closed(taken, fitting, open_until, rules, one.owner)
+        weeks = has.setdefault(one.owner, {})
+        closed = closed_starts(wish, fitting, rules, one.owner, Allowance(weeks, now, one.zone))
+        for fit in find_slots(wish, fitting, free_for, 1, closed):
             served.append((one, fit))
+            booked = Interval(fit.start, fit.end)
             for gpu in fit.gpus:
-                taken.setdefault(gpu, []).append(Interval(fit.start, fit.end))
+                taken.setdefault(gpu, []).append(booked)
+            for week, seconds in by_week(booked, rules.zone).items():
+                weeks[week] = weeks.get(week, 0.0) + seconds * sum(not is_cpu_id(gpu) for gpu in fit.gpus) / 3600
     return tuple(served)
 
 

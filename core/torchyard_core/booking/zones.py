@@ -12,6 +12,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 from torchyard_core.booking.refusals import Refused
 from torchyard_core.topology.problems import did_you_mean
 
+END_OF_TIME = 3000
+"""Weeks and days of what is later than any booking need not be counted."""
 _RELATIVE = re.compile(r"\+\s*(\d+(?:\.\d+)?)\s*(min|m|h|d|w)")
 _UNITS = {"min": "minutes", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _CLOCK = re.compile(r"(?:(today|tomorrow|\d{4}-\d{2}-\d{2})[T ]?\s*)?(?:(\d{1,2})(?::(\d{2}))?(?::(\d{2}))?)?")
@@ -70,6 +72,17 @@ def _length(match: re.Match[str]) -> timedelta:
 
 def moment(text: str, zone: str, now: datetime) -> datetime:
     """RFC 3339, or of the zone: `2026-11-23 09:00`, `tomorrow 9`, `18:30` (today), or `now`, `+4h`. Raises Refused."""
+    found = _moment(text, zone, now)
+    if found.year >= END_OF_TIME:
+        raise Refused(
+            f"`{text}` is further ahead than this calendar goes",
+            code="bad_time",
+            hint=f"Name a time before the year {END_OF_TIME}.",
+        )
+    return found
+
+
+def _moment(text: str, zone: str, now: datetime) -> datetime:
     words = text.strip()
     if words == "now":
         return now.astimezone(UTC).replace(microsecond=0)

@@ -6,13 +6,14 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from torchyard_core.booking.intervals import Interval
 from torchyard_core.booking.model import Booking, Slot, rfc3339
 from torchyard_core.booking.naming import name_slots, slots_named
-from torchyard_core.booking.offline import Calendar, View
+from torchyard_core.booking.offline import View
 from torchyard_core.booking.refusals import BadCalendar, Refused
 from torchyard_core.booking.zones import length, moment
 from torchyard_core.cli import bookings_find, bookings_team
@@ -31,6 +32,9 @@ from torchyard_core.cli.output import Json, print_json, remark, say, table
 from torchyard_core.errors import UsageError
 from torchyard_core.topology.atomic_file import write_atomically
 from torchyard_core.topology.problems import did_you_mean
+
+if TYPE_CHECKING:
+    from torchyard_core.booking.store import BookingStore
 
 app = typer.Typer(
     help="The calendar of the team's GPUs: list, show, change, release, find a slot, usage, rules, team database.",
@@ -67,10 +71,10 @@ def list_bookings(
     chosen = settings(context)
     where = chosen.zone(zone)
     calendar = chosen.calendar()
-    view = _view(calendar, since, until, where)
+    asked = _asked(since, until, where)
+    view = calendar.view(asked.start, asked.end)
     wanted = {slot.id for slot in slots_named(gpus, view.slots)} if gpus else set()
-    me = calendar.store().person if view.is_live else calendar.person
-    owner = me if mine else person
+    owner = calendar.person if mine else person
     found = [
         one
         for one in view.bookings
@@ -84,20 +88,19 @@ def list_bookings(
     elif found:
         print_bookings(found, view.slots, where)
     else:
-        say("Nothing is booked then.")
-    tell_age(view)
+        say("Nothing is booked then." if view.is_live else "Nothing is known to be booked then.")
+    tell_age(view, asked)
     if not view.is_live:
         raise typer.Exit(3)
-    if calendar.store().is_private and not as_json:
+    if calendar.is_private and not as_json:
         remark("This calendar is only on this computer. `torchyard bookings setup-team --help` shares one.")
 
 
-def _view(calendar: Calendar, since: str, until: str, zone: str) -> View:
-    now = datetime.now(UTC)
-    first, last = times(since, until, zone, now)
-    if last <= first:
+def _asked(since: str, until: str, zone: str) -> Interval:
+    found = Interval(*times(since, until, zone, datetime.now(UTC)))
+    if found.is_empty:
         raise UsageError("--to is not after --from.", code="end_before_start", hint="Give a later end, or +14d.")
-    return calendar.view(first, last)
+    return found
 
 
 @app.command("show")
@@ -154,7 +157,7 @@ def cancel(
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Take back a booking. One that has begun is released: its past stays.
+    """Take back a booking. One that has begun is released: its past stays. Who waits for its GPUs is served.
 
     Example: torchyard bookings cancel b3f0
     """
@@ -172,6 +175,7 @@ def cancel(
     else:
         gone = (store.cancel(booking.id),)
     _tell_changed(chosen, gone, slots, as_json=as_json)
+    _serve_waiting(chosen, store)
 
 
 @app.command("release")
@@ -184,6 +188,11 @@ def release(context: typer.Context, booking_id: ID, as_json: Json = False) -> No
     store = chosen.calendar().store()
     gone = store.release(_found(chosen, booking_id).id)
     _tell_changed(chosen, (gone,), store.slots(), as_json=as_json)
+    _serve_waiting(chosen, store)
+
+
+def _serve_waiting(chosen: Settings, store: BookingStore) -> None:
+    """Whoever waits is given what has become free."""
     for served in store.serve_waiting():
         remark(f"{served.owner} waited for this, and has it now: {booked_line(served, store.slots(), chosen.zone())}.")
 
@@ -253,7 +262,7 @@ def change(
         and stop_at_end is None
     ):
         raise UsageError("nothing is to be changed.", code="usage", hint="Say what: --extend 2h, --to 18:00, --gpus …")
-    with answering_clashes(slots, where, as_json=as_json):
+    with answering_clashes(slots, where, chosen.zone(), as_json=as_json):
         changed = store.change(
             booking.id,
             start=begin,
@@ -267,6 +276,7 @@ def change(
         print_json(booking_json(changed, slots))
     else:
         say(f"Changed {booked_line(changed, slots, where)}.")
+    _serve_waiting(chosen, store)
 
 
 @app.command("export")
@@ -301,7 +311,9 @@ def export(
 @app.command("import")
 def import_ics(
     context: typer.Context,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The .ics file.", show_default=False)],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="The .ics file; - reads it from stdin.", show_default=False)
+    ],
     gpus: Annotated[str, typer.Option(help="GPUs of events that name none.")] = "",
     until: Annotated[str, typer.Option("--to", help="How far repeated events are followed.")] = "+60d",
     preview: Annotated[bool, typer.Option("--preview", help="Only show what would become of it.")] = False,
@@ -326,7 +338,7 @@ def import_ics(
     last = times("now", until, where, now)[1]
     others = tuple(slot.id for slot in slots_named(gpus, slots)) if gpus else ()
     try:
-        text = file.read_bytes()
+        text = file.read_bytes() if str(file) != "-" else sys.stdin.buffer.read()
     except OSError as error:
         raise BadCalendar(f"{file} cannot be read: {error.strerror}", hint="Is the name right?") from None
     read = read_ics(text, zone=where, since=now, until=last, slots=slots, gpus=others)

@@ -48,7 +48,9 @@ def find(
     zone: Zone = None,
     as_json: Json = False,
 ) -> None:
-    """Find free places for so many GPUs, with the command that books each. Exit code 1: there is none.
+    """Find free places for so many GPUs, with the command that books each.
+
+    Exit code 1: there is none. Where the rules, your quota or the fleet never leave you one, it says so.
 
     Example: torchyard bookings find 4 --for 6h --min-memory-gb 40 --from "tomorrow 9"
     """
@@ -57,21 +59,17 @@ def find(
     store = chosen.calendar().store()
     wish = _wish(chosen, store, where, count, lasts, earliest, latest, min_memory_gb, model, host, gpus, any_hosts)
     slots = catalogue(store)
-    fits = store.find(wish, limit)
+    fits = store.find(wish, limit, where)
     if not fits:
-        fitting = sum(wish.takes(slot) for slot in slots)
-        hint = "`torchyard bookings wait` joins the waitlist." if fitting >= count else _why_none(fitting, count)
+        hint = "`torchyard bookings wait` joins the waitlist."
         raise TorchyardError("nothing like that is free then", code="nothing_free", hint=hint)
+    usual = chosen.zone()
     if as_json:
-        print_json([fit_json(fit, slots, where) for fit in fits])
+        print_json([fit_json(fit, slots, where, usual) for fit in fits])
         return
     for number, fit in enumerate(fits, 1):
         say(f"{number}  {fit_words(fit, slots, where)}")
-        say(f"   {book_command(fit, slots, where)}")
-
-
-def _why_none(fitting: int, count: int) -> str:
-    return f"Of the {count} GPUs that you want, the fleet has {fitting} of that kind."
+        say(f"   {book_command(fit, slots, where, usual)}")
 
 
 def wait(
@@ -90,6 +88,8 @@ def wait(
     as_json: Json = False,
 ) -> None:
     """Join the waitlist: what becomes free is booked for those who wait, in order.
+
+    Exit code 1: nobody who lets go could make room for it, and why; you do not wait.
 
     Example: torchyard bookings wait 4 --for 6h --to "2026-11-27 18:00" --title digits
     """

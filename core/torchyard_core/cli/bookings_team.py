@@ -11,10 +11,11 @@ import typer
 from torchyard_core.booking.model import Login
 from torchyard_core.booking.rules import Rules
 from torchyard_core.cli.context import Yes, settings
+from torchyard_core.cli.documents import text_of
 from torchyard_core.cli.output import Json, print_json, remark, say, table
 from torchyard_core.errors import UsageError
 from torchyard_core.topology.problems import did_you_mean
-from torchyard_core.topology.yaml_document import parse, read_text
+from torchyard_core.topology.yaml_document import parse
 from torchyard_core.topology.yaml_dump import dump_yaml
 from torchyard_core.user_settings import login_name
 
@@ -27,7 +28,9 @@ def rules(
         list[str] | None,
         typer.Option("--set", help="RULE=VALUE in YAML, like longest_h=48 or quotas={lee: 200}; repeatable."),
     ] = None,
-    file: Annotated[Path | None, typer.Option(help="All rules from a YAML file; what is left out is default.")] = None,
+    file: Annotated[
+        Path | None, typer.Option(help="All rules from a YAML file (- reads stdin); what is left out is default.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Show the team's rules; with --set or --file change them (admins).
@@ -57,9 +60,10 @@ def rules(
 
 
 def _read(file: Path) -> dict[str, Any]:
-    data = parse(read_text(file), str(file)).data
+    text, source = text_of(file)
+    data = parse(text, source).data
     if not isinstance(data, dict):
-        raise UsageError(f"{file} holds no rules.", code="bad_rules", hint="Write `longest_h: 48`, a rule a line.")
+        raise UsageError(f"{source} holds no rules.", code="bad_rules", hint="Write `longest_h: 48`, a rule a line.")
     return data
 
 

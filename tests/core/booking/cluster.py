@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psycopg
 
+from tests.ports import free_port
 from torchyard_core.booking.store import setup_team
 from torchyard_core.booking.store.tables import HEAD
 
@@ -93,7 +94,7 @@ def cluster(*, fsync: bool = False) -> Iterator[Cluster]:
     """Starts one, with a database `team` that has the calendar, two members and an admin; ends it and its files."""
     programs = bindir()
     folder = Path(tempfile.mkdtemp(prefix="torchyard-pg-"))
-    made = Cluster(folder, _free_port(), {})
+    made = Cluster(folder, free_port(), {})
     try:
         if (user := _unprivileged()) is not None:
             os.chown(folder, user.pw_uid, user.pw_gid)
@@ -131,7 +132,9 @@ def _unprivileged() -> pwd.struct_passwd | None:
 
 def _run(folder: Path, *command: object) -> None:
     user = _unprivileged()
-    who = {} if user is None else {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+    who: dict[str, Any] = {}
+    if user is not None:
+        who = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
     with (folder / "ctl.log").open("ab") as log:
         done = subprocess.run(
             [str(word) for word in command],
@@ -141,14 +144,7 @@ def _run(folder: Path, *command: object) -> None:
             cwd=folder,
             timeout=60,
             check=False,
-            **who,  # type: ignore[call-overload]
+            **who,
         )
     if done.returncode:
         raise RuntimeError(f"{command[0]} failed: {(folder / 'ctl.log').read_text()}")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

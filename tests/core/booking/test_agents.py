@@ -153,12 +153,12 @@ def test_hosts_are_told_when_they_connect_when_bookings_change_and_after_trouble
 
     exchange = AgentExchange(fleet, opened, lambda done: exchanged.release(), trouble)
     try:
-        assert troubled.acquire(timeout=10)
+        assert troubled.acquire(timeout=60)
         exchange.changed()
-        assert exchanged.acquire(timeout=10)
+        assert exchanged.acquire(timeout=60)
         handed = len(fleet.asked)
         exchange.changed()
-        assert exchanged.acquire(timeout=10)
+        assert exchanged.acquire(timeout=60)
         assert len(fleet.asked) == handed + 2
         assert not exchanged.acquire(timeout=0.2), "nothing has changed since"
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -45,11 +46,11 @@ CATALOGUE = ("GPU-a0", "GPU-a1", "GPU-b0", "GPU-b1", "big-cpu:cpu")
 
 
 def booking(
-    owner: str, *gpus: str, start: datetime = NOW - HOUR, end: datetime = NOW + 2 * HOUR, **more: object
+    owner: str, *gpus: str, start: datetime = NOW - HOUR, end: datetime = NOW + 2 * HOUR, **more: Any
 ) -> Booking:
     name = f"{owner}-{'-'.join(gpus)}-{start:%H%M}"
     made = Booking(name, owner, "digits", "", gpus, start, end, "UTC", State.BOOKED, NOW, NOW)
-    return replace(made, **more)  # type: ignore[arg-type]
+    return replace(made, **more)
 
 
 def planned(pools: str, hosts: tuple[HostFacts, ...] = HOSTS) -> Plan:
@@ -80,9 +81,16 @@ def test_only_gpus_of_several_hosts_need_a_booking() -> None:
 def test_a_run_goes_round_what_others_have_booked() -> None:
     way = in_the_way([booking("kim", "GPU-a0", "GPU-a1", "big-cpu:cpu")], NOW, NOW + HOUR)
     left = without(HOSTS, way)
-    assert [host.name for host in left] == ["gpu-a", "gpu-b"]
     (replica,) = planned(ONE, left).replicas
     assert (replica.host, [gpu.uuid for gpu in replica.gpus]) == ("gpu-b", ["GPU-b0"])
+    # GPUs that are booked leave their host's CPUs to others; a host without GPUs is booked as a whole.
+    for hosts in (left, only(HOSTS, ["GPU-b0"], way)):
+        (server,) = planned(SERVERS, hosts).replicas
+        assert server.host in ("gpu-a", "gpu-b")
+    on_it = planned(SERVERS.replace("replicas: 1", "replicas: 1, hosts: [big-cpu]"), left)
+    assert "ps-0 cannot be placed: big-cpu is booked by kim" in on_it.problems[0].message
+    large = planned(SERVERS.replace("replicas: 1", "replicas: 1, cpus: 32"), left).problems[0].message
+    assert "the most any host has free is 8 (on gpu-a) (big-cpu is booked by kim)" in large
 
 
 def test_where_it_cannot_the_bookings_in_the_way_are_named_with_what_they_hold() -> None:

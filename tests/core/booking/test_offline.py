@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from tests.core.booking.cluster import NoPostgres, cluster
+from tests.core.booking.cluster import cluster
 from tests.core.booking.teams import NOW, SLOTS, Clock, Team, draft
 from torchyard_core.booking.offline import Calendar, age
 from torchyard_core.booking.refusals import StoreAway
@@ -19,15 +19,12 @@ WITHIN_S = 30
 
 @pytest.fixture
 def away_team(postgres):
-    """A server of the test's own, to be stopped and started."""
-    try:
-        with cluster() as server:
-            made = Team(Clock(), server, server.empty())
-            made.open("kim").remember_slots(SLOTS)
-            yield made
-            made.close()
-    except NoPostgres as why:
-        pytest.skip(str(why))
+    """A server of the test's own, to be stopped and started, where there is PostgreSQL at all."""
+    with cluster() as server:
+        made = Team(Clock(), server, server.empty())
+        made.open("kim").remember_slots(SLOTS)
+        yield made
+        made.close()
 
 
 def test_the_database_goes_and_comes_back_by_itself(away_team, tmp_path):

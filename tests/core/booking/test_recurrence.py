@@ -105,12 +105,12 @@ def test_weekdays_ends_and_month_ends():
     ],
 )
 def test_a_rule_that_makes_no_series_is_refused_in_words_and_soon(rule, says):
-    begin = time.monotonic()
+    begin = time.process_time()
     with pytest.raises(Refused) as refused:
         series(rule, "2026-06-01 09:00", 1, "Europe/Berlin")
     assert says in refused.value.message
     assert refused.value.hint
-    assert time.monotonic() - begin < 5
+    assert time.process_time() - begin < 5
 
 
 def test_a_series_that_overlaps_itself_is_refused():

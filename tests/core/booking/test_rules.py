@@ -82,7 +82,9 @@ def booking(**more):
     ],
 )
 def test_idleness_warns_then_frees_by_what_was_seen(state, idle_from, idle_to, asked, expected, frees):
-    at = lambda minutes: NOW + timedelta(minutes=minutes)  # noqa: E731
+    def at(minutes: float) -> datetime:
+        return NOW + timedelta(minutes=minutes)
+
     seen = [IdleEvidence("b1", at(idle_from), at(idle_to)), IdleEvidence("other", at(0), at(400))]
     found = verdict(booking(state=state), seen, Rules(), at(asked))
     assert (found.verdict, found.frees_at) == (expected, frees and at(frees))
@@ -146,7 +148,9 @@ def test_times_are_read_as_people_write_them(text, expected):
     assert moment(text, "Europe/Berlin", NOW).isoformat() == expected
 
 
-@pytest.mark.parametrize("text", ["", "9", "soon", "25:00", "2031-13-01", "+4y", "+9999999999h"])
+@pytest.mark.parametrize(
+    "text", ["", "9", "soon", "25:00", "2031-13-01", "+4y", "+9999999999h", "9999-12-30 09:00", "+90000w"]
+)
 def test_what_is_no_time_is_refused(text):
     with pytest.raises(Refused):
         moment(text, "Europe/Berlin", NOW)

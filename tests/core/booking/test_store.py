@@ -196,7 +196,10 @@ def test_a_slot_is_found_where_it_is_free_first(team):
     ]
     assert len(fits) == 5
     assert store.find(replace(wish, min_memory_gb=80))[0].start == NOW + 6 * HOUR
-    assert store.find(replace(wish, model="V100")) == ()
+    for few, said in (({"model": "V100"}, "fleet has 0 of that kind"), ({"count": 8}, "the most, 4, are on gpu-a")):
+        with pytest.raises(Refused, match=said):
+            store.find(replace(wish, **few))
+    assert len(store.find(replace(wish, count=8, one_host=False))) == 5
     booked = store.book(replace(draft("", 0, 0), gpus=fits[0].gpus, start=fits[0].start, end=fits[0].end))
     assert booked.gpus == ("GPU-a0", "GPU-a1", "GPU-a2", "GPU-a3")
 
@@ -243,6 +246,9 @@ def test_usage_counts_booked_used_idle_and_unbooked_hours(team):
     team.open("lee").book(draft("b0", 0, 2))
     kim.record_use([Use("GPU-a0", "gpu-a", "kim", NOW, NOW + HOUR)])
     kim.record_use([Use("GPU-a0", "gpu-a", "kim", NOW, NOW + 3 * HOUR), Use("GPU-b1", "gpu-b", "lee", NOW, NOW + HOUR)])
+    rows = {row.key: row for row in kim.usage(NOW - HOUR, NOW + timedelta(days=1))}
+    assert (rows["kim"].booked_h, rows["kim"].idle_h) == (8, 0)  # what is to come is not idle
+    team.clock.forward(hours=4)
     rows = {row.key: row for row in kim.usage(NOW - HOUR, NOW + timedelta(days=1))}
     assert (rows["kim"].booked_h, rows["kim"].used_h, rows["kim"].idle_h, rows["kim"].unbooked_h) == (8, 3, 5, 0)
     assert (rows["lee"].booked_h, rows["lee"].used_h, rows["lee"].idle_h, rows["lee"].unbooked_h) == (2, 1, 2, 1)

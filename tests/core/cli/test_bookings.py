@@ -6,19 +6,31 @@ import csv
 import io
 import json
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
 from tests.core.booking.cluster import Cluster
 from tests.core.cli.commands import answer, torchyard
 from tests.lab import Desktop
+from torchyard_core.booking.model import IdleEvidence
 from torchyard_core.booking.store import open_store
 
 MakeDesktop = Callable[..., Desktop]
 GPUS = {"gpu-a": 4, "gpu-b": 4}
+TODAY = datetime.now(ZoneInfo("Europe/Berlin")).date()
+MONDAY = TODAY + timedelta(days=14 - TODAY.weekday())
+"""Of the week after the next: the command has no other clock than the machine's, and books nothing that is past."""
+TUESDAY = MONDAY + timedelta(days=1)
+
+
+def utc(clock: str, zone: str = "Europe/Berlin", *, days: int = 0) -> str:
+    """What a time of that Tuesday, or of so many days later, is as commands answer it."""
+    local = datetime.combine(TUESDAY + timedelta(days=days), time.fromisoformat(clock), ZoneInfo(zone))
+    return f"{local.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def with_fleet(desktop: Desktop, **settings: str) -> Desktop:
@@ -75,10 +87,10 @@ def test_gpus_are_booked_listed_shown_extended_and_let_go(kim: Desktop) -> None:
 
 
 def test_times_are_of_the_persons_zone_and_a_night_ends_on_the_next_day(kim: Desktop) -> None:
-    booked = answer(kim, "book", "gpu-a:0", "--from", "2026-12-01 22:00", "--to", "06:00")
-    assert (booked["start"], booked["end"]) == ("2026-12-01T21:00:00Z", "2026-12-02T05:00:00Z")
-    other = answer(kim, "book", "gpu-a:1", "--from", "2026-12-01 22:00", "--to", "+8h", "--zone", "Asia/Seoul")
-    assert (other["start"], other["end"]) == ("2026-12-01T13:00:00Z", "2026-12-01T21:00:00Z")
+    booked = answer(kim, "book", "gpu-a:0", "--from", f"{TUESDAY} 22:00", "--to", "06:00")
+    assert (booked["start"], booked["end"]) == (utc("22:00"), utc("06:00", days=1))
+    other = answer(kim, "book", "gpu-a:1", "--from", f"{TUESDAY} 22:00", "--to", "+8h", "--zone", "Asia/Seoul")
+    assert (other["start"], other["end"]) == (utc("22:00", "Asia/Seoul"), utc("06:00", "Asia/Seoul", days=1))
 
 
 def test_a_clash_says_whose_when_and_the_command_that_books_the_nearest(kim: Desktop) -> None:
@@ -129,20 +141,33 @@ def test_a_quota_that_is_exceeded_says_how_much_is_left(kim: Desktop) -> None:
     assert "10 GPU-hours" in error["message"]
 
 
-def test_a_rule_that_there_is_not_is_named_with_the_nearest(kim: Desktop) -> None:
+def test_a_rule_that_there_is_not_is_named_with_the_nearest(kim: Desktop, tmp_path: Path) -> None:
     done = torchyard(kim, "bookings", "rules", "--set", "longest=4", code=2)
     assert "longest_h" in done.stderr
     assert answer(kim, "bookings", "rules")["longest_h"] == 168
+    (tmp_path / "rules.yaml").write_text("longest_h: 48\n", encoding="utf-8")
+    said = answer(kim, "bookings", "rules", "--file", "-", stdin=tmp_path / "rules.yaml")
+    assert said["longest_h"] == 48
 
 
 def test_repeated_bookings_are_all_or_nothing_or_the_free_ones(kim: Desktop) -> None:
-    torchyard(kim, "book", "gpu-a:0", "--from", "2026-12-08 08:30", "--to", "10:00", "--title", "in the way")
-    weekly = ["book", "gpu-a:0", "--from", "2026-12-01 09:00", "--to", "10:00", "--repeat", "FREQ=WEEKLY;COUNT=3"]
+    torchyard(
+        kim,
+        "book",
+        "gpu-a:0",
+        "--from",
+        f"{TUESDAY + timedelta(days=7)} 08:30",
+        "--to",
+        "10:00",
+        "--title",
+        "in the way",
+    )
+    weekly = ["book", "gpu-a:0", "--from", f"{TUESDAY} 09:00", "--to", "10:00", "--repeat", "FREQ=WEEKLY;COUNT=3"]
     assert refused(kim, *weekly)["code"] == "conflict"
 
     made = answer(kim, *weekly, "--free-ones")
-    assert [one["start"] for one in made["booked"]] == ["2026-12-01T08:00:00Z", "2026-12-15T08:00:00Z"]
-    assert [one["start"] for one in made["missed"]] == ["2026-12-08T08:00:00Z"]
+    assert [one["start"] for one in made["booked"]] == [utc("09:00"), utc("09:00", days=14)]
+    assert [one["start"] for one in made["missed"]] == [utc("09:00", days=7)]
 
     gone = answer(kim, "bookings", "cancel", made["booked"][0]["id"], "--series", "-y")
     assert [one["state"] for one in gone] == ["cancelled", "cancelled"]
@@ -154,8 +179,45 @@ def test_a_place_is_found_and_its_command_books_it(kim: Desktop) -> None:
     first, *_ = answer(kim, "bookings", "find", "4", "--for", "3h", "--min-memory-gb", "40")
     assert first["names"] == "gpu-b:0-3"
     assert answer(kim, *first["command"].split()[1:])["names"] == "gpu-b:0-3"
-    error = refused(kim, "bookings", "find", "9", "--for", "3h")
-    assert "has 8 of that kind" in error["hint"]
+    # Times of another zone than one's own are of that zone in the command as well.
+    there = ["--from", f"{TUESDAY} 09:00", "--zone", "Asia/Seoul"]
+    later, *_ = answer(kim, "bookings", "find", "4", "--for", "3h", *there)
+    words = later["command"].split('"')
+    assert answer(kim, *words[0].split()[1:], words[1], *words[2].split())["start"] == utc("09:00", "Asia/Seoul")
+
+
+NIGHTS = "windows=[{gpus: ['gpu-*'], zone: Europe/Berlin, opens: '20:00', closes: '08:00'}]"
+HOPELESS = [
+    ([], ["9", "--for", "3h"], "too_few", "of the 9 GPUs that are wanted, the fleet has 8 of that kind"),
+    ([], ["8", "--for", "3h"], "too_few", "no host has 8 GPUs of that kind: the most, 4, are on gpu-a"),
+    ([], ["1", "--for", "3h", "--to", "+2h"], "no_time", "3 h do not fit from"),
+    ([], ["1", "--for", "3h", "--from", "+100d"], "too_far", "at most 90 days ahead"),
+    ([NIGHTS], ["4", "--for", "13h"], "window", "open: daily 20:00 to 08:00 (Europe/Berlin)"),
+    (
+        ["windows=[]", "quota_gpu_hours=10", "same_day_is_free=false"],
+        ["4", "--for", "3h", "--from", f"{TUESDAY} 09:00", "--to", f"{TUESDAY + timedelta(days=4)} 09:00"],
+        "quota",
+        f"kim has 0 of 10 GPU-hours in the week of {MONDAY:%-d %b}, and this booking takes 12 more",
+    ),
+]
+
+
+def test_where_nothing_can_ever_be_booked_it_says_why_and_nobody_waits_for_it(kim: Desktop) -> None:
+    for rules, wish, code, said in HOPELESS:
+        if rules:
+            torchyard(kim, "bookings", "rules", *(word for rule in rules for word in ("--set", rule)))
+        error = answer(kim, "bookings", "find", *wish, code=1)["error"]
+        assert error["code"] == code
+        assert said in f"{error['message']} {error['hint']}"
+        assert "waitlist" not in error["hint"]
+    assert refused(kim, "bookings", "wait", *wish)["code"] == "quota"
+    assert answer(kim, "bookings", "waitlist") == []
+
+
+def test_where_only_bookings_are_in_the_way_one_is_told_to_wait(kim: Desktop) -> None:
+    torchyard(kim, "book", "gpu-a:*", "gpu-b:*", "--to", "+5d")
+    error = refused(kim, "bookings", "find", "4", "--for", "3h", "--to", "+4d")
+    assert (error["code"], error["hint"]) == ("nothing_free", "`torchyard bookings wait` joins the waitlist.")
 
 
 def test_who_waits_gets_what_is_released_in_order(kim: Desktop) -> None:
@@ -171,12 +233,37 @@ def test_who_waits_gets_what_is_released_in_order(kim: Desktop) -> None:
     assert one["state"] == "booked"
     assert [b["title"] for b in answer(kim, "bookings", "list", "--mine")] == ["evaluation"]
 
-    again = answer(kim, "bookings", "wait", "8", "--for", "3h", "--to", "+3h")
+    # Nor is what is taken back or given up before its end left to nobody.
+    both = ["gpu-a:*", "gpu-b:*"]
+    for given_up in (["cancel"], ["change", "--to", "+2d"]):
+        held = answer(kim, "book", *both, "--from", "+10d", "--to", "+5d")
+        answer(kim, "bookings", "wait", "8", "--for", "3h", "--from", "+12d", "--to", "+2d", "--any-hosts")
+        told = torchyard(kim, "bookings", given_up[0], held["id"], *given_up[1:])
+        assert "kim waited for this" in told.stderr
+        for one in answer(kim, "bookings", "list", "--from", "+10d"):
+            torchyard(kim, "bookings", "cancel", one["id"])
+
+    again = answer(kim, "bookings", "wait", "8", "--for", "3h", "--to", "+5h", "--any-hosts")
     assert answer(kim, "bookings", "waitlist", "--leave", again["id"]) == []
 
 
+def test_who_does_not_use_a_booking_is_warned_before_it_frees_itself(kim: Desktop) -> None:
+    torchyard(kim, "bookings", "rules", "--set", "idle_release_min=10")
+    booked = answer(kim, "book", "gpu-a:0", "--to", "+4h")
+    kim.fleet_file.write_text("version: 1\nhosts: []\n")
+    start = datetime.fromisoformat(booked["start"])
+    store = open_store(f"sqlite:///{kim.home / 'bookings.sqlite3'}", "kim")
+    store.record_idle([IdleEvidence(booked["id"], start, start + timedelta(seconds=5))])
+    store.close()
+    told = torchyard(kim, "status").stderr
+    frees_at = (start + timedelta(minutes=10)).astimezone(ZoneInfo("Europe/Berlin"))
+    assert "Nobody uses your booking; it frees itself at " in told
+    assert f"{frees_at:%H:%M}: {booked['id']}" in told
+    assert [one["id"] for one in answer(kim, "bookings", "list")] == [booked["id"]]
+
+
 def test_bookings_go_to_other_calendars_and_come_back(kim: Desktop, tmp_path: Path, make_desktop: MakeDesktop) -> None:
-    booked = answer(kim, "book", "gpu-a:0-1", "--from", "2026-12-01 09:00", "--to", "17:00", "--title", "digits")
+    booked = answer(kim, "book", "gpu-a:0-1", "--from", f"{TUESDAY} 09:00", "--to", "17:00", "--title", "digits")
     file = tmp_path / "gpus.ics"
     torchyard(kim, "bookings", "export", "-o", file)
     assert "BEGIN:VEVENT" in file.read_text()
@@ -184,7 +271,7 @@ def test_bookings_go_to_other_calendars_and_come_back(kim: Desktop, tmp_path: Pa
     (seen,) = answer(kim, "bookings", "import", file)["preview"]
     assert seen["verdict"] == "there"
     other = with_fleet(make_desktop(), person="lee")
-    assert answer(other, "bookings", "import", file, "--preview")["booked"] == []
+    assert answer(other, "bookings", "import", "-", "--preview", stdin=file)["booked"] == []
     (there,) = answer(other, "bookings", "import", file, "-y")["booked"]
     assert (there["names"], there["start"], there["owner"]) == ("gpu-a:0-1", booked["start"], "lee")
 
@@ -286,16 +373,32 @@ def test_while_the_database_is_away_the_last_known_state_is_shown_with_its_age_a
 
     with cluster() as server:
         desktop = with_fleet(make_desktop(), bookings_url=server.url("kim", "team"))
+        unknown = with_fleet(make_desktop(), bookings_url=server.url("lee", "team"))
+        # Whoever only books has a copy of what the calendar was like then.
         booked = answer(desktop, "book", "gpu-a:0", "--to", "+4h", "--title", "digits")
-        torchyard(desktop, "bookings", "list")
         server.stop()
 
         seen = torchyard(desktop, "bookings", "list", code=3)
         assert booked["id"] in seen.stdout
         assert "as of " in seen.stderr
+        far = torchyard(desktop, "bookings", "list", "--from", "+100d", code=3)
+        assert "Nothing is known to be booked then." in far.stdout
+        assert "Nothing is known of what is before " in far.stderr
+        assert "Nothing is known of what" not in seen.stderr
         denied = torchyard(desktop, "book", "gpu-a:1", "--to", "+4h", code=3)
         assert "nothing was booked" in denied.stderr
         assert "digits" in torchyard(desktop, "bookings", "show", booked["id"], code=3).stdout
+        for one in (desktop, unknown):
+            one.fleet_file.write_text("version: 1\nhosts:\n  - {name: gpu-a, address: 127.0.0.1, port: 1}\n")
+        told = torchyard(desktop, "status", code=3)  # the host is away as well
+        (line,) = [line for line in told.stdout.splitlines() if line.startswith("gpu-a  0")]
+        assert "kim until" in line
+        assert "as of " in told.stderr
+        # Who has seen nothing of it is not told that anything is free.
+        told = torchyard(unknown, "status", code=3)
+        assert "Free now" not in told.stdout
+        assert "does not answer" in told.stderr
+        with_fleet(desktop, bookings_url=server.url("kim", "team"))
 
         server.start()
         assert len(answer(desktop, "bookings", "list")) == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -12,13 +12,25 @@ from sqlalchemy import Connection, Engine, Row, Select, and_, func, select, text
 
 from torchyard_core.booking.find_slot import Busy, Fit, Wish, find_with
 from torchyard_core.booking.intervals import Interval
-from torchyard_core.booking.model import Booking, IdleEvidence, Login, Series, Slot, State, Use, whole_seconds
-from torchyard_core.booking.open_times import taken_or_closed, within_rules
+from torchyard_core.booking.model import (
+    Booking,
+    IdleEvidence,
+    Login,
+    Series,
+    Slot,
+    State,
+    Use,
+    is_cpu_id,
+    whole_seconds,
+)
+from torchyard_core.booking.no_place import why_never
+from torchyard_core.booking.open_times import Allowance, closed_starts, taken_or_closed, within_rules
 from torchyard_core.booking.refusals import Refused
-from torchyard_core.booking.rules import Rules, lengths
+from torchyard_core.booking.rules import Rules, by_week, lengths
 from torchyard_core.booking.snapshot import agent_snapshot
 from torchyard_core.booking.store import tables
 from torchyard_core.booking.store.engine import place_of, transaction
+from torchyard_core.booking.store.gaps import too_busy
 from torchyard_core.booking.usage import By, UsageRow, usage
 from torchyard_core.booking.waitlist import Waiting, wish_from_json
 
@@ -61,10 +73,6 @@ class Reading:
         """By the database's clock, which all desktops share; by this computer's for a file."""
         with transaction(self._engine) as connection:
             return self._now(connection)
-
-    def clock_ahead_s(self) -> float:
-        """How far this computer's clock is ahead of the database's."""
-        return (self._clock() - self.now()).total_seconds()
 
     def _now(self, connection: Connection) -> datetime:
         if self._own_time:
@@ -152,54 +160,76 @@ class Reading:
             busy[gpu].append(Interval(starts, ends))
         return dict(busy)
 
-    def find(self, wish: Wish, limit: int = 5) -> tuple[Fit, ...]:
-        """The first places that are free for the wish and open to who asks, none of them in the past. Raises Refused
-        for a length that nobody can book.
+    def find(self, wish: Wish, limit: int = 5, zone: str = "") -> tuple[Fit, ...]:
+        """The first places that are free for the wish, and that the rules let who asks book, none of them in the past.
+        `zone`: of the booking that comes of it; the rules' by default.
+
+        Empty while bookings are in the way. Raises Refused where nothing can be booked whoever lets go of what.
         """
         with transaction(self._engine) as connection:
             self._refuse_length(connection, wish)
-            return self._find(connection, wish, limit, self.person)
+            if not (fits := self._find(connection, wish, limit, self.person, zone)):
+                self._refuse_hopeless(connection, wish, zone)
+            return fits
 
     def _refuse_length(self, connection: Connection, wish: Wish) -> None:
         now = self._now(connection)
         if refused := lengths(Interval(now, now + wish.length), self._rules(connection), now):
             raise refused
 
-    def _find(self, connection: Connection, wish: Wish, limit: int, person: str) -> tuple[Fit, ...]:
+    def _refuse_hopeless(self, connection: Connection, wish: Wish, zone: str) -> None:
         rules = self._rules(connection)
-        wish = within_rules(wish, rules, self._now(connection))
+        allowance = self._allowance(connection, wish, self.person, rules, zone)
+        if refused := why_never(wish, self._slots(connection), rules, self.person, allowance):
+            raise refused
+
+    def _find(
+        self, connection: Connection, wish: Wish, limit: int, person: str, zone: str, except_booking: str | None = None
+    ) -> tuple[Fit, ...]:
+        rules = self._rules(connection)
+        allowance = self._allowance(connection, wish, person, rules, zone, except_booking)
+        wish = within_rules(wish, rules, allowance.now)
         slots = [slot for slot in self._slots(connection) if wish.takes(slot)]
 
         def busy_in(since: datetime, until: datetime) -> Busy:
-            busy = self._too_busy(connection, since, until, wish.length)
+            busy = too_busy(connection, [slot.id for slot in slots], since, until, wish.length)
             return taken_or_closed(busy, slots, Interval(since, until), rules, person)
 
-        return find_with(wish, slots, busy_in, limit)
+        return find_with(wish, slots, busy_in, limit, closed_starts(wish, slots, rules, person, allowance))
 
-    def _too_busy(self, connection: Connection, since: datetime, until: datetime, length: timedelta) -> Busy:
-        """What is booked of each GPU, and between two bookings what is too short to be of use.
+    def _allowance(
+        self,
+        connection: Connection,
+        wish: Wish,
+        person: str,
+        rules: Rules,
+        zone: str,
+        except_booking: str | None = None,
+    ) -> Allowance:
+        """What the person's quota goes by, for all the time in which the wish may be booked."""
+        now = self._now(connection)
+        allowed = within_rules(wish, rules, now)
+        around = Interval(allowed.earliest, allowed.latest or allowed.earliest)
+        return Allowance(self._hours(connection, person, around, rules, except_booking), now, zone or rules.zone)
 
-        The database looks for the gaps: of 100,000 bookings it hands over the few beside which something long is free.
-        """
-        lite = connection.dialect.name == "sqlite"
-        bounds: dict[str, Any] = {"since": since, "until": until}
-        if lite:
-            bounds = {"since": int(since.timestamp()), "until": int(until.timestamp())}
-        asked = {**bounds, "length": int(length.total_seconds()) if lite else length}
-        live = "live = 1" if lite else "live"
-
-        def moment(value: Any) -> datetime:
-            return datetime.fromtimestamp(value, UTC) if lite else value
-
-        firsts: dict[str, datetime] = {
-            gpu: moment(starts) for gpu, starts in connection.execute(text(_FIRSTS.format(live=live)), bounds)
-        }
-        busy: dict[str, list[Interval]] = defaultdict(list)
-        for gpu, ends, after in connection.execute(text(_GAPS.format(live=live)), asked):
-            busy[gpu].append(Interval(firsts[gpu], moment(ends)))
-            if after is not None:
-                firsts[gpu] = moment(after)
-        return dict(busy)
+    def _hours(
+        self, connection: Connection, owner: str, around: Interval, rules: Rules, except_booking: str | None = None
+    ) -> Mapping[datetime, float]:
+        """The owner's GPU-hours in the weeks that the interval touches."""
+        if rules.quota_of(owner) is None or around.is_empty or around.duration > timedelta(days=400):
+            return {}
+        weeks = by_week(around, rules.zone)
+        table = tables.bookings
+        first, last = min(weeks), max(weeks) + timedelta(days=8)
+        which = (table.c.owner == owner, table.c.ends > first, table.c.starts < last)
+        hours: dict[datetime, float] = {}
+        for booking in self._bookings(connection, select(table).where(*which)):
+            gpus = sum(not is_cpu_id(gpu) for gpu in booking.gpus)
+            if booking.id == except_booking or not gpus:
+                continue
+            for week, seconds in by_week(booking.interval, rules.zone).items():
+                hours[week] = hours.get(week, 0.0) + seconds * gpus / 3600
+        return hours
 
     def rules(self) -> Rules:
         """The team's, else the defaults."""
@@ -253,7 +283,8 @@ class Reading:
 
     def usage(self, since: datetime, until: datetime, by: By = "person", zone: str = "UTC") -> tuple[UsageRow, ...]:
         """GPU-hours booked, used and idle."""
-        return usage(self.bookings(since, until), self.uses(since, until), self.slots(), since, until, by, zone)
+        bookings, uses = self.bookings(since, until), self.uses(since, until)
+        return usage(bookings, uses, self.slots(), since, until, self.now(), by, zone)
 
     def snapshot(self, days: float = 3) -> dict[str, Any]:
         """What agents are handed: see `torchyard_core.booking.snapshot`."""
@@ -269,17 +300,6 @@ class Reading:
         return found
 
 
-_FIRSTS = """
-    SELECT gpu, MIN(starts) FROM booking_gpus
-    WHERE {live} AND starts < :until AND ends > :since GROUP BY gpu
-"""
-# Live rows of one GPU never overlap: the next by start is the one after it. One answers for both ends of a gap.
-_GAPS = """
-    SELECT gpu, ends, after FROM (
-        SELECT gpu, ends, LEAD(starts) OVER (PARTITION BY gpu ORDER BY starts) AS after
-        FROM booking_gpus WHERE {live} AND starts < :until AND ends > :since
-    ) AS gaps WHERE after IS NULL OR after - ends >= :length ORDER BY gpu, ends
-"""
 _LIVE: Sequence[str] = tuple(str(state) for state in State if state.is_live)
 
 

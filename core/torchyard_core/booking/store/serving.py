@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection, Table, delete, insert, update
@@ -12,7 +12,9 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from torchyard_core.booking.find_slot import HORIZON, Wish
 from torchyard_core.booking.idle import Verdict, verdict
+from torchyard_core.booking.intervals import Interval
 from torchyard_core.booking.model import Booking, Draft, IdleEvidence, Login, Slot, State, Use, normal, whole_seconds
+from torchyard_core.booking.open_times import LONGEST_SEARCH
 from torchyard_core.booking.refusals import NoRights, Refused
 from torchyard_core.booking.rules import Rules
 from torchyard_core.booking.store import tables
@@ -58,11 +60,12 @@ class Serving(Writing):
             raise NoRights(f"only an admin can change {what}", hint="Ask one of the team's admins.")
 
     def wait(self, wish: Wish, title: str, zone: str = "UTC") -> Waiting:
-        """Joins the waitlist, behind all who wait. Raises Refused for a wish that nobody can be given."""
+        """Joins the waitlist, behind all who wait. Raises Refused for a wish that cannot be booked whoever lets go."""
         if wish.count < 1 or wish.length < timedelta(minutes=1):
             raise Refused("the wish names no GPU, or no time", code="bad_wish", hint="Say how many, and for how long.")
         with transaction(self._engine, writes=True) as connection:
             self._refuse_length(connection, wish)
+            self._refuse_hopeless(connection, wish, zone)
             one = Waiting(_new_id(), self.person, title.strip() or "waiting", wish, zone, self._now(connection))
             row = {
                 "id": one.id,
@@ -94,8 +97,12 @@ class Serving(Writing):
         if not waiting:
             return ()
         until = max(one.wish.latest or max(now, one.wish.earliest) + HORIZON for one in waiting)
+        rules = self.rules()
+        with transaction(self._engine) as connection:
+            around = Interval(now, min(until, now + LONGEST_SEARCH))
+            hours = {one.owner: self._hours(connection, one.owner, around, rules) for one in waiting}
         served: list[Booking] = []
-        for one, fit in in_order(waiting, self.slots(), self.busy(now, until), now, self.rules()):
+        for one, fit in in_order(waiting, self.slots(), self.busy(now, until), now, rules, hours):
             if one.owner != self.person and not self.is_admin:
                 continue
             draft = normal(Draft(one.title, fit.gpus, fit.start, fit.end, one.zone, owner=one.owner))
@@ -169,6 +176,14 @@ class Serving(Writing):
                 # It ends now, not when it would have: until now nobody else could have had it.
                 freed.append(self._let_go(booking.id, state))
         return tuple(freed)
+
+    def soon_idle(self) -> tuple[tuple[Booking, datetime], ...]:
+        """Of one's own running bookings those that agents saw idle for so long that they will be freed, and when."""
+        now = self.now()
+        rules, evidence = self.rules(), self.idle_evidence()
+        mine = self.bookings(now, now + timedelta(seconds=1), owner=self.person, live=True)
+        found = [(booking, verdict(booking, evidence, rules, now)) for booking in mine]
+        return tuple((booking, one.frees_at) for booking, one in found if one.verdict is Verdict.WARN and one.frees_at)
 
 
 def upsert(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]], renewed: Sequence[str]) -> None:

@@ -43,7 +43,7 @@ def open_store(url: str, person: str, *, clock: Clock = system_clock, own_time: 
             return BookingStore(engine, person, True, clock)
         is_admin = _team(engine)
         return BookingStore(engine, str(address.username), is_admin, clock, own_time=own_time)
-    except BaseException:
+    except BaseException:  # Ctrl-C too: no connection stays open
         engine.dispose()
         raise
 

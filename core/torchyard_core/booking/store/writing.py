@@ -8,23 +8,22 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, and_, insert, or_, select, text, update
 
-from torchyard_core.booking.conflict import Clashing, Conflict
-from torchyard_core.booking.find_slot import Fit, Wish
 from torchyard_core.booking.intervals import Interval
 from torchyard_core.booking.model import Booking, Draft, State, is_cpu_id, normal, whole_seconds
 from torchyard_core.booking.recurrence import occurrences
 from torchyard_core.booking.refusals import Clash, NoRights, Refused, StoreAway
 from torchyard_core.booking.rules import Rules, by_week, changeable, check, check_change, shape
 from torchyard_core.booking.store import tables
+from torchyard_core.booking.store.clashes import Clashes
 from torchyard_core.booking.store.engine import Overlap, transaction
-from torchyard_core.booking.store.reading import CLOCK_TOLERANCE_S, Reading
+from torchyard_core.booking.store.reading import CLOCK_TOLERANCE_S
 
 TRIES = 5
 SERIES_WITHOUT_LIMIT = timedelta(days=366)
@@ -58,7 +57,7 @@ class Previewed:
     why: Refused | None = None
 
 
-class Writing(Reading):
+class Writing(Clashes):
     """The half of a store that makes, changes and lets go of bookings."""
 
     def book(self, draft: Draft) -> Booking:
@@ -159,7 +158,7 @@ class Writing(Reading):
             self._refuse_clash(connection, wanted, except_booking=booking.id)
             return self._rewrite(connection, booking, wanted, now)
 
-        return self._settled(attempt)
+        return self._settled(attempt, except_booking=booking_id)
 
     def release(self, booking_id: str) -> Booking:
         """Lets a running booking's GPUs go now; one that has not begun is cancelled."""
@@ -187,13 +186,6 @@ class Writing(Reading):
 
         return self._settled(attempt)
 
-    def conflict(self, draft: Draft, *, except_booking: str | None = None) -> Conflict | None:
-        """Only whether GPUs are taken then, with the answer. Writes nothing."""
-        draft = normal(draft)
-        with transaction(self._engine) as connection:
-            clashing = self._clashing(connection, draft, except_booking)
-            return Conflict(draft, clashing, self._nearest(connection, draft)) if clashing else None
-
     def refusal(self, draft: Draft, *, except_booking: str | None = None) -> Refused | None:
         """What `book`, or `change` of that booking, would refuse. Writes nothing: for a tooltip while dragging."""
         draft = normal(draft)
@@ -210,7 +202,7 @@ class Writing(Reading):
                     self._refuse_clash(connection, draft, except_booking)
             except (Refused, NoRights) as refused:
                 if isinstance(refused, Clash):
-                    refused = self._with_nearest(connection, refused)
+                    refused = self._with_nearest(connection, refused, except_booking)
                 return refused if isinstance(refused, Refused) else Refused(refused.message, code=refused.code)
         return None
 
@@ -234,8 +226,9 @@ class Writing(Reading):
 
     # What the above stand on.
 
-    def _settled(self, attempt: Callable[[Connection], Result]) -> Result:
-        """Runs a writing transaction, anew where somebody else was quicker; a clash gets the places nearby."""
+    def _settled(self, attempt: Callable[[Connection], Result], *, except_booking: str | None = None) -> Result:
+        """Runs a writing transaction, anew where somebody else was quicker; a clash gets the places nearby.
+        `except_booking`: the one that is changed, which counts towards no quota."""
         for _ in range(TRIES):
             try:
                 with transaction(self._engine, writes=True) as connection:
@@ -244,7 +237,7 @@ class Writing(Reading):
                 continue
             except Clash as clash:
                 with transaction(self._engine) as connection:
-                    raise self._with_nearest(connection, clash) from None
+                    raise self._with_nearest(connection, clash, except_booking) from None
         raise StoreAway(f"{self.place} is too busy: others were quicker {TRIES} times", hint="Try again.")
 
     def _ready(self, connection: Connection, owner: str, gpus: Iterable[str]) -> tuple[datetime, Rules]:
@@ -297,70 +290,6 @@ class Writing(Reading):
         if refused := check(draft, rules, now, owner, hours, self._slots(connection, draft.gpus)):
             raise refused
         self._refuse_clash(connection, draft)
-
-    def _hours(
-        self, connection: Connection, owner: str, around: Interval, rules: Rules, except_booking: str | None = None
-    ) -> Mapping[datetime, float]:
-        """The owner's GPU-hours in the weeks that the interval touches."""
-        if rules.quota_of(owner) is None or around.is_empty or around.duration > timedelta(days=400):
-            return {}
-        weeks = by_week(around, rules.zone)
-        table = tables.bookings
-        first, last = min(weeks), max(weeks) + timedelta(days=8)
-        which = (table.c.owner == owner, table.c.ends > first, table.c.starts < last)
-        hours: dict[datetime, float] = {}
-        for booking in self._bookings(connection, select(table).where(*which)):
-            gpus = sum(not is_cpu_id(gpu) for gpu in booking.gpus)
-            if booking.id == except_booking or not gpus:
-                continue
-            for week, seconds in by_week(booking.interval, rules.zone).items():
-                hours[week] = hours.get(week, 0.0) + seconds * gpus / 3600
-        return hours
-
-    def _refuse_clash(self, connection: Connection, draft: Draft, except_booking: str | None = None) -> None:
-        if clashing := self._clashing(connection, draft, except_booking):
-            raise Conflict(draft, clashing).as_error(self._slots(connection), self.person)
-
-    def _clashing(self, connection: Connection, draft: Draft, except_booking: str | None) -> tuple[Clashing, ...]:
-        of = tables.booking_gpus
-        which = and_(of.c.live, of.c.gpu.in_(draft.gpus), of.c.starts < draft.end, of.c.ends > draft.start)
-        taken: dict[str, list[str]] = {}
-        for booking_id, gpu in connection.execute(select(of.c.booking_id, of.c.gpu).where(which)):
-            if booking_id != except_booking:
-                taken.setdefault(booking_id, []).append(gpu)
-        if not taken:
-            return ()
-        found = self._bookings(connection, select(tables.bookings).where(tables.bookings.c.id.in_(taken)))
-        return tuple(Clashing(one, tuple(sorted(taken[one.id]))) for one in found)
-
-    def _with_nearest(self, connection: Connection, clash: Clash) -> Clash:
-        conflict = clash.conflict
-        nearest = self._nearest(connection, conflict.wanted)
-        return replace(conflict, nearest=nearest).as_error(self._slots(connection), self.person)
-
-    def _nearest(self, connection: Connection, draft: Draft) -> tuple[Fit, ...]:
-        """The same GPUs as soon as they are free, and as many of the same models then, on one host where it was one."""
-        slots = {slot.id: slot for slot in self._slots(connection)}
-        chosen = [slots[gpu] for gpu in draft.gpus if gpu in slots]
-        length = draft.interval.duration
-        if not chosen or not length:
-            return ()
-        same = Wish(len(draft.gpus), length, draft.start, one_host=False, gpus=draft.gpus)
-        person = draft.owner or self.person
-        found = list(self._find(connection, same, 2, person))
-        memory = min(slot.memory_mb for slot in chosen) / 1000
-        models = {slot.model for slot in chosen}
-        then = Wish(
-            len(draft.gpus),
-            length,
-            draft.start,
-            latest=draft.end,
-            min_memory_gb=memory,
-            model=models.pop() if len(models) == 1 else "",
-            one_host=len({slot.host for slot in chosen}) == 1,
-        )
-        others = () if any(slot.is_cpu for slot in chosen) else self._find(connection, then, 2, person)
-        return tuple(dict.fromkeys(sorted([*others, *found], key=lambda fit: fit.start)))
 
     def _insert(
         self, connection: Connection, drafts: Sequence[Draft], now: datetime, series_id: str | None
