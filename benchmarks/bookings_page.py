@@ -23,8 +23,8 @@ os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 from PySide6.QtCore import QPoint, Qt
 from PySide6.QtGui import QPainter, QPixmap
 from PySide6.QtTest import QTest
-from PySide6.QtWidgets import QApplication
 
+from benchmarks.dressed import dressed_application
 from benchmarks.harness import Promise, record, show
 from torchyard_core.booking.model import Booking, Slot, State, Use
 from torchyard_core.home import Home
@@ -32,7 +32,6 @@ from torchyard_gui.bookings.page import BookingsPage
 from torchyard_gui.bookings.picture import picture_of
 from torchyard_gui.bridge.bookings_model import BookingsModel, Seen
 from torchyard_gui.bridge.fleet_model import FleetModel
-from torchyard_gui.theme.theme import theme
 from torchyard_gui.theme.tokens import METRICS as M
 
 SIZE = (1440, 900)
@@ -87,8 +86,7 @@ def full_week() -> Seen:
 
 
 def main() -> list[Promise]:
-    application = QApplication.instance() or QApplication([])
-    theme().install(application)  # type: ignore[arg-type]
+    application = dressed_application()
     seen = full_week()
     found: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory(prefix="torchyard-bench-") as folder:

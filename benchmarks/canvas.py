@@ -18,6 +18,7 @@ from PySide6.QtGui import QMouseEvent
 from PySide6.QtWidgets import QApplication, QGraphicsItem, QGraphicsRectItem, QGraphicsScene, QGraphicsView
 from tests.gui.canvas import samples
 
+from benchmarks.dressed import dressed_application
 from benchmarks.harness import Promise, alternate, ratio, record, show, timed
 from torchyard_core.launch.plan import Plan
 from torchyard_core.topology.hosts import HostFacts
@@ -185,8 +186,7 @@ def panning() -> list[float]:
 
 
 def main() -> list[Promise]:
-    application = QApplication.instance() or QApplication([])
-    theme().install(application)  # type: ignore[arg-type]
+    dressed_application()
     found: dict[str, list[float]] = {}
     promises = []
     for name, zoom in (("fitted", 0.0), ("at full size", 1.0)):

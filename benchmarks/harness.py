@@ -14,7 +14,7 @@ RESULTS = Path(__file__).parent / "results"
 
 @dataclass(frozen=True)
 class Promise:
-    """A figure that an issue names: `value` must be at most `limit`."""
+    """A figure that we hold ourselves to: `value` must be at most `limit`."""
 
     name: str
     value: float

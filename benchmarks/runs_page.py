@@ -17,15 +17,14 @@ os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 
 import numpy as np
 from PySide6.QtCore import QEventLoop, QTimer
-from PySide6.QtWidgets import QApplication
 from tests.core.examples import host
 from tests.gui.runs.acting import BEGAN, Acting, close, runs_model
 
+from benchmarks.dressed import dressed_application
 from benchmarks.harness import Promise, record, show
 from torchyard_core.home import Home
 from torchyard_core.telemetry.rings import CAPACITY, FIELDS
 from torchyard_gui.runs.page import RunsPage
-from torchyard_gui.theme.theme import theme
 
 SIZE = (1280, 800)
 HOSTS, REPLICAS = 32, 200
@@ -87,8 +86,7 @@ def share(page: RunsPage, run: Acting, view: str, first: int) -> float:
 
 
 def main() -> list[Promise]:
-    application = QApplication.instance() or QApplication([])
-    theme().install(application)  # type: ignore[arg-type]
+    dressed_application()
     found: dict[str, list[float]] = {view: [] for view in VIEWS}
     with tempfile.TemporaryDirectory(prefix="torchyard-bench-") as folder:
         home, run = Home(Path(folder) / "home"), run_of_many()

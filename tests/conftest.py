@@ -18,6 +18,7 @@ from tests.lab_fixtures import (
     _three_hosts,
     bare_hosts,
     desktop,
+    gpu_lab,
     lab,
     lab3,
     make_desktop,
@@ -32,6 +33,7 @@ __all__ = [
     "_three_hosts",
     "bare_hosts",
     "desktop",
+    "gpu_lab",
     "lab",
     "lab3",
     "make_desktop",
@@ -41,7 +43,7 @@ __all__ = [
     "warm_python",
 ]
 
-GONE_WITHIN_S = 5.0
+GONE_WITHIN_S = 20.0
 KEPT = ("multiprocessing.resource_tracker", "-m tests.nursery")
 """Words in the commands of processes that are kept for the next test, by design."""
 

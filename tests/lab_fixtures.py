@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
+from tests.agent.fake_nvml import FakeGpu
 from tests.lab import Desktop, Lab, LabBroken, LabUnavailable
 from tests.lab.agent import InstalledAgent
 from tests.lab.commands import Commands
+from tests.lab.gpus import give_gpus
 from tests.lab.needs import require
 from tests.nursery import Nursery
 
@@ -67,6 +69,16 @@ def lab(tmp_path: Path) -> Iterator[LabFactory]:
 def module_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabFactory]:
     """Makes labs that live as long as the module's tests."""
     yield from _factory(tmp_path_factory.mktemp("lab"))
+
+
+@pytest.fixture(scope="module")
+def gpu_lab(module_lab: LabFactory) -> Lab:
+    """Two hosts with two unused GPUs each, `GPU-gpu-a-0` and so on, for all tests of a module."""
+    made = module_lab(2)
+    for host in made.hosts:
+        names = [f"GPU-{host.name}-{number}" for number in range(2)]
+        give_gpus(host, [FakeGpu(name, memory_used_mb=0, utilisation=0) for name in names])
+    return made
 
 
 @pytest.fixture(scope="session")

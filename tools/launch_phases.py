@@ -8,7 +8,7 @@ from pathlib import Path
 from torchyard_core.errors import KeyUnknown, RunFailed
 from torchyard_core.launch.preflight import Check
 from torchyard_core.launch.question import about_size
-from torchyard_core.topology.file import read_topology
+from torchyard_core.topology.file import TopologyFile, read_topology
 from torchyard_gui.bridge.launch_job import LaunchJob
 from torchyard_gui.launch import panel as launch_panel
 from torchyard_gui.launch.panel import LaunchPanel
@@ -30,7 +30,7 @@ class StagedLaunch(LaunchJob):
 
 def phases(wiring: Wiring) -> Iterator[tuple[str, LaunchPanel]]:
     """The panel, made ready for each picture, with the picture's name."""
-    launch_panel.LaunchJob = StagedLaunch  # type: ignore[misc]
+    launch_panel.LaunchJob = StagedLaunch  # type: ignore[misc]  # pictures only: no launch may reach a real host
     assert wiring.document.path is not None
     source = read_topology(wiring.document.path)
     hosts = ["gpu-a", "gpu-b", "gpu-c", "gpu-f"]
@@ -72,8 +72,8 @@ def phases(wiring: Wiring) -> Iterator[tuple[str, LaunchPanel]]:
     panel.hide()
 
 
-def _reached(panel: LaunchPanel, source: object, hosts: list[str], of: int) -> LaunchJob:
-    panel.launch(source)  # type: ignore[arg-type]
+def _reached(panel: LaunchPanel, source: TopologyFile, hosts: list[str], of: int) -> LaunchJob:
+    panel.launch(source)
     job = panel.job
     assert job is not None
     job.checked.emit(Check("topology", "", True, "resnet-imagenet"))

@@ -50,15 +50,17 @@ def let_it_live(
     cast: acting.Acting,
     settle: Callable[[], None],
     step: Mapping[str, float] | None = None,
+    served: Mapping[str, float] | None = None,
 ) -> None:
-    """Shows the run, with all that was measured since it began. `step`: what its trainers tell of a step besides."""
+    """Shows the run, with all that was measured since it began. `step`: what its trainers tell of a step besides;
+    `served`: what its servers tell."""
     page.show_run(cast.run_id)
     settle()
     feed = page.feed
     assert feed is not None
     assert all(cast.links[host].hears("telemetry") for host in cast.plan.hosts), "the acted run is not followed"
     for at in range(5, RUNS_FOR_S, 3):
-        cast.measure(at, slow=SLOW, step=step)
+        cast.measure(at, slow=SLOW, step=step, served=served)
         feed._take_samples()  # pictures only: twenty minutes go by in a second
     feed._look_for_silence = lambda: None  # type: ignore[method-assign]  # a picture stands still
     feed._silence_timer.stop()

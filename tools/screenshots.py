@@ -10,7 +10,7 @@ import argparse
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -25,7 +25,7 @@ from tools.launch_phases import phases
 from tools.live_run import begin_live_run, let_it_live, log_opener
 from tools.sample_bookings import Sample, at
 from tools.sample_yard import FAILED_RUN, let_hosts_answer, write_yard
-from tools.strategy_designs import STEP, design_of
+from tools.strategy_designs import SERVED, STEP, design_of
 
 from torchyard_core.booking.planned_time import PlannedTime
 from torchyard_core.topology.model import StrategyKind
@@ -37,6 +37,8 @@ from torchyard_gui.windows.wiring import Wiring
 
 if TYPE_CHECKING:
     from torchyard_gui.bookings.page import BookingsPage
+    from torchyard_gui.runs.page import RunsPage
+    from torchyard_gui.topology.page import TopologyPage
 
 PAGES = ("topology", "fleet", "runs")
 STATES = ("empty", "one", "eight")
@@ -110,15 +112,15 @@ def _lay_over(picture: QPixmap, panel: QWidget) -> None:
 
 def _live(window: MainWindow, camera: Camera, state: str) -> None:
     """The Runs page with a run that lives: its three views, and its log."""
-    cast = begin_live_run(_wiring(window), state)
-    page = window.show_page("runs")
-    let_it_live(page, cast, lambda: _settle(FOLLOWED_WITHIN_MS))  # type: ignore[arg-type]
-    views: Callable[[str], None] = page.bar.views.set_value  # type: ignore[attr-defined]
+    acting = begin_live_run(_wiring(window), state)
+    page = _runs(window)
+    let_it_live(page, acting, lambda: _settle(FOLLOWED_WITHIN_MS))
+    views = page.bar.views.set_value
     for view in ("canvas", "table", "plots") if state == "eight" else ("canvas",):
         views(view)
         camera.take(window, f"live-{state}" if view == "canvas" else f"live-{state}-{view}")
     views("canvas")
-    log_opener(page)(True)  # type: ignore[arg-type]
+    log_opener(page)(True)
     _settle(FOLLOWED_WITHIN_MS)
     camera.take(window, f"live-{state}-log")
 
@@ -153,12 +155,20 @@ def _when(window: MainWindow, camera: Camera) -> None:
     """The Topology page with what others have booked: now, and for a day from tomorrow morning."""
     planning = _wiring(window).planning
     planning.begin()
-    page = window.show_page("topology")
-    page.editor.show_host("gpu-d")  # type: ignore[attr-defined]
-    page.view.fit()  # type: ignore[attr-defined]
+    page = _topology(window)
+    page.editor.show_host("gpu-d")
+    page.view.fit()
     camera.take(window, "topology-booked")
     planning.choose(PlannedTime(at(3, 9), timedelta(hours=24)))
     camera.take(window, "topology-later")
+
+
+def _topology(window: MainWindow) -> TopologyPage:
+    return cast("TopologyPage", window.show_page("topology"))
+
+
+def _runs(window: MainWindow) -> RunsPage:
+    return cast("RunsPage", window.show_page("runs"))
 
 
 def _yard(state: str) -> str:
@@ -167,21 +177,24 @@ def _yard(state: str) -> str:
 
 def _strategies(window: MainWindow, camera: Camera) -> None:
     """The editor with a design of every strategy, and a run of one whose steps have most to tell."""
-    page = window.show_page("topology")
+    page = _topology(window)
     for kind in PRESETS:
-        page.files.begin(design_of(kind))  # type: ignore[attr-defined]
-        page.view.fit()  # type: ignore[attr-defined]
+        page.files.begin(design_of(kind))
+        page.view.fit()
         camera.take(window, f"strategy-{kind.value}")
-    cast = begin_live_run(_wiring(window), "eight", design_of(StrategyKind.DOWNPOUR))
-    runs = window.show_page("runs")
-    let_it_live(runs, cast, lambda: _settle(FOLLOWED_WITHIN_MS), STEP)  # type: ignore[arg-type]
-    views: Callable[[str], None] = runs.bar.views.set_value  # type: ignore[attr-defined]
+    acting = begin_live_run(_wiring(window), "eight", design_of(StrategyKind.DOWNPOUR))
+    runs = _runs(window)
+    let_it_live(runs, acting, lambda: _settle(FOLLOWED_WITHIN_MS), STEP, SERVED)
+    views = runs.bar.views.set_value
     for view in ("canvas", "table", "plots"):
         views(view)
-        runs.run_view.choose(["worker-3"])  # type: ignore[attr-defined]
+        runs.run_view.choose(["worker-3"])
         if view == "plots":
-            runs.run_view.plots.choice.set_value("step")  # type: ignore[attr-defined]
+            runs.run_view.plots.choice.set_value("step")
         camera.take(window, f"strategy-run-{view}")
+    views("table")
+    runs.run_view.choose(["ps-1"])
+    camera.take(window, "strategy-run-server")
 
 
 def _launch(window: MainWindow, camera: Camera) -> None:
@@ -205,7 +218,7 @@ def _window(state: str) -> Iterator[MainWindow]:
         window = make_window(home, fleet_file, file)
         wiring = _wiring(window)
         window.painted.disconnect()  # what begins after the first paint would ask hosts
-        wiring.runs.refresh = lambda: None  # type: ignore[method-assign]
+        wiring.runs.refresh = lambda: None  # type: ignore[method-assign]  # pictures only: no host is asked
         let_hosts_answer(wiring.fleet)
         window.make_pages()
         QCursor.setPos(10_000, 10_000)  # else the first button looks as if the mouse were on it

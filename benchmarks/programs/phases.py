@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 import torchyard_roles as ty
 
 BATCH = {"compute": 128, "communication": 32}
-"""So that a step computes for a quarter of a second, or for next to nothing."""
+"""So that a step computes for about a fifth of a second, or for next to nothing."""
 
 
 def compute_bound() -> nn.Module:

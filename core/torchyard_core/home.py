@@ -8,6 +8,8 @@ from pathlib import Path
 
 from platformdirs import user_data_path
 
+from torchyard_core.errors import UsageError
+
 
 @dataclass(frozen=True)
 class Home:
@@ -17,9 +19,21 @@ class Home:
 
     @staticmethod
     def default() -> Home:
-        """The folder named by the environment, else the platform's."""
+        """The folder named by the environment, else the platform's. Raises UsageError."""
         named = os.environ.get("TORCHYARD_HOME")
-        return Home(Path(named).expanduser() if named else user_data_path("torchyard", appauthor=False))
+        return Home.at(Path(named)) if named else Home(user_data_path("torchyard", appauthor=False))
+
+    @staticmethod
+    def at(path: Path) -> Home:
+        """The folder that somebody named. Raises UsageError for a `~name` whose home nobody knows."""
+        try:
+            return Home(path.expanduser())
+        except RuntimeError as error:
+            raise UsageError(
+                f"{path}: whose home `{path.parts[0]}` is cannot be found out.",
+                code="no_home",
+                hint="Name the folder in full.",
+            ) from error
 
     @property
     def fleet_file(self) -> Path:

@@ -15,7 +15,7 @@ from pydantic import AfterValidator
 from torchyard_core.errors import UsageError
 from torchyard_core.topology.model import FrozenModel, Text
 from torchyard_core.topology.problems import has_errors
-from torchyard_core.topology.yaml_document import parse, read_text
+from torchyard_core.topology.yaml_document import is_there, parse, read_text
 from torchyard_core.topology.yaml_validate import validate
 
 UNTIL_END = "until_end"
@@ -51,7 +51,7 @@ class UserSettings(FrozenModel):
 
 def read_user_settings(path: Path) -> UserSettings:
     """The file's settings; where there is none, the defaults. Raises FileProblem, UsageError with all that is wrong."""
-    if not path.exists() and not path.is_symlink():
+    if not is_there(path):
         return UserSettings()
     text = read_text(path)
     if all(not line.strip() or line.lstrip().startswith("#") for line in text.splitlines()):

@@ -223,7 +223,7 @@ def test_a_held_socket_can_be_listened_on_itself() -> None:
 
 @pytest.mark.train
 def test_torchs_tcp_store_listens_over_a_held_port() -> None:
-    pytest.importorskip("torch")
+    pytest.importorskip("torch", reason="it is torch's store that binds over a held port")
     held = hold_ports(1)
     (port,) = held.ports
     source = (

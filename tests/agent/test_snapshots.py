@@ -96,6 +96,19 @@ def test_a_file_that_the_store_has_lost_is_asked_for_again(tmp_path: Path) -> No
     assert snapshots.missing(str(tmp_path), manifest) == [manifest[1]["sha256"]]
 
 
+def test_a_list_of_files_that_a_power_cut_has_emptied_is_asked_for_again(tmp_path: Path) -> None:
+    put(tmp_path, b"1")
+    root = snapshots.seal(str(tmp_path), [entry("a", b"1")])
+    [manifest] = tmp_path.rglob(snapshots.MANIFEST)
+    for damaged in ("", '{"a": 1}'):
+        manifest.write_text(damaged)
+
+        with pytest.raises(SnapshotProblem, match="is not on this host"):
+            snapshots.materialize(str(tmp_path), root, str(tmp_path / "work"))
+
+        assert not snapshots.has(str(tmp_path), root)
+
+
 def test_a_large_file_is_copied_whole(tmp_path: Path) -> None:
     data = bytes(range(256)) * 20_000
     put(tmp_path, data)

@@ -137,7 +137,7 @@ def test_a_keeper_that_is_killed_takes_all_of_its_host_along(desktop: Desktop, l
 
     kill_keepers(lab3["gpu-b"])
     kill_keepers(lab3["gpu-a"])
-    output, errors = following.communicate(timeout=20)
+    output, errors = following.communicate(timeout=60)
 
     assert following.returncode == 1, errors
     assert json.loads(output.splitlines()[-1])["error"]["code"] == "keeper_died"
@@ -177,8 +177,10 @@ def test_every_byte_of_a_log_comes_once(desktop: Desktop, lab3: Lab, tmp_path: P
 
 
 def test_names_that_are_no_utf_8_are_sent(desktop: Desktop, tmp_path: Path) -> None:
-    file = on_three_hosts(tmp_path / "odd", "import os; print(sorted(map(os.fsencode, os.listdir('.'))))", replicas=1)
-    (tmp_path / "odd" / "caf\udce9.txt").write_text("latin-1")
+    folder = desktop.user_home / "odd"
+    listing = "import os; print(sorted(map(os.fsencode, os.listdir('.'))))"
+    file = on_three_hosts(folder, listing, "workdir: ~/odd", replicas=1)
+    (folder / "caf\udce9.txt").write_text("latin-1")
 
     outcome = run(desktop, file)
 
@@ -195,7 +197,7 @@ def test_two_desktops_stop_a_run_at_the_same_time(
     stopping = [computer.start("runs", "stop", run_id) for computer in (desktop, make_desktop(lab3))]
 
     for process in stopping:
-        output, errors = process.communicate(timeout=30)
+        output, errors = process.communicate(timeout=60)
         # Whoever comes too late hears that it is over.
         assert "stopped" in output + errors
         assert process.returncode in (0, 1)
@@ -218,3 +220,24 @@ def test_ctrl_c_held_down_ends_the_run_once(desktop: Desktop, lab3: Lab, tmp_pat
     assert "Traceback" not in errors
     wait_until(lambda: not programs_on(lab3))
     assert not run_folders(lab3)
+
+
+def test_a_reader_who_has_enough_ends_the_following_and_not_the_run(
+    desktop: Desktop, lab3: Lab, tmp_path: Path
+) -> None:
+    talking = (
+        "import itertools, time\nfor number in itertools.count():\n    print(number, flush=True)\n    time.sleep(0.05)"
+    )
+    following = desktop.start("run", on_three_hosts(tmp_path / "talking", talking, "stop_grace_s: 1", replicas=1))
+    assert following.stdout is not None
+    assert following.stderr is not None
+    assert following.stdout.readline() == "worker-0 | 0\n"
+
+    following.stdout.close()  # as `| head -1` does
+
+    assert following.wait(30) == 1
+    said = following.stderr.read()
+    assert "Nobody reads this output any more. Run" in said
+    assert "Traceback" not in said
+    assert json.loads(desktop.torchyard("runs", "show", "last", "--json").stdout)["state"] == "running"
+    assert desktop.torchyard("runs", "stop", "last").returncode == 0

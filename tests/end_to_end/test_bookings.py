@@ -11,31 +11,15 @@ from typing import Any
 
 import pytest
 
-from tests.agent.fake_nvml import FakeGpu, build_fake_nvml, write_gpus
 from tests.core.booking.cluster import cluster
 from tests.core.cli.commands import answer, torchyard
-from tests.lab import Desktop, Lab, LabHost
+from tests.end_to_end.running import wait_until
+from tests.lab import Desktop, Lab
 from torchyard_core.booking.store import BookingStore, open_store
 
 pytestmark = pytest.mark.lab
 
 HOSTS = ("gpu-a", "gpu-b")
-
-
-def with_gpus(host: LabHost, count: int = 2) -> None:
-    """Gives a host GPUs: a driver's library of our own."""
-    build_fake_nvml(host.home / "nvml")
-    gpus = [FakeGpu(f"GPU-{host.name}-{number}", memory_used_mb=0, utilisation=0) for number in range(count)]
-    write_gpus(host.home / "nvml" / "values.txt", gpus)
-    host.set_ssh_environment({"LD_LIBRARY_PATH": "/root/nvml", "FAKE_NVML_FILE": "/root/nvml/values.txt"})
-
-
-@pytest.fixture(scope="module")
-def fleet(module_lab: Callable[..., Lab]) -> Lab:
-    made = module_lab(2)
-    for host in made.hosts:
-        with_gpus(host)
-    return made
 
 
 @pytest.fixture
@@ -44,10 +28,10 @@ def calendar(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def kim_and_lee(fleet: Lab, make_desktop: Callable[..., Desktop], calendar: str) -> tuple[Desktop, Desktop]:
+def kim_and_lee(gpu_lab: Lab, make_desktop: Callable[..., Desktop], calendar: str) -> tuple[Desktop, Desktop]:
     desktops = []
     for person in ("kim", "lee"):
-        desktop = make_desktop(fleet, python=None)
+        desktop = make_desktop(gpu_lab, python=None)
         (desktop.home / "settings.yaml").write_text(f"bookings_url: {calendar}\nperson: {person}\n")
         desktops.append(desktop)
     torchyard(desktops[0], "hosts", "check", code=1)  # no torch there, which is no matter here
@@ -81,7 +65,7 @@ def events(text: str) -> list[dict[str, Any]]:
 
 
 def test_a_launch_on_gpus_that_somebody_else_has_booked_is_refused_and_names_owner_and_end(
-    kim_and_lee: tuple[Desktop, Desktop], tmp_path: Path, fleet: Lab
+    kim_and_lee: tuple[Desktop, Desktop], tmp_path: Path, gpu_lab: Lab
 ) -> None:
     kim, lee = kim_and_lee
     booked = answer(kim, "book", "gpu-a:*", "--to", "+3h", "--title", "digits", "--zone", "Europe/Berlin")
@@ -91,7 +75,7 @@ def test_a_launch_on_gpus_that_somebody_else_has_booked_is_refused_and_names_own
     assert "is booked by kim ('digits')" in refused
     assert "--book" in refused
     assert " --at " in refused
-    assert list((fleet["gpu-a"].home).glob(".torchyard/hosts/*/runs/*")) == []  # nothing was sent, nothing begun
+    assert list((gpu_lab["gpu-a"].home).glob(".torchyard/hosts/*/runs/*")) == []  # nothing was sent, nothing begun
     # The owner's own run takes exactly the booked GPUs, and the booking stays the owner's.
     done = events(torchyard(kim, "run", topology(tmp_path / "run", gpus=2), "--json").stdout)
     assert done[-1]["state"] == "succeeded"
@@ -158,19 +142,21 @@ def test_a_launch_that_fails_gives_its_booking_back(
 
 
 def test_a_run_starts_by_itself_when_its_time_has_come_with_no_desktop_there(
-    kim_and_lee: tuple[Desktop, Desktop], tmp_path: Path, store: BookingStore
+    kim_and_lee: tuple[Desktop, Desktop], tmp_path: Path, store: BookingStore, gpu_lab: Lab
 ) -> None:
     kim, lee = kim_and_lee
-    file = topology(tmp_path / "run", hosts=HOSTS, gpus=2, says="time.sleep(60)")
-    at = (datetime.now(UTC) + timedelta(seconds=6)).isoformat(timespec="seconds")
+    began = time.monotonic()
+    torchyard(kim, "hosts", "check", code=1)
+    # A launch takes three times as long: on a busy machine its time comes later.
+    soon = timedelta(seconds=4 + 4 * (time.monotonic() - began))
+    file = topology(tmp_path / "run", hosts=HOSTS, gpus=2, says="time.sleep(600)")
+    at = (datetime.now(UTC) + soon).isoformat(timespec="seconds")
     run_id = torchyard(kim, "run", file, "--at", at, "--book", "1h", "--detach").stdout.strip()
-    assert answer(kim, "runs", "show", run_id)["state"] == "waiting"
+    (journal,) = gpu_lab["gpu-a"].home.glob(f".torchyard/hosts/*/runs/{run_id}/journal.jsonl")
+    states = [event["state"] for event in events(journal.read_text()) if event["event"] == "run_state"]
+    assert states[0] == "waiting"
     assert "are booked by kim" in torchyard(lee, "run", file, "--book", "1h", code=1).stderr
-
-    deadline = time.monotonic() + 20
-    while (state := answer(lee, "runs", "show", run_id)["state"]) != "running":
-        assert time.monotonic() < deadline, state
-        time.sleep(0.5)
+    wait_until(lambda: answer(lee, "runs", "show", run_id)["state"] == "running")
 
     torchyard(kim, "runs", "stop", run_id)
     assert store.bookings(datetime.now(UTC), datetime.now(UTC) + timedelta(hours=1), live=True) == ()
@@ -189,19 +175,22 @@ def test_status_says_what_is_free_and_who_has_booked_what(kim_and_lee: tuple[Des
 
 
 def test_while_the_database_is_away_a_launch_goes_by_what_was_last_known_and_books_nothing(
-    fleet: Lab, make_desktop: Callable[..., Desktop], tmp_path: Path
+    gpu_lab: Lab, make_desktop: Callable[..., Desktop], tmp_path: Path
 ) -> None:
     alone, both = topology(tmp_path / "alone", hosts=("gpu-b",)), topology(tmp_path / "both", hosts=HOSTS)
     with cluster() as server:
-        kim, lee = (make_desktop(fleet, python=None) for _ in range(2))
+        kim, lee = (make_desktop(gpu_lab, python=None) for _ in range(2))
         for person, desktop in (("kim", kim), ("lee", lee)):
             (desktop.home / "settings.yaml").write_text(f"bookings_url: {server.url(person, 'team')}\n")
         torchyard(kim, "hosts", "check", code=1)
         torchyard(kim, "book", "gpu-a:*", "--to", "+3h", "--title", "digits")
-        for desktop in (kim, lee):
-            torchyard(desktop, "bookings", "list")
+        torchyard(lee, "bookings", "list")  # Kim's desktop has a copy: it has booked
         server.stop()
 
+        shown = torchyard(kim, "status")
+        assert "kim until" in shown.stdout
+        assert "Free now: 2 of 4 GPUs" in shown.stdout
+        assert "as of " in shown.stderr
         # Kim's booking is known, and nothing says that it was let go since.
         refused = torchyard(lee, "run", topology(tmp_path / "run"), code=1).stderr
         assert "is booked by kim ('digits')" in refused

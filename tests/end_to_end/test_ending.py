@@ -26,13 +26,14 @@ STUBBORN = """
     print("up", flush=True)
     time.sleep(600)
 """
-LINES = 500
-"""That COUNTING writes, for ten seconds: a command line has the time to be started meanwhile."""
-COUNTING = f"""
+COUNTING_UNTIL_TOLD = """
     import os, time
-    for number in range({LINES}):
+    number = 0
+    while not os.path.exists(os.path.expanduser("~/enough")):
         print(os.environ["TORCHYARD_REPLICA"], "line", number, flush=True)
+        number += 1
         time.sleep(0.02)
+    print("in all", number, flush=True)
 """
 
 
@@ -69,18 +70,25 @@ def test_stop_leaves_no_process(desktop: Desktop, lab3: Lab, tmp_path: Path) -> 
 
 
 def test_a_command_line_killed_in_mid_run_is_not_missed(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
-    following = desktop.start("run", on_three_hosts(tmp_path / "counting", COUNTING), "--json")
+    following = desktop.start("run", on_three_hosts(tmp_path / "counting", COUNTING_UNTIL_TOLD), "--json")
     run_id = started(following, "run_submitted")["run_id"]
     started(following, state="running")
     following.kill()
-    following.wait(10)
+    following.wait(60)
 
     # A new one shows the run while it lives, ...
     shown = json.loads(desktop.torchyard("runs", "show", run_id, "--json").stdout)
     assert shown["state"] == "running"
     # ... its whole log, followed to its end, ...
-    followed = desktop.torchyard("runs", "logs", run_id, "-f", "--replica", "worker-1")
-    assert followed.stdout.splitlines() == [f"worker-1 line {number}" for number in range(LINES)]
+    reading = desktop.start("runs", "logs", run_id, "-f", "--replica", "worker-1")
+    assert reading.stdout is not None
+    first = reading.stdout.readline()
+    for host in lab3.hosts:
+        (host.home / "enough").touch()
+    *lines, last = [first.rstrip(), *reading.stdout.read().splitlines()]
+    assert reading.wait(60) == 0
+    assert lines == [f"worker-1 line {number}" for number in range(len(lines))]
+    assert last == f"in all {len(lines)}"
     # ... and how it ended.
     wait_until(lambda: json.loads(desktop.torchyard("runs", "show", run_id, "--json").stdout)["state"] == "succeeded")
     wait_until(lambda: not programs_on(lab3))
@@ -105,7 +113,7 @@ def test_ctrl_c_while_following_stops_the_run_where_nobody_can_be_asked(
     started(following, state="running")
 
     following.send_signal(signal.SIGINT)
-    output, errors = following.communicate(timeout=30)
+    output, errors = following.communicate(timeout=60)
 
     assert following.returncode == 1, errors
     assert json.loads(output.splitlines()[-1])["state"] == "stopped"
@@ -114,7 +122,7 @@ def test_ctrl_c_while_following_stops_the_run_where_nobody_can_be_asked(
 
 def test_ctrl_c_while_launching_leaves_nothing_half_started(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
     folder = tmp_path / "large"
-    file = on_three_hosts(folder, COUNTING)
+    file = on_three_hosts(folder, COUNTING_UNTIL_TOLD)
     for number in range(8):
         (folder / f"data-{number}").write_bytes(bytes([number]) * 8_000_000)
     lab3.hosts[0].shape("20mbit")
@@ -123,7 +131,7 @@ def test_ctrl_c_while_launching_leaves_nothing_half_started(desktop: Desktop, la
         started(launching, "progress")
 
         launching.send_signal(signal.SIGINT)
-        output, errors = launching.communicate(timeout=30)
+        output, errors = launching.communicate(timeout=60)
     finally:
         lab3.hosts[0].unshape()
 

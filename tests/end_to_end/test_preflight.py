@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.fake_nvml import FakeGpu, build_fake_nvml, write_gpus
+from tests.agent.fake_nvml import FakeGpu, write_gpus
 from tests.end_to_end.running import Event, Outcome, programs_on, run, started, topology, wait_until
 from tests.lab import Desktop, Lab, LabHost
+from tests.lab.gpus import give_gpus
 from tests.lab_fixtures import LabFactory
 
 pytestmark = pytest.mark.lab
@@ -86,13 +87,6 @@ def succeeded(outcome: Outcome) -> Outcome:
     return outcome
 
 
-def with_nvml(host: LabHost, gpus: list[FakeGpu], **told: object) -> None:
-    """Gives a host these GPUs, for logins from now on."""
-    build_fake_nvml(host.home / "nvml")
-    write_gpus(host.home / "nvml" / "values.txt", gpus, **told)  # type: ignore[arg-type]
-    host.set_ssh_environment({"LD_LIBRARY_PATH": "/root/nvml", "FAKE_NVML_FILE": "/root/nvml/values.txt"})
-
-
 @contextmanager
 def program(host: LabHost, *argv: str) -> Iterator[int]:
     """A program that prints its PID on the host, and is ended there."""
@@ -103,7 +97,7 @@ def program(host: LabHost, *argv: str) -> Iterator[int]:
         yield pid
     finally:
         host.exec(["sh", "-c", f"kill -KILL {pid}"])
-        process.communicate(timeout=10)
+        process.communicate(timeout=60)
 
 
 def test_hosts_that_are_well_get_a_green_line_for_everything(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
@@ -200,7 +194,7 @@ def test_what_an_earlier_run_left_is_ended_and_told(desktop: Desktop, lab3: Lab,
     outcome = succeeded(run(desktop, topology(tmp_path / "next", ON_TWO)))
 
     assert f"that the earlier run {run_id} had left on gpu-a" in warned(outcome, "leftovers")
-    assert not any("sleep(600)" in line for line in programs_on(lab3))
+    wait_until(lambda: not any("sleep(600)" in line for line in programs_on(lab3)))
 
 
 def test_little_shared_memory_and_few_open_files(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
@@ -225,13 +219,13 @@ def test_gpus_that_have_had_errors(lab: LabFactory, make_desktop: MakeDesktop, t
         "4,1,1,-;NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus.\n"
     )
     hosts["gpu-a"].exec(["mount", "--bind", "/root/kmsg", "/dev/kmsg"], check=True)
-    with_nvml(hosts["gpu-a"], [FakeGpu("GPU-a", ecc_errors=2, bus=0x3B)])
-    with_nvml(hosts["gpu-b"], [FakeGpu("GPU-b", bus=0x5E, repair_pending=True)], driver="535.1", cuda=12020)
+    give_gpus(hosts["gpu-a"], [FakeGpu("GPU-a", ecc_errors=2, bus=0x3B)])
+    told_on_b = give_gpus(hosts["gpu-b"], [FakeGpu("GPU-b", bus=0x5E, repair_pending=True)], driver="535.1", cuda=12020)
     desktop = make_desktop(hosts)
     file = topology(tmp_path / "gpus", WITH_GPUS)
 
     outcome = succeeded(run(desktop, file, "--book", "1h"))
-    write_gpus(hosts["gpu-b"].home / "nvml" / "values.txt", [FakeGpu("GPU-b", repair_failed=True)])
+    write_gpus(told_on_b, [FakeGpu("GPU-b", repair_failed=True)])
     refused = run(desktop, file, "--book", "1h")
 
     said = " ".join(event["message"] for event in checks(outcome, "gpu"))
@@ -248,7 +242,7 @@ def test_a_gpu_that_somebody_uses_is_told_with_whom(lab: LabFactory, make_deskto
     hosts = lab(1)
     desktop = make_desktop(hosts)
     with program(hosts["gpu-a"], "sh", "-c", "echo $$; exec sleep 600") as pid:
-        with_nvml(hosts["gpu-a"], [FakeGpu("GPU-a", compute=[(pid, 70_000)])])
+        give_gpus(hosts["gpu-a"], [FakeGpu("GPU-a", compute=[(pid, 70_000)])])
         outcome = run(desktop, topology(tmp_path / "used", WITH_GPUS.replace("replicas: 2", "replicas: 1")))
 
     assert outcome.code == 1

@@ -87,7 +87,7 @@ def test_checkpoints_are_carried_and_a_run_goes_on_from_them(desktop: Desktop, l
     wait_until(lambda: checkpoints(peer, run_id) == checkpoints(scorer, run_id) == names[1:])
     (chief.home / "enough").touch()
     (peer.home / "enough").touch()
-    following.communicate(timeout=30)
+    following.communicate(timeout=60)
     assert following.returncode == 0
 
     # Nothing of them is lost or doubled on the way home: each once, from the chief's host.

@@ -113,7 +113,7 @@ def test_a_bastion_that_has_gone_takes_its_hosts_along_and_the_next_login_brings
 
         with connected(dialer, [Host(name="far-0"), Host(name="far-1")]) as after:
             assert says(after[0], "hostname") == "gpu-c\n"
-            assert sessions(outer) == 1
+            wait_until(lambda: sessions(outer) == 1)
     finally:
         for connection in before:
             connection.close()

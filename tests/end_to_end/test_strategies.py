@@ -138,4 +138,10 @@ def test_the_example_learns_as_well_as_one_process_and_leaves_nothing(
         assert scored[-1] >= accuracy_of_one - within, logs["evaluator-0"]
     if strategy == "kind: reduction_server":
         assert ("all sum a share" in logs["chief-0"]) == (request.node.callspec.id == "mixed"), logs["chief-0"]
+    # What servers and reducers report has come as far as what trainers do.
+    for name, told in outcome.ended["metrics"].items():
+        if name.startswith("ps"):
+            assert told["version"] > 0, told
+        assert name.startswith(("ps", "reducer")) == ({"clients", "bytes_s"} <= told.keys()), (name, told)
+    assert {name for name in ends if not name.startswith("evaluator")} <= outcome.ended["metrics"].keys()
     wait_until(lambda: not programs_on(lab3))

@@ -48,16 +48,20 @@ class Terminal:
         while self.process.poll() is None:
             assert time.monotonic() < deadline, self.shown
             self._read(0.2)
-        self._read(0.2)
+        while self._read(0.2):
+            pass
         return self.process.returncode
 
-    def _read(self, timeout_s: float) -> None:
-        if select.select([self._master], [], [], timeout_s)[0]:
-            try:
-                text = os.read(self._master, 65536).decode(errors="replace")
-            except OSError:  # the other side has closed
-                return
-            self.shown += re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text)
+    def _read(self, timeout_s: float) -> bool:
+        """Whether there was something."""
+        if not select.select([self._master], [], [], timeout_s)[0]:
+            return False
+        try:
+            text = os.read(self._master, 65536).decode(errors="replace")
+        except OSError:  # the other side has closed
+            return False
+        self.shown += re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text)
+        return True
 
 
 @contextmanager
@@ -125,12 +129,13 @@ def test_ctrl_c_asks_and_the_answer_decides(desktop: Desktop, lab3: Lab, endless
     wait_until(lambda: not programs_on(lab3))
 
 
-def test_a_run_can_be_left_running(desktop: Desktop, lab3: Lab, endless: Path) -> None:
+@pytest.mark.parametrize("answer", ["d\n", "\x03"])
+def test_a_run_can_be_left_running(desktop: Desktop, lab3: Lab, endless: Path, answer: str) -> None:
     with terminal(desktop, "run", endless) as screen:
         at = screen.read_until("worker-0 | line 1")
         screen.type("\x03")
         screen.read_until(QUESTION, at)
-        screen.type("d\n")
+        screen.type(answer)
 
         assert screen.read_to_the_end() == 0
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.fake_nvml import FakeGpu, build_fake_nvml, write_gpus
+from tests.agent.fake_nvml import FakeGpu
 from tests.end_to_end.running import log_of, run, topology
 from tests.lab import Lab
+from tests.lab.gpus import give_gpus
 from tests.lab_fixtures import LabFactory
 
 pytestmark = [pytest.mark.lab, pytest.mark.train]
@@ -36,17 +37,11 @@ DIFFERENT_BY_DESIGN = {
 }
 
 
-def give_gpus(lab: Lab, tmp_path: Path) -> None:
-    """Puts the fake NVML library on each host, with its number of GPUs."""
-    library = build_fake_nvml(tmp_path / "nvml")
+def with_gpus(lab: Lab) -> None:
+    """Gives each host its number of GPUs."""
     for host in lab.hosts:
-        folder = host.home / "nvml"
-        folder.mkdir()
-        for file in library.iterdir():
-            (folder / file.name).write_bytes(file.read_bytes())
-        gpus = [FakeGpu(uuid=f"GPU-{host.name}-{index}", name="Fake A100") for index in range(GPUS[host.name])]
-        write_gpus(folder / "values.txt", gpus)
-        host.set_ssh_environment({"LD_LIBRARY_PATH": "/root/nvml", "FAKE_NVML_FILE": "/root/nvml/values.txt"})
+        names = [f"GPU-{host.name}-{index}" for index in range(GPUS[host.name])]
+        give_gpus(host, [FakeGpu(uuid=name, name="Fake A100") for name in names])
 
 
 def torchrun_environments(lab: Lab, script: Path) -> dict[int, dict[str, str]]:
@@ -71,7 +66,7 @@ def torchrun_environments(lab: Lab, script: Path) -> dict[int, dict[str, str]]:
 
 def test_every_variable_is_torchruns(lab: LabFactory, make_desktop, tmp_path: Path) -> None:
     hosts = lab(3)
-    give_gpus(hosts, tmp_path)
+    with_gpus(hosts)
     desktop = make_desktop(hosts)
     file = topology(
         tmp_path / "contract",
@@ -105,7 +100,7 @@ def test_every_variable_is_torchruns(lab: LabFactory, make_desktop, tmp_path: Pa
 
 def test_each_replica_sees_its_own_gpus(lab: LabFactory, make_desktop, tmp_path: Path) -> None:
     hosts = lab(3)
-    give_gpus(hosts, tmp_path)
+    with_gpus(hosts)
     desktop = make_desktop(hosts)
     show = "import os; print(os.environ['CUDA_VISIBLE_DEVICES'])"
     file = topology(
@@ -128,7 +123,7 @@ def test_each_replica_sees_its_own_gpus(lab: LabFactory, make_desktop, tmp_path:
 
 def test_nobody_takes_a_gpu_that_a_run_holds(lab: LabFactory, make_desktop, tmp_path: Path) -> None:
     hosts = lab(3)
-    give_gpus(hosts, tmp_path)
+    with_gpus(hosts)
     first, second = make_desktop(hosts), make_desktop(hosts)
     text = """
         pools:

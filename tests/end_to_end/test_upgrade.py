@@ -141,7 +141,8 @@ def test_a_run_lives_across_an_upgrade_and_nothing_of_it_is_lost(
     assert [line.split(" (")[0] for line in stdout.splitlines()] == [f"gpu-a: agent {OURS}", f"gpu-b: agent {OURS}"]
     assert "older" not in stderr
     assert [keepers_on(host) for host in hosts] == keepers
-    assert shown(desktop, run_id)["state"] == "running"
+    wait_until(lambda: shown(desktop, run_id)["state"] == "running")
+    wait_until(lambda: all("line 20" in log_of(desktop, run_id, f"worker-{number}") for number in range(2)))
     for folder in folders(lab3, run_id):
         (folder / "work" / "go").touch()
     wait_until(lambda: shown(desktop, run_id)["state"] == "failed")
@@ -191,17 +192,19 @@ def test_an_older_desktop_shows_follows_and_stops_a_run_of_a_newer_agent(
 
     assert run_id in stdout
     assert f"gpu-a: its agent is newer than this desktop's ({OURS}) and was kept: 9.0.0." in stderr
-    assert shown(desktop, run_id)["state"] == "running"
-    assert "line 5" in log_of(desktop, run_id, "worker-1")
-    assert agent_on(desktop)["version"] == "9.0.0"
+    wait_until(lambda: shown(desktop, run_id)["state"] == "running")
+    wait_until(lambda: "line 5" in log_of(desktop, run_id, "worker-1"))
+    agent = agent_on(desktop)
+    assert agent["version"] == "9.0.0"
     # Not even once the newer daemon has died does an older desktop bring back an older one.
-    lab3["gpu-a"].exec(["kill", "-KILL", str(agent_on(desktop)["pid"])], check=True)
+    lab3["gpu-a"].exec(["kill", "-KILL", str(agent["pid"])], check=True)
+    wait_until(lambda: all(pid != agent["pid"] for pid, _ in lab3["gpu-a"].processes()))
     assert agent_on(desktop) == {**agent_on(desktop), "version": "9.0.0", "sha256": daemon["sha256"]}
     own = json.loads(says(desktop, "run", until_told, "--detach", "--json")[0].splitlines()[-1])["run_id"]
     assert len(set(keepers_on(lab3["gpu-a"]).values())) == 2  # each run out of the archive of its desktop
     for one in (own, run_id):
         says(desktop, "runs", "stop", one)
-        wait_until(lambda one=one: shown(desktop, one)["state"] == "stopped")  # type: ignore[misc]
+        assert shown(desktop, one)["state"] == "stopped"
     wait_until(lambda: not runs_on(lab3))
     assert noted_on(lab3["gpu-a"], "9.0.0") == daemon
 
@@ -213,9 +216,7 @@ def test_a_newer_desktop_takes_over_from_an_older_daemon_whose_run_goes_on(
     keepers = keepers_on(lab3["gpu-a"])
     newer = install("9.0.0")
 
-    stdout, _ = newer.says("runs", "show", run_id, "--json")
-
-    assert json.loads(stdout)["state"] == "running"
+    wait_until(lambda: json.loads(newer.says("runs", "show", run_id, "--json")[0])["state"] == "running")
     assert keepers_on(lab3["gpu-a"]) == keepers
     noted_on(lab3["gpu-a"], "9.0.0")
     newer.says("runs", "stop", run_id)
@@ -240,7 +241,7 @@ def test_what_an_agent_does_not_know_is_said_in_a_sentence(
     lacking.says("runs", "list")
     assert agent_on(desktop)["pid"] == pid
     says(desktop, "deploy", "gpu-a", "gpu-b")
-    assert "line 0" in says(desktop, "runs", "logs", run_id)[0]
+    wait_until(lambda: "line 0" in says(desktop, "runs", "logs", run_id)[0])
     says(desktop, "runs", "stop", run_id)
 
 
@@ -291,7 +292,7 @@ def test_housekeeping_takes_old_runs_and_never_one_that_lives(desktop: Desktop, 
     assert keepers_on(host)
     log = host.home / ".torchyard" / "hosts" / "gpu-a" / "daemon.log"
     wait_until(lambda: "housekeeping: removed run 21-old: it was over 21 days ago" in log.read_text())
-    assert shown(desktop, run_id)["state"] == "running"
+    wait_until(lambda: shown(desktop, run_id)["state"] == "running")
     says(desktop, "runs", "stop", run_id)
     wait_until(lambda: not runs_on(lab3))
 

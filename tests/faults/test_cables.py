@@ -16,10 +16,11 @@ pytestmark = pytest.mark.lab
 def test_a_cable_cut_for_five_seconds_is_nothing(team: Team) -> None:
     run = team.launch(team.topology(COUNTING))
     run.wait_for_output(" 1\n")
+    run.wait_for("running")
     host = team.lab["gpu-c"]
 
     host.cut_cable()
-    time.sleep(5)
+    time.sleep(5)  # which is what this test is about
     before = len(run.log("worker-2").splitlines())
     host.mend_cable()
 
@@ -42,14 +43,15 @@ def test_a_cable_cut_for_thirty_seconds_never_lets_two_generations_live_at_once(
         wait_until(lambda: watch.last().alive.keys() == {"gpu-a", "gpu-b", "gpu-c"})
         cut_at = time.monotonic()
         host.cut_cable()
-        wait_until(lambda: not watch.last().alive, within_s=25)
+        wait_until(lambda: not watch.last().alive)
+        wait_until(lambda: run.of("gang_restart"))
         assert "gpu-c was lost" in run.of("gang_restart")[0]["cause"]
         while time.monotonic() < cut_at + 30:
             # Nobody starts while the host may still come back: nothing of the run lives anywhere.
             assert watch.last().generations <= {0}
             time.sleep(0.1)
         host.mend_cable()
-        wait_until(lambda: watch.last().alive.keys() == {"gpu-a", "gpu-b", "gpu-c"}, within_s=30)
+        wait_until(lambda: watch.last().alive.keys() == {"gpu-a", "gpu-b", "gpu-c"})
         run.wait_for("running")
 
     assert watch.at_once == []

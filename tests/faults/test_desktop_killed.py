@@ -13,15 +13,18 @@ from tests.faults.runs import Team, run_folders
 pytestmark = pytest.mark.lab
 
 SHORT = "import time; time.sleep(1); print('done')"
+IMPATIENT_S = {"waiting": 2.0, "starting": 5.0}
+"""How long keepers wait for a desktop that says no more; it has to get so far itself, on a busy machine."""
 
 
 @pytest.mark.parametrize("state", ["checking", "sending", "waiting", "starting", "running"])
 def test_a_desktop_killed_in_a_launch_leaves_a_whole_run_or_none(team: Team, state: str) -> None:
-    team.impatient(start_within_s=2, join_within_s=2)
+    if state in IMPATIENT_S:
+        team.impatient(start_within_s=IMPATIENT_S[state], join_within_s=IMPATIENT_S[state])
     launching = team.desktop.start("run", team.topology(SHORT), "--json")
     started(launching, state=state)
     launching.kill()
-    launching.wait(10)
+    launching.wait(60)
 
     team.nothing_is_left()
     for folder in run_folders(team.lab):
@@ -40,7 +43,7 @@ def test_a_desktop_killed_while_it_sends_leaves_no_half_file(team: Team, tmp_pat
     started(launching, "progress")
 
     launching.kill()
-    launching.wait(10)
+    launching.wait(60)
 
     team.nothing_is_left()
     assert run_folders(team.lab) == []

@@ -51,9 +51,13 @@ def on_a_small_disk(lab3: Lab, make_desktop: Callable[..., Desktop], tmp_path: P
 
 
 def fill(host: LabHost) -> None:
-    """Leaves no byte free on the host's small disk."""
-    host.exec(["sh", "-c", f"cat /dev/zero >{AGENT_DIR}/filler"])
-    assert not free(host)
+    """Leaves no byte free on the host's small disk, whatever somebody who met its end gives back."""
+
+    def is_full() -> bool:
+        host.exec(["sh", "-c", f"cat /dev/zero >>{AGENT_DIR}/filler"])
+        return not free(host)
+
+    wait_until(is_full)
 
 
 def make_room(host: LabHost) -> None:
@@ -73,6 +77,10 @@ def left(team: Team) -> list[Path]:
     """Runs and half files on the small disks."""
     disks = [small_disk(host) for host in team.lab.hosts]
     return [path for disk in disks for path in (*disk.glob("hosts/*/runs/*"), *disk.rglob("*.part"))]
+
+
+def ranks(team: Team) -> set[int]:
+    return {pid for host in team.lab.hosts for pid in outside_pids(host, "script.py")}
 
 
 def test_a_disk_without_room_for_the_code_is_found_before_anything_is_sent(on_a_small_disk: Team) -> None:
@@ -120,8 +128,9 @@ def test_a_run_outlives_a_disk_that_is_full_for_a_while_with_its_record_whole(on
     for name in ("gpu-a", "gpu-b"):
         fill(team.lab[name])
     # The gang starts again meanwhile, and the journals have no room for it.
+    before = ranks(team)
     kill(team.lab["gpu-c"], "script.py")
-    wait_until(lambda: sum(len(outside_pids(host, "script.py")) for host in team.lab.hosts) == 3)
+    wait_until(lambda: len(ranks(team)) == 3 and not ranks(team) & before)
     written = [len(run.journal(host.name)) for host in team.lab.hosts]
     for name in ("gpu-a", "gpu-b"):
         make_room(team.lab[name])

@@ -102,7 +102,7 @@ def test_malformed_oversized_and_truncated_messages_end_their_connection_and_not
     run.wait_for("running")
     host = team.lab[run.primary]
     daemon, keeper = daemon_of(host), keeper_of(host)
-    before = descriptors(daemon), descriptors(keeper)
+    before = {pid: descriptors(pid) for pid in (daemon, keeper)}
 
     for run_id, method in (("", "hello"), (run.run_id, "status")):
         codes = talk(host, MALFORMED, method, run_id)
@@ -111,7 +111,7 @@ def test_malformed_oversized_and_truncated_messages_end_their_connection_and_not
         assert talk(host, TRUNCATED, method, run_id) == 0
 
     assert (daemon_of(host), keeper_of(host)) == (daemon, keeper)
-    wait_until(lambda: (descriptors(daemon), descriptors(keeper)) <= before)
+    wait_until(lambda: all(descriptors(pid) <= most for pid, most in before.items()))
     assert team.call(host.name, "run.show", run_id=run.run_id)["state"] == "running"
     assert run.stop()["state"] == "stopped"
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.end_to_end.running import wait_until
 from tests.faults.runs import LaunchedRun, Team, daemon_of
 from torchyard_core.booking.launching import LaunchBooking, Wanted
 from torchyard_core.booking.offline import Calendar
@@ -31,33 +32,32 @@ def launched(team: Team, folder: Path, start_at: datetime) -> LaunchedRun:
     return LaunchedRun(team, started.run_id, places, started.primary.host)
 
 
-def test_a_scheduled_run_starts_by_itself_with_all_desktops_closed(team: Team, tmp_path: Path) -> None:
-    start_at = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=12)
-    run = launched(team, tmp_path, start_at)
-    for host in run.places.values():
-        run.wait_for("waiting", host=host)
-    assert run.log("worker-0") == ""
-    team.fleet.close()
-    for host in team.lab.hosts:
-        os.kill(daemon_of(host), 9)
-    assert datetime.now(UTC) < start_at, "the machine is too slow for this test"
-
-    ended = run.ended(within_s=60)
-
-    assert ended["state"] == "succeeded"
-    (starting,) = [event for event in run.of("run_state") if event["state"] == "starting"]
-    began = datetime.fromisoformat(starting["time"])
-    assert start_at <= began < start_at + timedelta(seconds=10)
-    assert all("started" in run.log(name) for name in run.places)
-
-
-def test_a_scheduled_run_is_shown_as_waiting_and_can_be_stopped(team: Team, tmp_path: Path) -> None:
-    run = launched(team, tmp_path, datetime.now(UTC) + timedelta(hours=2))
-    shown = team.call(run.primary, "run.show", run_id=run.run_id)
+def test_scheduled_runs_can_be_stopped_and_start_by_themselves_with_all_desktops_closed(
+    team: Team, tmp_path: Path
+) -> None:
+    launching_at = time.monotonic()
+    tonight = launched(team, tmp_path, datetime.now(UTC) + timedelta(hours=2))
+    took = timedelta(seconds=time.monotonic() - launching_at)
+    shown = team.call(tonight.primary, "run.show", run_id=tonight.run_id)
     assert shown["state"] == "waiting"
     assert shown["reason"].startswith("starts at")
     assert shown["record"]["record"]["start_at"]
-    began = time.monotonic()
-    assert run.stop(force=False)["state"] == "stopped"
-    assert time.monotonic() - began < 10
-    assert "starting" not in run.states()
+    assert tonight.stop(force=False)["state"] == "stopped"
+    assert "starting" not in tonight.states()
+
+    # So soon that the test is short, and late enough to launch it and look at it meanwhile, on a busy machine too.
+    start_at = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=4) + 3 * took
+    run = launched(team, tmp_path, start_at)
+    for host in run.places.values():
+        wait_until(lambda host=host: "waiting" in run.states(host))
+    team.fleet.close()
+    for host in team.lab.hosts:
+        os.kill(daemon_of(host), 9)
+
+    ended = run.ended()
+
+    assert ended["state"] == "succeeded"
+    assert run.states()[0] == "waiting"
+    (starting,) = [event for event in run.of("run_state") if event["state"] == "starting"]
+    assert datetime.fromisoformat(starting["time"]) >= start_at.replace(microsecond=0)
+    assert all("started" in run.log(name) for name in run.places)

@@ -99,8 +99,8 @@ def test_a_deploy_whose_ssh_server_stops_says_so_and_is_done_again(desktop: Desk
     again = desktop.torchyard("deploy")
     assert again.returncode == 0, again.stderr
     assert daemon_of(host)
-    left = [path for path in (host.home / ".torchyard").rglob("*") if path.suffix in (".part", ".new", ".tmp")]
-    assert left == []
+    ours = host.home / ".torchyard"
+    wait_until(lambda: not [path for path in ours.rglob("*") if path.suffix in (".part", ".new", ".tmp")])
 
 
 def test_a_daemon_killed_while_somebody_follows_is_started_again_by_the_follower(team: Team) -> None:

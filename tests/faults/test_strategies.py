@@ -246,7 +246,8 @@ def test_a_reducer_that_dies_is_replaced_while_its_trainers_wait_and_the_numbers
     run = launch(team, "kind: reduction_server", CHIEF, TWO_WORKERS, REDUCER, saved_at=10, every_s=600)
     trainers = ("chief-0", "worker-0", "worker-1")
     wait_for_lives(run, 1, *trainers)
-    saved = wait_for_checkpoint(team, run) if not checkpoint_steps(team, run) else checkpoint_steps(team, run)[0]
+    wait_until(lambda: checkpoint_steps(team, run), SOON_S)
+    (saved,) = checkpoint_steps(team, run)
     wait_for_steps(run, *trainers)
     kill(team, run, "reducer-0")
     wait_for_steps(run, *trainers, more=20)

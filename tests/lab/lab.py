@@ -87,7 +87,7 @@ class Lab:
                 host.boot(authorized)
             for host in self.hosts:
                 host.wait_until_ready()
-        except BaseException:
+        except BaseException:  # Ctrl-C too: no host outlives its lab
             self.close()
             raise
         return self

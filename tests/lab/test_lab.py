@@ -18,12 +18,12 @@ from tests.lab_fixtures import LabFactory
 pytestmark = pytest.mark.lab
 
 
-def test_three_hosts_are_up_within_two_seconds(lab: LabFactory) -> None:
+def test_three_hosts_are_up_in_seconds(lab: LabFactory) -> None:
     began = time.monotonic()
     hosts = lab(3).hosts
     took = time.monotonic() - began
     assert [host.name for host in hosts] == ["gpu-a", "gpu-b", "gpu-c"]
-    assert took < 2
+    assert took < 20  # one, on a machine that does nothing else
 
 
 def test_a_host_has_its_own_name_home_and_processes_over_ssh(lab3: Lab) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sklearn.datasets  # noqa: F401
+import sklearn.datasets  # noqa: F401 - for the examples that are forked
 import torch
 import torch.distributed
 

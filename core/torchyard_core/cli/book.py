@@ -59,7 +59,7 @@ def book(
     wanted = tuple(slot.id for slot in slots_named(" ".join(gpus), slots))
     name = title.strip() or f"{store.person}'s booking"
     draft = Draft(name, wanted, start, end, where, purpose, stop_at_end=stop_at_end)
-    with answering_clashes(slots, where, as_json=as_json):
+    with answering_clashes(slots, where, chosen.zone(), as_json=as_json):
         if not repeat:
             booking = store.book(draft)
             if as_json:

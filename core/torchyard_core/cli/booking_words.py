@@ -16,7 +16,7 @@ from torchyard_core.booking.naming import name_slots
 from torchyard_core.booking.refusals import Clash, Refused
 from torchyard_core.booking.waitlist import Waiting, wish_to_json
 from torchyard_core.booking.words import command_length, command_time, hours_of, until
-from torchyard_core.booking.zones import local_zone, moment, zone_of
+from torchyard_core.booking.zones import moment, zone_of
 from torchyard_core.cli.output import print_error, print_json_line, table
 from torchyard_core.errors import TorchyardError
 
@@ -64,17 +64,17 @@ def waiting_json(one: Waiting) -> dict[str, Any]:
     }
 
 
-def book_command(fit: Fit, slots: Sequence[Slot], zone: str) -> str:
-    """The command that books a fit."""
+def book_command(fit: Fit, slots: Sequence[Slot], zone: str, usual: str) -> str:
+    """The command that books a fit, with times of `zone`; `usual` is the one that is meant where none is named."""
     names = name_slots(fit.gpus, slots).replace(", ", " ")
     at_once = fit.start - datetime.now(UTC) < timedelta(minutes=1)
     begin = "" if at_once else f' --from "{command_time(fit.start, zone)}"'
-    where = "" if at_once or zone == local_zone() else f" --zone {zone}"
+    where = "" if zone == usual else f" --zone {zone}"
     return f"torchyard book {names}{begin} --to +{command_length(fit.end - fit.start)}{where}"
 
 
-def fit_json(fit: Fit, slots: Sequence[Slot], zone: str) -> dict[str, Any]:
-    return {**fit_to_json(fit, slots), "command": book_command(fit, slots, zone)}
+def fit_json(fit: Fit, slots: Sequence[Slot], zone: str, usual: str) -> dict[str, Any]:
+    return {**fit_to_json(fit, slots), "command": book_command(fit, slots, zone, usual)}
 
 
 def fit_words(fit: Fit, slots: Sequence[Slot], zone: str) -> str:
@@ -94,14 +94,14 @@ def times(start: str, end: str, zone: str, now: datetime) -> tuple[datetime, dat
 
 
 @contextmanager
-def answering_clashes(slots: Sequence[Slot], zone: str, *, as_json: bool) -> Iterator[None]:
+def answering_clashes(slots: Sequence[Slot], zone: str, usual: str, *, as_json: bool) -> Iterator[None]:
     """A clash is an answer: its sentence with the command that books the nearest, and in JSON all of it."""
     try:
         yield
     except Clash as clash:
         hint = clash.hint
         if clash.conflict.nearest:
-            hint += f" The first one: `{book_command(clash.conflict.nearest[0], slots, zone)}`."
+            hint += f" The first one: `{book_command(clash.conflict.nearest[0], slots, zone, usual)}`."
         told = TorchyardError(clash.message, code=clash.code, hint=hint)
         if not as_json:
             print_error(told, as_json=False)

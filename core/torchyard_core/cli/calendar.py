@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from torchyard_core.booking.catalogue import slots_of
+from torchyard_core.booking.intervals import Interval, subtract
 from torchyard_core.booking.model import Slot
 from torchyard_core.booking.offline import View, age
 from torchyard_core.cli.context import Settings
@@ -38,8 +39,11 @@ def catalogue(store: BookingStore) -> tuple[Slot, ...]:
     return slots
 
 
-def tell_age(view: View) -> None:
-    """Says beside the answer where it is not of now, and why."""
-    if not view.is_live:
-        known = age(view, datetime.now(UTC)) or "nothing of the calendar is known here"
-        remark(f"torchyard: {view.why} What is shown is {known}." if view.as_of else f"torchyard: {view.why}")
+def tell_age(view: View, asked: Interval | None = None) -> None:
+    """Says beside the answer where it is not of now, and why; and where nothing is known of all that was asked for."""
+    if view.is_live:
+        return
+    known = age(view, datetime.now(UTC)) or "nothing of the calendar is known here"
+    remark(f"torchyard: {view.why} What is shown is {known}." if view.as_of else f"torchyard: {view.why}")
+    if asked is not None and view.known is not None and subtract([asked], [view.known]):
+        remark(f"Nothing is known of what is before {view.known.start:%Y-%m-%d} or after {view.known.end:%Y-%m-%d}.")

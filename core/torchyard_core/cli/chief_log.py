@@ -22,6 +22,7 @@ class ChiefLog:
         self._reader = LogReader(run_id, replica, 0, link, reattach)
         self._show = show
         self._left = threading.Event()
+        self._failure: OSError | None = None
         self._thread = threading.Thread(target=self._read, name=f"log-{replica}", daemon=True)
 
     def __enter__(self) -> ChiefLog:
@@ -35,11 +36,19 @@ class ChiefLog:
             self._thread.join(LAST_LINES_S)
         self._left.set()
 
+    def raise_failure(self) -> None:
+        """Raises the OSError that a line could not be shown for: nobody reads our output any more."""
+        if self._failure is not None:
+            raise self._failure
+
     def _read(self) -> None:
         while not self._left.is_set() and not self._reader.ended:
             try:
                 for line in self._reader.lines(wait=True):
                     if not self._left.is_set():
                         self._show(line)
+            except OSError as error:
+                self._failure = error
+                return
             except TorchyardError:
                 self._left.wait(RETRY_S)  # the follower tells about the connection; the log goes on where it was

@@ -52,8 +52,9 @@ class Settings:
         return self.opened[0]
 
     def close(self) -> None:
-        """At the end of a command: lets go of the bookings' database."""
+        """At the end of a command: keeps what the bookings are like now, and lets go of their database."""
         for calendar in self.opened:
+            calendar.keep()
             calendar.close()
 
     def zone(self, named: str | None = None) -> str:

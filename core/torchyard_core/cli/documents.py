@@ -15,14 +15,17 @@ if TYPE_CHECKING:
 
 def text_of(file: Path) -> tuple[str, str]:
     """(text, what people call it). Raises FileProblem."""
-    from torchyard_core.topology.yaml_document import read_text
+    from torchyard_core.topology.yaml_document import MAX_BYTES, read_text
 
     if str(file) != "-":
         return read_text(file), str(file)
     try:
-        return typer.get_text_stream("stdin").read(), "stdin"
+        text = typer.get_text_stream("stdin").read(MAX_BYTES + 1)
     except UnicodeDecodeError:
         raise FileProblem("stdin: this is not UTF-8 text.", code="unreadable_file") from None
+    if len(text) > MAX_BYTES:
+        raise FileProblem(f"stdin: this is over the limit of {MAX_BYTES // 2**20} MB.", code="unreadable_file")
+    return text.removeprefix("\ufeff"), "stdin"
 
 
 def topology_of(file: Path) -> TopologyFile:

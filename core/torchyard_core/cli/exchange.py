@@ -1,15 +1,18 @@
 """What a desktop does for the calendar whenever it talks with hosts: GPUs that were found go into the catalogue,
 bookings of runs that have ended are let go of, agents are handed the calendar and tell what they saw, idle bookings
-are freed and the waitlist is served. The first desktop that connects does it; no other need.
+are freed, their owner is warned before, and the waitlist is served. The first desktop that connects does it; no other
+need.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from torchyard_core.booking.catalogue import slots_of
 from torchyard_core.booking.model import Booking
+from torchyard_core.booking.words import until
 from torchyard_core.cli.booking_words import booked_line
 from torchyard_core.cli.context import Settings
 from torchyard_core.cli.find_run import history_of
@@ -41,8 +44,9 @@ def exchange(chosen: Settings, fleet: Fleet, calendar: Calendar | None = None) -
         freed, served = done.freed, done.served
         if not done.hosts:
             freed, served = store.apply_idle(), store.serve_waiting()
-        if freed or served or let_go:
-            _tell(chosen, store, let_go, freed, served)
+        idle = store.soon_idle()
+        if freed or served or let_go or idle:
+            _tell(chosen, store, let_go, freed, served, idle)
     except TorchyardError as error:
         remark(f"torchyard: the calendar was not brought up to date: {error.sentence()}")
 
@@ -53,6 +57,7 @@ def _tell(
     let_go: Sequence[Booking],
     freed: Sequence[Booking],
     served: Sequence[Booking],
+    idle: Sequence[tuple[Booking, datetime]],
 ) -> None:
     slots, zone = store.slots(), chosen.zone()
     for one in let_go:
@@ -62,3 +67,6 @@ def _tell(
         remark(f"Freed, as it stayed idle: {one.owner}'s {booked_line(one, slots, zone)}.")
     for one in served:
         remark(f"Booked for {one.owner}, who waited: {booked_line(one, slots, zone)}.")
+    for one, frees_at in idle:
+        when = until(store.now(), frees_at, zone)
+        remark(f"Nobody uses your booking; it frees itself at {when}: {booked_line(one, slots, zone)}.")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torchyard_core.cli.context import Settings
 from torchyard_core.cli.output import remark
 from torchyard_core.errors import AgentMissing, HostError, Unreachable, UsageError
-from torchyard_core.launch.history import History
+from torchyard_core.launch.history import History, ending
 from torchyard_core.launch.runs import KnownRun, find_run, list_runs
 
 if TYPE_CHECKING:
@@ -19,6 +19,14 @@ if TYPE_CHECKING:
 def history_of(chosen: Settings) -> History:
     """What this desktop launched."""
     return History(chosen.home.history)
+
+
+def note_end(history: History, ended: dict[str, Any]) -> None:
+    """Notes a run's last event in this desktop's history; a full disk here changes nothing about the run."""
+    try:
+        history.update(ended["run_id"], **ending(ended))
+    except OSError as error:
+        remark(f"the run's end could not be noted in this computer's history: {error.strerror}: {error.filename}")
 
 
 def reach(fleet: Fleet, names: Iterable[str]) -> tuple[dict[str, Link], dict[str, HostError]]:

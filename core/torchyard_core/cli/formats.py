@@ -22,7 +22,7 @@ FORMAT = typer.Argument(
     show_default=False,
 )
 FOREIGN = typer.Argument(metavar="FILE", help="The document; - reads it from stdin.", show_default=False)
-OUTPUT = typer.Option("-o", "--output", metavar="FILE", help="Write the document to a file instead of stdout.")
+OUTPUT = typer.Option("-o", "--output", metavar="FILE", help="Write the document to a file; - is stdout.")
 
 
 def import_(
@@ -103,10 +103,9 @@ def export(
 
 
 def _print(document: str, output: Path | None, remarks: Sequence[Remark], source: str) -> None:
-    if output is None:
+    if output is None or str(output) == "-":
         typer.echo(document, nl=False)
-    else:
-        _write(output, document)
+    _write(output, document)
     for one in remarks:
         remark(one.printed(source))
 
@@ -114,7 +113,7 @@ def _print(document: str, output: Path | None, remarks: Sequence[Remark], source
 def _write(output: Path | None, document: str) -> None:
     from torchyard_core.topology.atomic_file import write_atomically
 
-    if output is None:
+    if output is None or str(output) == "-":
         return
     try:
         write_atomically(output, document)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -13,6 +12,7 @@ import typer
 
 from torchyard_core.cli.context import settings
 from torchyard_core.cli.output import Json, print_json
+from torchyard_core.display import require_display
 from torchyard_core.errors import UsageError
 
 PROGRAM = "torchyard-gui"
@@ -28,12 +28,7 @@ def gui(context: typer.Context, file: Annotated[Path | None, FILE] = None, as_js
     """
     chosen = settings(context)
     program = find_program()
-    if not has_display():
-        raise UsageError(
-            "there is no screen here to open the window on.",
-            code="no_display",
-            hint="Log in with `ssh -X`, or use the commands: `torchyard --help` lists them.",
-        )
+    require_display()
     command = [program, "--home", str(chosen.home.path), "--fleet", str(chosen.fleet_file)]
     # After --, a file's name may begin with a dash.
     code = subprocess.run([*command, *(["--", str(file)] if file else [])]).returncode
@@ -53,10 +48,3 @@ def find_program() -> str:
             hint="Install Torchyard again: `pip install torchyard`, or `make setup` in its source.",
         )
     return found
-
-
-def has_display() -> bool:
-    """Whether a window can be shown: on Linux and other X11 systems somebody has to say where."""
-    if sys.platform in ("win32", "darwin"):
-        return True
-    return any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "QT_QPA_PLATFORM"))

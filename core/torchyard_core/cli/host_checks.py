@@ -19,3 +19,16 @@ def row(found: HostCheck) -> list[str]:
         found.torch or "-",
         found.python or "-",
     ]
+
+
+def policing_line(found: HostCheck) -> str:
+    """`gpu-a: bookings are enforced (stop, dry run) on everybody's processes; …`; empty where the rules set nothing."""
+    told = found.policing
+    if told is None or told.level == "off":
+        return ""
+    how = f"{told.level}, dry run" if told.dry_run else told.level
+    whose = "everybody's processes" if told.of_all else "the processes of its own user alone"
+    now = f"{told.found} on GPUs that others have booked"
+    if not told.is_fresh:
+        now = "nothing is done until a desktop hands it the calendar as it is now"
+    return f"{found.name}: bookings are enforced ({how}) on {whose}; {now}."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from typing import Annotated, Any
 
@@ -9,11 +10,11 @@ import typer
 
 from torchyard_core.cli.context import Yes, settings
 from torchyard_core.cli.exchange import exchange
-from torchyard_core.cli.host_checks import HEADINGS, row
+from torchyard_core.cli.host_checks import HEADINGS, policing_line, row
 from torchyard_core.cli.host_progress import host_progress
 from torchyard_core.cli.output import Json, print_json, remark, say, since, table
 from torchyard_core.cli.questions import terminal_questions
-from torchyard_core.errors import HostError, UsageError
+from torchyard_core.errors import HostError, TorchyardError, UsageError
 from torchyard_core.fleet.facts import forget_facts, load_facts
 from torchyard_core.fleet.host_check import HostCheck, check_host, gpus_in_words
 from torchyard_core.fleet.host_keys import record_key, show_key
@@ -229,5 +230,8 @@ def _print_checks(checks: list[HostCheck]) -> None:
     table(HEADINGS, [row(found) for found in checks])
     for found in checks:
         for problem in found.problems:
-            text = f"{problem['message']} {problem.get('hint', '')}".strip()
-            say(text if found.name in problem["message"] else f"{found.name}: {text}")
+            text = TorchyardError(problem["message"], hint=problem.get("hint", "")).sentence()
+            is_named = re.search(rf"(?<![\w.-]){re.escape(found.name)}(?![\w-])", problem["message"])
+            say(text if is_named else f"{found.name}: {text}")
+        if line := policing_line(found):
+            say(line)

@@ -10,9 +10,11 @@ import typer
 
 from torchyard_core.cli import book, bookings, deploy, formats, gui, hosts, plan, presets, run, runs, status, validate
 from torchyard_core.cli.context import Settings
-from torchyard_core.cli.output import print_error
+from torchyard_core.cli.output import leave_unread, print_error, write_whatever_comes
+from torchyard_core.cli.unexpected import explained
 from torchyard_core.errors import TorchyardError, UsageError
 from torchyard_core.home import Home
+from torchyard_core.topology.paths import expanded
 
 app = typer.Typer(
     name="torchyard",
@@ -64,14 +66,15 @@ def settle(
     ] = False,
 ) -> None:
     """Options before the command."""
-    at = Home(home.expanduser()) if home else Home.default()
-    context.obj = Settings(at, fleet.expanduser() if fleet else at.fleet_file, yes)
+    at = Home.at(home) if home else Home.default()
+    context.obj = Settings(at, expanded(fleet) if fleet else at.fleet_file, yes)
     context.call_on_close(context.obj.close)
 
 
 def main() -> None:
     """Runs the command; whatever goes wrong is a sentence and an exit code, never a traceback."""
     as_json = "--json" in sys.argv
+    write_whatever_comes()
     try:
         code = app(standalone_mode=False, prog_name="torchyard")
         if code == INTERRUPTED:
@@ -90,8 +93,12 @@ def main() -> None:
         print_error(TorchyardError("interrupted.", code="interrupted"), as_json=as_json)
         sys.exit(INTERRUPTED)
     except BrokenPipeError:
-        sys.stderr.close()  # whoever read our output has left; Python would complain about it at exit
+        leave_unread()
         sys.exit(0)
+    except Exception as error:  # the outermost edge: whatever it is becomes a sentence
+        explanation = explained(error)
+        print_error(explanation, as_json=as_json)
+        sys.exit(explanation.exit_code)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +19,25 @@ _on_screen: list[Any] = []
 """Progress bars that are drawing now."""
 
 Json = Annotated[bool, typer.Option("--json", help="Answer in JSON, for programs.")]
+
+
+def write_whatever_comes() -> None:
+    """A letter that the terminal's encoding lacks, or a file's name that is no UTF-8, is written with a backslash."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def leave_unread() -> None:
+    """Nobody takes our output any more (`| head`, a full disk): what is still in our buffers goes nowhere, without a
+    complaint."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
 
 
 def say(text: str = "") -> None:
@@ -45,9 +66,12 @@ def error_as_json(error: TorchyardError) -> dict[str, str]:
 
 
 def print_error(error: TorchyardError, *, as_json: bool) -> None:
-    """The sentence on stderr; with --json the error on stdout as well."""
+    """The sentence on stderr; with --json the error on stdout as well, where that still takes something."""
     if as_json:
-        print_json_line({"error": error_as_json(error)})  # one line: it may end a stream of events
+        try:
+            print_json_line({"error": error_as_json(error)})  # one line: it may end a stream of events
+        except OSError:
+            leave_unread()
     typer.echo(f"torchyard: {error.sentence()}", err=True)
 
 

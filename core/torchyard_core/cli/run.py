@@ -10,13 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from torchyard_core.cli.context import Settings, settings
+from torchyard_core.cli.documents import topology_of
+from torchyard_core.cli.find_run import note_end
 from torchyard_core.cli.interrupts import Interrupts, counting_interrupts, raising_interrupts
-from torchyard_core.cli.output import Json, remark, say
+from torchyard_core.cli.output import Json, leave_unread, remark, say
 from torchyard_core.cli.run_views import JsonView, PlainView, RunView
+from torchyard_core.cli.validate import FILE
 from torchyard_core.errors import RunFailed, TorchyardError, UsageError
 
 if TYPE_CHECKING:
     from torchyard_core.booking.launching import LaunchBooking, Wanted
+    from torchyard_core.cli.chief_log import ChiefLog
     from torchyard_core.fleet.fleet import Fleet
     from torchyard_core.launch.question import Question
     from torchyard_core.launch.start import Launch, Started
@@ -30,7 +34,7 @@ MAX_NAME = 100
 
 def run(
     context: typer.Context,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The topology file.", show_default=False)],
+    file: Annotated[Path, FILE],
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Return once the run has started.")] = False,
     name: Annotated[str | None, typer.Option(help="The run's name (default: the topology's).")] = None,
     set_: Annotated[
@@ -61,18 +65,17 @@ def run(
     """
     from torchyard_core.launch.secrets import secret_values
     from torchyard_core.launch.start import Launch
-    from torchyard_core.topology.file import read_topology
     from torchyard_core.topology.problems import has_errors
 
     chosen = settings(context, yes=yes)
     with counting_interrupts() as interrupts:
-        source = read_topology(file).with_settings(set_ or [])
+        source = topology_of(file).with_settings(set_ or [])
         inventory = chosen.inventory()
         wanted = wanted_booking(chosen, source.topology.name if source.topology else "", name, book, at, booking)
         with chosen.fleet(inventory.hosts) as fleet:
             problems = source.check(fleet.known())
             if source.topology is None or has_errors(problems):
-                lines = [problem.printed(str(file)) for problem in problems]
+                lines = [problem.printed(source.source) for problem in problems]
                 raise RunFailed("\n".join(lines), code="topology_problems", hint="Correct the file, then run it again.")
             view = view_for(as_json=as_json)
             launch = Launch(
@@ -86,9 +89,9 @@ def run(
                 caches=chosen.home.caches,
                 reserving=reserving_for(chosen, wanted, str(file)),
             )
-            remarks = [problem.printed(str(file)) for problem in problems]
+            remarks = [problem.printed(source.source) for problem in problems]
             launch_and_follow(
-                launch, chosen, fleet, view, interrupts, str(file), remarks, detach=detach, as_json=as_json
+                launch, chosen, fleet, view, interrupts, source.source, remarks, detach=detach, as_json=as_json
             )
 
 
@@ -145,7 +148,7 @@ def launch_and_follow(
     Raises what the launch raises; typer.Exit(1) where the run has not succeeded.
     """
     from torchyard_core.cli.exchange import exchange
-    from torchyard_core.launch.history import History, ending
+    from torchyard_core.launch.history import History
     from torchyard_core.launch.sync import Cancelled
 
     with view:
@@ -158,6 +161,13 @@ def launch_and_follow(
             raise RunFailed(
                 "the launch was taken back; nothing of it is left on the hosts.", code="interrupted"
             ) from None
+        except BrokenPipeError:
+            leave_unread()
+            raise RunFailed(
+                "nobody reads this output any more, so the launch was taken back.",
+                code="unread",
+                hint="Add --detach to start it and leave.",
+            ) from None
         history = History(chosen.home.history)
         remember(history, launch, started, file)
         exchange(chosen, fleet)  # so that the agents know of the run's booking with all desktops closed
@@ -166,9 +176,19 @@ def launch_and_follow(
                 say(started.run_id)
                 remark(f"Follow it with `torchyard runs logs -f {started.run_id}`.")
             return
-        ended = follow(started, fleet, view, interrupts, as_json=as_json)
+        try:
+            ended = follow(started, fleet, view, interrupts, as_json=as_json)
+        except OSError as error:  # of our own output: hosts that cannot be reached raise nothing like it
+            leave_unread()
+            gone = isinstance(error, BrokenPipeError)  # as `| head` does
+            what = "Nobody reads this output any more" if gone else f"This output cannot be written: {error.strerror}"
+            remark(
+                f"{what}. Run {started.run_id} is left as it is: `torchyard runs show {started.run_id}` tells how it "
+                f"goes, `torchyard runs stop {started.run_id}` stops it."
+            )
+            raise typer.Exit(1) from None
     if ended is not None:
-        history.update(started.run_id, **ending(ended))
+        note_end(history, ended)
         exchange(chosen, fleet)  # its booking ends with it
         if ended["state"] != "succeeded":
             raise typer.Exit(1)
@@ -208,15 +228,17 @@ def follow(started: Started, fleet: Fleet, view: RunView, interrupts: Interrupts
     from torchyard_core.cli.chief_log import ChiefLog
 
     chief = started.plan.worlds[0].master if started.plan.worlds else started.plan.replicas[0].name
-    with ChiefLog(started.run_id, chief, started.primary, fleet.link, lambda line: view.print_log(chief, line)):
-        ended = follow_events(started, fleet, view, interrupts, as_json=as_json)
+    log = ChiefLog(started.run_id, chief, started.primary, fleet.link, lambda line: view.print_log(chief, line))
+    with log:
+        ended = follow_events(started, fleet, view, interrupts, log, as_json=as_json)
+    log.raise_failure()
     if ended is not None:
         view.show(ended)
     return ended
 
 
 def follow_events(
-    started: Started, fleet: Fleet, view: RunView, interrupts: Interrupts, *, as_json: bool
+    started: Started, fleet: Fleet, view: RunView, interrupts: Interrupts, log: ChiefLog, *, as_json: bool
 ) -> Event | None:
     """Shows each event until the last one, which is returned; None where the user left the run running."""
     from torchyard_core.launch.follow import Follower
@@ -229,6 +251,7 @@ def follow_events(
             return with_desktop_timings(event, started.timings)
         if event is not None:
             view.show(event)
+        log.raise_failure()
         if interrupts.take():
             nobody_to_ask = stopping or as_json or not sys.stdin.isatty()
             choice = "stop" if nobody_to_ask else ask_what_to_do(view, started.run_id)
@@ -255,13 +278,16 @@ def request_stop(started: Started, fleet: Fleet, *, force: bool) -> None:
 
 
 def ask_what_to_do(view: RunView, run_id: str) -> str:
-    """`stop`, `detach` or `go on`, from the terminal."""
-    with view.paused():
+    """`stop`, `detach` or `go on`, from the terminal. Ctrl-C once more leaves it running."""
+    with view.paused(), raising_interrupts():
         remark(f"\nRun {run_id} is running.")
         try:
             answer = input("[s]top it, [d]etach and leave it running, or [g]o on following? ").strip().lower()
         except EOFError:
             answer = "g"
+        except KeyboardInterrupt:
+            remark("")
+            answer = "d"
     return {"s": "stop", "d": "detach"}.get(answer[:1], "go on")
 
 

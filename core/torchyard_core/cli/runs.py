@@ -9,14 +9,13 @@ import typer
 
 from torchyard_core.cli.context import settings
 from torchyard_core.cli.exchange import exchange
-from torchyard_core.cli.find_run import find, history_of, link_to_primary, links_of, reach
+from torchyard_core.cli.find_run import find, history_of, link_to_primary, links_of, note_end, reach
 from torchyard_core.cli.output import Json, print_json, progress_bars, remark, say, since, table
 from torchyard_core.cli.run_logs import FollowedLogs, LinePrinter, print_logs
 from torchyard_core.cli.run_table import print_run
 from torchyard_core.errors import AgentFailed, AgentMissing, AgentRefused, HostError, RunFailed, TorchyardError
 from torchyard_core.launch.fetching import fetch_files, list_files
 from torchyard_core.launch.follow import Follower
-from torchyard_core.launch.history import ending
 from torchyard_core.launch.runs import (
     KnownRun,
     LogReader,
@@ -53,7 +52,7 @@ def list_all(context: typer.Context, as_json: Json = False) -> None:
     chosen = settings(context)
     with chosen.fleet(chosen.inventory().hosts) as fleet:
         links, errors = reach(fleet, fleet.hosts)
-        runs = list_runs(links, history_of(chosen))
+        runs = list_runs(links, history_of(chosen), lambda problem: remark(f"torchyard: {problem.sentence()}"))
         exchange(chosen, fleet)
     for error in errors.values():
         remark(f"torchyard: {error.sentence()}")
@@ -175,7 +174,7 @@ def stop(
             raise
         remark(f"Stopping {run.run_id} …")
         ended = _wait_for_the_end(run, link, fleet)
-        history_of(chosen).update(run.run_id, **ending(ended))
+        note_end(history_of(chosen), ended)
         exchange(chosen, fleet)  # its booking ends with it
     if as_json:
         print_json({"run_id": run.run_id, "state": ended["state"], "reason": ended["reason"]})
@@ -295,7 +294,8 @@ def _fetch(
                 return error
             except OSError as error:
                 place = error.filename or target
-                return TorchyardError(f"{place} cannot be written: {error.strerror}.", code="unwritable")
+                message = f"{place} cannot be written: {error.strerror}."
+                return TorchyardError(message, code="unwritable", hint="Name another folder with -o.")
 
         found = fleet.each(files, one)
     whole = [path for answer in found.values() if isinstance(answer, list) for path in answer]
@@ -306,7 +306,12 @@ def _fetch(
 def _wait_for_the_end(run: KnownRun, link: Link, fleet: Fleet) -> dict[str, Any]:
     """The run's last event. Raises RunFailed where it does not come in time, AgentFailed where the keeper died."""
     follower = Follower(run.run_id, link, lambda host: fleet.link(host, install=False))
+    reason = ""
     for event in follower.events(STOP_WITHIN_S):
+        if event is not None and event["event"] == "run_state" and event["state"] == "stopping":
+            if reason and event.get("reason", reason) != reason:
+                remark(f"{event['reason']}.")  # whom the kernel does not let go
+            reason = event.get("reason", reason)
         if event is not None and event["event"] == "run_ended":
             return event
         if event is not None and event["event"] == "connection" and event["state"] == "lost":

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import typer
 
 from torchyard_core.booking.catalogue import slots_of
-from torchyard_core.booking.model import cpu_slot
+from torchyard_core.booking.model import Slot, cpu_slot
 from torchyard_core.booking.now import slots_now
+from torchyard_core.booking.offline import Calendar, View
 from torchyard_core.cli.calendar import tell_age
 from torchyard_core.cli.context import settings
 from torchyard_core.cli.output import Json, error_as_json, print_json, say, table
@@ -46,32 +47,43 @@ def status(context: typer.Context, as_json: Json = False) -> None:
         samples = fleet.each(hosts, sample)
         exchange(chosen, fleet, calendar)
         now = datetime.now(UTC)
-        view = calendar.view(now, now + LOOK_AHEAD)
+        view, trouble = _seen(calendar, now)
         there = {slot.id: slot for slot in (*view.slots, *slots_of(fleet.known(), is_private=True))}
     of_fleet = [slot for slot in there.values() if slot.host in samples]
-    found_now = slots_now(of_fleet, view.bookings, _users(samples), now)
+    is_known = view.as_of is not None
+    found_now = slots_now(of_fleet, view.bookings, _users(samples) if is_known else {}, now)
     if as_json:
         told = {name: [one.to_json() for one in found_now if one.slot.host == name] for name in samples}
         print_json([{**_as_json(name, found), "slots": told[name]} for name, found in samples.items()])
     else:
-        booked = {(one.slot.host, "cpu" if one.slot.is_cpu else str(one.slot.index)): one for one in found_now}
+        booked = {(one.slot.host, _number(one.slot)): one for one in found_now}
         zone = chosen.zone()
         lines = [
             [*row, one.words(now, zone) if (one := booked.get((row[0], row[1]))) is not None else "-"]
+            if is_known
+            else [*row, "?"]
             for name, found in samples.items()
-            for row in rows(name, found)
+            for row in rows(name, found, [one.slot for one in found_now if one.slot.host == name])
         ]
         table((*HEADINGS, "BOOKED BY"), lines)
         gpus = [one for one in found_now if not one.slot.is_cpu]
-        if gpus:
+        if gpus and is_known:
             say(f"Free now: {sum(one.is_free is True for one in gpus)} of {len(gpus)} GPUs.")
         for found in samples.values():
             if isinstance(found, TorchyardError):
                 say(found.sentence())
     tell_age(view)
     silent = [found for found in samples.values() if isinstance(found, TorchyardError)]
-    if code := max((error.exit_code for error in silent if not isinstance(error, AgentMissing)), default=0):
+    if code := max((error.exit_code for error in silent if not isinstance(error, AgentMissing)), default=trouble):
         raise typer.Exit(code)
+
+
+def _seen(calendar: Calendar, now: datetime) -> tuple[View, int]:
+    """The coming days, and an exit code. Where the calendar is closed to us, what runs where is told all the same."""
+    try:
+        return calendar.view(now, now + LOOK_AHEAD), 0
+    except TorchyardError as error:
+        return View((), (), None, False, error.sentence()), error.exit_code
 
 
 def _users(samples: Mapping[str, dict[str, Any] | TorchyardError]) -> dict[str, list[str]]:
@@ -95,10 +107,18 @@ def _as_json(name: str, found: dict[str, Any] | TorchyardError) -> dict[str, Any
     return {"name": name, "state": "ready", "as_of": as_of, **now, "error": None}
 
 
-def rows(name: str, found: dict[str, Any] | TorchyardError) -> list[list[str]]:
+def rows(name: str, found: dict[str, Any] | TorchyardError, known: Sequence[Slot] = ()) -> list[list[str]]:
+    """Cells for HEADINGS. `known`: the host's slots; of one that is silent its GPUs are told by them."""
     if isinstance(found, TorchyardError):
         state = found.state if isinstance(found, HostError) else "degraded"
-        return [[name, "?", state, "?", "?", "?", "unknown"]]
+        gpus = [slot for slot in known if not slot.is_cpu]
+        return [
+            [name, "?", state, "?", "?", "?", "unknown"],
+            *(
+                [name, _number(slot), slot.model, _gigabytes(slot.memory_mb), "?", "?", "unknown"]
+                for slot in sorted(gpus, key=Slot.sort_key)
+            ),
+        ]
     host = found["host"]
     cpus = f"{host['cpus']} CPUs"
     memory = [_gigabytes(host["memory_mb"]), _gigabytes(host["memory_used_mb"])]
@@ -106,6 +126,10 @@ def rows(name: str, found: dict[str, Any] | TorchyardError) -> list[list[str]]:
         [name, "cpu", cpus, *memory, _percent(host["cpu"]), ", ".join(beside_gpus(found)) or "-"],
         *([name, *_gpu(gpu)] for gpu in found["gpus"]),
     ]
+
+
+def _number(slot: Slot) -> str:
+    return "cpu" if slot.is_cpu else str(slot.index)
 
 
 def _gpu(gpu: dict[str, Any]) -> list[str]:

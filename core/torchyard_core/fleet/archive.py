@@ -24,6 +24,8 @@ class Archive:
     data: bytes
     bootstrap: bytes
     """The first code to run there, which stands alone (see `torchyard_agent.bootstrap`)."""
+    unpacked: int
+    """Bytes of its sources: what a host has less of was left half-written by a power cut."""
 
 
 def _sources(folder: Traversable, path: str) -> dict[str, str]:
@@ -46,4 +48,5 @@ def build_archive() -> Archive:
     text = json.dumps(sources, sort_keys=True, ensure_ascii=False)
     data = zlib.compress(text.encode(), 9)
     bootstrap = sources["torchyard_agent/bootstrap.py"].encode()
-    return Archive(__version__, hashlib.sha256(data).hexdigest(), data, bootstrap)
+    unpacked = sum(len(source.encode()) for source in sources.values())
+    return Archive(__version__, hashlib.sha256(data).hexdigest(), data, bootstrap, unpacked)

@@ -156,7 +156,7 @@ def _attach_once(host: Host, dialer: SshDialer, archive: Archive, install: bool,
     channel = _open(host, dialer, nonce)
     try:
         return _hand_over(host, channel, nonce, archive, install, progress)
-    except BaseException:
+    except BaseException:  # Ctrl-C too: the login is given back
         channel.close()
         raise
 
@@ -183,6 +183,7 @@ def _hand_over(host: Host, channel: Channel, nonce: str, archive: Archive, insta
         "nonce": nonce,
         "sha256": archive.sha256,
         "size": len(archive.data),
+        "unpacked": archive.unpacked,
         "agent_dir": host.agent_dir or places.DEFAULT_AGENT_DIR,
         "install": install,
         "by": who_asks(),
@@ -284,11 +285,15 @@ class _Answers:
         errors = self._channel.errors()
         if self._host.transport is Transport.OPENSSH and (explained := explain(self._host.name, errors)):
             return explained
-        printed = errors + " " + self._buffer.decode(errors="replace")
+        printed = f"{errors}\n{self._buffer.decode(errors='replace')}"
+        if "Traceback (most recent call last)" in printed:  # of a Python there: its last line says what it was
+            printed = printed.rstrip().rpartition("\n")[2]
         said = " ".join(printed.split())[-300:].rstrip(".")
         return AgentFailed(
             self._host.name,
             f"the agent could not be started on {self._host.name}: "
             + (f"the host said: {said}." if said else "the connection ended without an answer."),
-            hint="Can this user run `/bin/sh` and `python3` there over SSH?",
+            hint=f"Is `agent_python` ({self._host.agent_python}) a Python ≥ 3.9 there?"
+            if self._host.agent_python
+            else "Can this user run `/bin/sh` and `python3` there over SSH?",
         )

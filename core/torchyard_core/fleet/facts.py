@@ -35,12 +35,17 @@ def load_facts(path: Path) -> dict[str, Facts]:
 
 def save_facts(path: Path, found: Iterable[tuple[Host, Facts]], now: datetime | None = None) -> None:
     """Writes what was found on some hosts over what was known of them. Raises FileProblem."""
-    checked_at = (now or datetime.now(UTC)).isoformat(timespec="seconds").replace("+00:00", "Z")
     known = load_facts(path)
     for host, facts in found:
-        lasting = {name: fact for name, fact in facts.items() if name != "bookings"}  # those are of the moment
-        known[host.name] = {**lasting, "address": _address(host), "checked_at": checked_at}
+        known[host.name] = stamped(host, facts, now)
     write_atomically(path, json.dumps(known, indent=1, ensure_ascii=False) + "\n", PRIVATE_MODE)
+
+
+def stamped(host: Host, facts: Facts, now: datetime | None = None) -> Facts:
+    """What of an answer lasts, with where and when it was given."""
+    checked_at = (now or datetime.now(UTC)).isoformat(timespec="seconds").replace("+00:00", "Z")
+    lasting = {name: fact for name, fact in facts.items() if name != "bookings"}  # those are of the moment
+    return {**lasting, "address": _address(host), "checked_at": checked_at}
 
 
 def forget_facts(path: Path, name: str) -> None:

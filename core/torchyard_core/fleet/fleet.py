@@ -12,10 +12,10 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from torchyard_core.background import in_background
-from torchyard_core.errors import AgentRefused, HostError
+from torchyard_core.errors import AgentRefused, FileProblem, HostError
 from torchyard_core.fleet.archive import build_archive
 from torchyard_core.fleet.deploy import attach
-from torchyard_core.fleet.facts import load_facts, planner_hosts, save_facts
+from torchyard_core.fleet.facts import Facts, load_facts, planner_hosts, save_facts, stamped
 from torchyard_core.fleet.inventory import Host
 from torchyard_core.fleet.link import Link
 from torchyard_core.fleet.questions import Questions
@@ -56,11 +56,13 @@ class Fleet:
         """`known_hosts` and `facts_file` are of ours: keys that were trusted, and what was found out before.
 
         `questions`: who asks the user for passphrases, passwords and codes; nobody by default. `on_remark` is told,
-        once a host and on any thread, where an agent's version is not this desktop's.
+        once and on any thread, where an agent's version is not this desktop's, and where facts cannot be kept.
         """
         self.hosts: Mapping[str, Host] = {host.name: host for host in hosts}
         self.dialer = SshDialer(known_hosts, questions)
         self._facts_file = facts_file
+        self._found: dict[str, Facts] = {}
+        """What was found out since, where it could not be kept in that file."""
         self._links: dict[str, Link] = {}
         self._used: dict[str, tuple[float, Mapping[str, Any]]] = {}
         """The last sample of each host's telemetry, with when it came."""
@@ -153,7 +155,9 @@ class Fleet:
 
         Who uses its GPUs is known of hosts that were looked at just now.
         """
-        planned = planner_hosts(list(self.hosts.values()), load_facts(self._facts_file))
+        with self._lock:
+            unkept = dict(self._found)
+        planned = planner_hosts(list(self.hosts.values()), {**load_facts(self._facts_file), **unkept})
         since = time.monotonic() - USE_HOLDS_S
         with self._lock:
             used = {name: sample for name, (came, sample) in self._used.items() if came >= since}
@@ -180,11 +184,25 @@ class Fleet:
         except AgentRefused:
             sample = None  # What the host has is known all the same; who uses it is not.
         with self._lock:
-            save_facts(self._facts_file, [(host, facts)])
+            unkept = self._keep(host, facts)
             self._used.pop(name, None)
             if sample is not None:
                 self._used[name] = time.monotonic(), sample
+        if unkept is not None:
+            self._on_remark(f"What was found out about hosts is not kept: {unkept.sentence()}")
         return facts
+
+    def _keep(self, host: Host, facts: Facts) -> FileProblem | None:
+        """Keeps facts for the next time; where this computer's disk does not take them, for this time, and says why
+        (once)."""
+        try:
+            save_facts(self._facts_file, [(host, facts)])
+        except FileProblem as problem:
+            is_first = not self._found
+            self._found[host.name] = stamped(host, facts)
+            return problem if is_first else None
+        self._found.pop(host.name, None)
+        return None
 
     def _host(self, name: str) -> Host:
         if name not in self.hosts:

@@ -17,6 +17,21 @@ DEGRADED = "degraded"
 
 
 @dataclass(frozen=True)
+class Policing:
+    """What an agent does where somebody uses GPUs that others have booked."""
+
+    level: str
+    """As the rules have it: `off`, `observe`, `warn`, `stop`."""
+    dry_run: bool
+    of_all: bool
+    """Whether it acts on everybody's processes: root runs it. Else on those of its own user alone."""
+    is_fresh: bool
+    """False: its copy of the calendar is too old, and it does nothing."""
+    found: int
+    """Processes on GPUs that others have booked, when it last looked."""
+
+
+@dataclass(frozen=True)
 class HostCheck:
     """One host as it was found. What could not be found out is None."""
 
@@ -38,6 +53,15 @@ class HostCheck:
     """code, message, hint."""
     error: TorchyardError | None = None
     """What kept us from it."""
+
+    @property
+    def policing(self) -> Policing | None:
+        """What its agent does about processes on GPUs that others have booked; None where nobody told."""
+        if self.bookings is None:
+            return None
+        told, acts_on = self.bookings["enforcement"], self.bookings["capabilities"]["acts_on"]
+        found = sum(one["verdict"] == "others" for one in self.bookings["findings"])
+        return Policing(told["level"], told["dry_run"], acts_on == "all", self.bookings["fresh"], found)
 
     @property
     def exit_code(self) -> int:

@@ -18,7 +18,7 @@ from torchyard_core.topology.atomic_file import write_atomically
 from torchyard_core.topology.hosts import PortRange
 from torchyard_core.topology.model import Amount, FrozenModel, Text
 from torchyard_core.topology.problems import Problem, did_you_mean, has_errors
-from torchyard_core.topology.yaml_document import Document, parse, read_text
+from torchyard_core.topology.yaml_document import Document, is_there, parse, read_text
 from torchyard_core.topology.yaml_validate import validate
 
 THIS_COMPUTER = "this-computer"
@@ -156,7 +156,7 @@ class Inventory:
 
 def read_fleet(path: Path) -> Inventory:
     """Reads the fleet file; where there is none, the fleet is this computer. Raises FileProblem."""
-    if not path.exists() and not path.is_symlink():
+    if not is_there(path):
         return Inventory(path, DEFAULT_HOSTS, (), None)
     return _inventory(path, read_text(path))
 

@@ -8,6 +8,8 @@ import shlex
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from torchyard_core.topology.paths import expanded
+
 USER_CONFIG = Path("~/.ssh/config")
 MAX_DEPTH = 16
 """As OpenSSH: includes nested deeper are ignored."""
@@ -72,7 +74,7 @@ def _included(value: str) -> list[Path]:
     """The files that an `Include` means: globbed, and relative to ~/.ssh."""
     found: list[Path] = []
     for pattern in _words(value):
-        absolute = Path("~/.ssh").expanduser() / Path(pattern).expanduser()
+        absolute = expanded("~/.ssh") / expanded(pattern)
         found += (Path(name) for name in sorted(glob.glob(str(absolute))))  # noqa: PTH207 - `*` spares dotfiles here
     return found
 

@@ -109,7 +109,7 @@ def _fetch(run_id: str, path: str, place: Path, link: AgentLink) -> Iterator[int
                 yield len(data)
                 if not data or offset >= int(piece["size"]):
                     break
-    except BaseException:
+    except BaseException:  # Ctrl-C too: no half file stays
         scratch.unlink(missing_ok=True)
         raise
     scratch.replace(place)

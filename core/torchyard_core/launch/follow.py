@@ -36,7 +36,7 @@ class Follower:
         run_id: str,
         primary: AgentLink,
         reattach: Reattach,
-        others: list[AgentLink] | None = None,
+        others: Sequence[AgentLink] = (),
         on_sample: Callable[[str, dict[str, Any]], None] | None = None,
         *,
         away: Sequence[str] = (),
@@ -50,7 +50,7 @@ class Follower:
         self._run_id = run_id
         self._link = primary
         self._reattach = reattach
-        self._others = others or []
+        self._others = others
         self._on_sample = on_sample
         self._news: queue.Queue[tuple[str, Any]] = queue.Queue()
         self._steps: dict[str, float] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -47,14 +48,21 @@ class History:
         self._folder = folder
 
     def save(self, record: RunRecord) -> None:
+        """Raises OSError where the disk does not take it."""
         self._folder.mkdir(parents=True, exist_ok=True)
         target = self._folder / f"{record.run_id}.json"
         scratch = target.with_suffix(f".{os.getpid()}.tmp")
-        scratch.write_text(json.dumps(record.to_json(), indent=1) + "\n", encoding="utf-8")
-        scratch.replace(target)
+        try:
+            scratch.write_text(json.dumps(record.to_json(), indent=1) + "\n", encoding="utf-8")
+            scratch.replace(target)
+        except OSError:
+            with suppress(OSError):
+                scratch.unlink(missing_ok=True)
+            raise
 
     def update(self, run_id: str, **changes: Any) -> None:
-        """Changes fields of a record that this desktop has; a run of another desktop is not recorded here."""
+        """Changes fields of a record that this desktop has; a run of another desktop is not recorded here. Raises
+        OSError."""
         record = self.load(run_id)
         if record is not None:
             self.save(replace(record, **changes))

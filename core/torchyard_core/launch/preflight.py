@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from torchyard_core.errors import TorchyardError
 from torchyard_core.topology.model import Launcher, Topology
 
 MIN_DISK_MB = 200
@@ -30,7 +31,7 @@ class Check:
 
     def to_event(self) -> dict[str, Any]:
         """As `run --json` says it."""
-        message = f"{self.message} {self.hint}".strip()
+        message = TorchyardError(self.message, hint=self.hint).sentence() if self.hint else self.message
         event = {"event": "check", "name": self.name, "host": self.host, "ok": self.ok, "message": message}
         return {**event, "warning": True} if self.warning else event
 

@@ -62,15 +62,21 @@ def ended_run(run: KnownRun, links: Mapping[str, AgentLink]) -> EndedRun:
     over_by = time.monotonic() + LEAVES_WITHIN_S
     while True:
         answers = _asked(run, links)
+        states = {host: str(shown_of(run, answer)["state"]) for host, answer in answers.items()}
         going = [
-            (host, str(shown_of(run, answer)["state"]))
-            for host, answer in answers.items()
-            if answer["alive"] or not is_over(shown_of(run, answer)["state"])
+            (host, states[host]) for host, answer in answers.items() if answer["alive"] or not is_over(states[host])
         ]
         if not going:
             break
-        if not all(is_over(state) for _, state in going) or time.monotonic() > over_by:
+        # Where the first says that it is over, the others are just about to hear of it.
+        if not is_over(next(iter(states.values()))) or time.monotonic() > over_by:
             host, state = next((one for one in going if not is_over(one[1])), going[0])
+            if is_over(state):
+                raise RunFailed(
+                    f"run {run.run_id} has {state}, but its keeper has not left {host} yet.",
+                    code="run_alive",
+                    hint="It may be waiting for `notify`. Try again in a moment.",
+                )
             raise RunFailed(
                 f"run {run.run_id} still goes on: it is {state} on {host}.",
                 code="run_alive",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import base64
 import codecs
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
 from torchyard_agent.protocol.states import ReplicaState
-from torchyard_core.errors import TorchyardError, UsageError
+from torchyard_core.errors import AgentFailed, TorchyardError, UsageError
 from torchyard_core.launch.agents import AgentLink, Reattach
 from torchyard_core.launch.history import History, RunRecord
 from torchyard_core.whoami import who_asks
@@ -53,8 +53,15 @@ class KnownRun:
         }
 
 
-def list_runs(links: Mapping[str, AgentLink], history: History) -> list[KnownRun]:
-    """Every run that a reachable host or this desktop knows of, newest first."""
+def list_runs(
+    links: Mapping[str, AgentLink],
+    history: History,
+    on_problem: Callable[[TorchyardError], None] = lambda problem: None,
+) -> list[KnownRun]:
+    """Every run that a reachable host or this desktop knows of, newest first.
+
+    `on_problem` is told what keeps a host from telling its own: of its runs, what this desktop last knew is listed.
+    """
     asked: dict[str, Future[Any]] = {name: link.submit("run.list", {}) for name, link in links.items()}
     found: dict[str, KnownRun] = {}
     for record in history.records():
@@ -62,8 +69,12 @@ def list_runs(links: Mapping[str, AgentLink], history: History) -> list[KnownRun
     for host, future in asked.items():
         try:
             lines = future.result(LIST_TIMEOUT_S)
-        except (TorchyardError, TimeoutError):
-            continue  # the host was reachable a moment ago; what history knows stands, as of then
+        except TorchyardError as problem:
+            on_problem(problem)
+            continue
+        except TimeoutError:
+            on_problem(AgentFailed(host, f"the agent on {host} did not list its runs within {LIST_TIMEOUT_S:.0f} s."))
+            continue
         for line in lines:
             record = line["record"]
             known = found.get(line["run_id"])
@@ -77,6 +88,8 @@ def find_run(run_id: str, runs: Sequence[KnownRun]) -> KnownRun:
 
     Raises UsageError where there is none, or several.
     """
+    if not run_id.strip():  # a shell's variable that was not set must not mean the only run there is
+        raise UsageError("the run's ID is empty.", code="no_run", hint="`torchyard runs list` shows those that are.")
     if run_id == "last" and runs:
         return runs[0]
     exact = [run for run in runs if run.run_id == run_id]

@@ -16,6 +16,7 @@ from torchyard_agent.protocol.jsonrpc import MAX_LINE
 from torchyard_agent.protocol.snapshot import Entry, root_of
 from torchyard_core.errors import RunFailed
 from torchyard_core.launch.hashes import Hashes
+from torchyard_core.topology.ignoring import ignoring
 
 ALWAYS_LEFT_OUT = (".git/", "__pycache__/", ".venv/", "*.pyc")
 """What no run needs, whether or not .gitignore says so."""
@@ -106,7 +107,7 @@ def list_folder(folder: Path, exclude: tuple[str, ...], cancelled: Event, caches
     """What is there. Raises OSError."""
     hashes = Hashes.of(folder, caches)
     listing = Listing(folder, [], hashes, {})
-    for path, status in _files(folder, "", [(0, GitIgnoreSpec.from_lines([*ALWAYS_LEFT_OUT, *exclude]))]):
+    for path, status in _files(folder, "", [(0, ignoring([*ALWAYS_LEFT_OUT, *exclude]))]):
         if cancelled.is_set() or len(listing.found) > MAX_FILES:
             break
         listing.found.append((path, status))
@@ -138,7 +139,7 @@ def _files(
     here = folder / below
     own = here / ".gitignore"
     if own.is_file():
-        ignores = [*ignores, (len(below), GitIgnoreSpec.from_lines(own.read_text(errors="replace").splitlines()))]
+        ignores = [*ignores, (len(below), ignoring(own.read_text(errors="replace").splitlines()))]
     with os.scandir(here) as scan:
         entries = sorted(scan, key=lambda entry: entry.name)
     for entry in entries:

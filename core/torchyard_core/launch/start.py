@@ -32,6 +32,7 @@ from torchyard_core.launch.telling import Telling
 from torchyard_core.launch.ways import check_ways
 from torchyard_core.topology.file import TopologyFile, dump, topology_from_text
 from torchyard_core.topology.model import Topology
+from torchyard_core.topology.paths import expanded
 from torchyard_core.whoami import who_asks
 
 
@@ -114,7 +115,7 @@ class Launch:
             telling.checks(check_ways(ground, prepared, telling))
             start(self.run_id, self._lineage, self.topology, ground, prepared, self.secret_values, telling, reserved)
             timings["submitted_s"] = telling.since()
-        except BaseException:
+        except BaseException:  # Ctrl-C too: no host keeps what it was asked to prepare
             self._over.set()
             take_back(self.run_id, self._links)
             if self.reserving is not None:
@@ -180,7 +181,7 @@ class Launch:
         program = self.topology.program
         if program.workdir is None or self.source.folder is None:
             return None
-        folder = (self.source.folder / program.workdir).resolve()
+        folder = (self.source.folder / expanded(program.workdir)).resolve()
 
         def ask_about_size(listing: Listing) -> None:
             self._telling.stop_if_cancelled()

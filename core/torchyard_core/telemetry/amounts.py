@@ -1,4 +1,4 @@
-"""Amounts of a step in few letters, with their units: the same in the window and on the command line."""
+"""Amounts in few letters, with their units: the same in the window and on the command line."""
 
 from __future__ import annotations
 
@@ -25,3 +25,12 @@ def traffic(value: float) -> str:
             return f"{value:.1f} {unit}" if value < 99.95 and unit != "B/s" else f"{value:.0f} {unit}"
         value /= 1000
     return f"{value:.1f} GB/s"
+
+
+def size(value: float) -> str:
+    """Bytes: 12.3 MB."""
+    for unit in ("B", "kB", "MB"):
+        if value < 1000:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} GB"

@@ -29,13 +29,16 @@ FIELDS = (
     "staleness",
     "dropped",
     "skipped",
+    "version",
+    "clients",
+    "bytes_s",
 )
 """What is kept of a replica. `gpu` is percent, the mean over its GPUs; `cpu` percent of one CPU."""
 
 CAPACITY = 3600
 """Samples: an hour at one a second."""
 BUDGET = 720_000
-"""Samples of all replicas of a run together; many replicas have shorter pasts (72 bytes a sample)."""
+"""Samples of all replicas of a run together; many replicas have shorter pasts (84 bytes a sample)."""
 FIRST = 64
 
 

@@ -29,7 +29,7 @@ def write_atomically(path: Path, text: str, mode: int = 0o666) -> None:
             if target.exists():
                 temporary.chmod(stat.S_IMODE(target.stat().st_mode))
             temporary.replace(target)
-        except BaseException:
+        except BaseException:  # Ctrl-C too: no half file stays
             temporary.unlink(missing_ok=True)
             raise
     except OSError as error:

@@ -8,7 +8,7 @@ from itertools import chain, islice
 from pathlib import Path
 
 from torchyard_core.topology.checks_pins import check_hosts, check_pins
-from torchyard_core.topology.checks_program import check_files, check_program, check_variables
+from torchyard_core.topology.checks_program import check_exclude, check_files, check_program, check_variables
 from torchyard_core.topology.checks_strategy import check_strategy
 from torchyard_core.topology.findings import Findings, counted, error, warning
 from torchyard_core.topology.hosts import HostFacts
@@ -29,7 +29,7 @@ def check(
     With `folder`, where its file lies, files are looked for; with `hosts`, names are held against the fleet.
     """
     checks = [check_names(topology), check_pools(topology), check_strategy(topology), check_pins(topology, hosts)]
-    checks += [check_program(topology), check_variables(topology)]
+    checks += [check_program(topology), check_variables(topology), check_exclude(topology)]
     if hosts is not None:
         checks.append(check_hosts(topology, hosts))
     if folder is not None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from torchyard_core.topology.findings import Findings, error, warning
 from torchyard_core.topology.model import Launcher, Program, Topology
+from torchyard_core.topology.paths import expanded
 from torchyard_core.topology.problems import Place, near_miss
 from torchyard_core.topology.reserved import is_reserved, is_variable_name
 
@@ -78,12 +79,24 @@ def _variable(variable: str, place: Place) -> Findings:
         yield error("reserved-variable", f"Torchyard itself sets {variable}; remove it here", *place)
 
 
+def check_exclude(topology: Topology) -> Findings:
+    """Patterns that would leave nothing out, unlike what was meant."""
+    if not topology.program.exclude:
+        return
+    from torchyard_core.topology.ignoring import has_meaning  # its library takes time that most files do not need
+
+    for number, pattern in enumerate(topology.program.exclude):
+        if not has_meaning(pattern):
+            message = f"the pattern `{pattern}` cannot be understood; write it as in .gitignore"
+            yield error("bad-pattern", message, "program", "exclude", number)
+
+
 def check_files(topology: Topology, folder: Path) -> Findings:
     """Whether the working folder and the script are there."""
     program = topology.program
     if program.workdir is None:
         return
-    workdir = folder / _expanded(program.workdir)
+    workdir = folder / expanded(program.workdir)
     if _kind(workdir) != "folder":
         what = "is a file, not a folder" if _kind(workdir) == "file" else "is not there"
         at = ("program", "workdir") if "workdir" in program.model_fields_set else ("program",)
@@ -111,13 +124,6 @@ def _script(program: Program, workdir: Path) -> Findings:
         close = near_miss(script.name, beside)
         hint = f"; did you mean `{Path(program.script).with_name(close)}`?" if close else ""
         yield error("script-missing", f"the script {program.script} is not in the working folder{hint}", *at)
-
-
-def _expanded(path: str) -> Path:
-    try:
-        return Path(path).expanduser()
-    except RuntimeError:  # A `~name` whose home nobody knows.
-        return Path(path)
 
 
 def _kind(path: Path) -> str | None:

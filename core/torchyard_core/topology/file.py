@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from torchyard_core.topology.atomic_file import write_atomically
 from torchyard_core.topology.checks import check
 from torchyard_core.topology.hosts import HostFacts
 from torchyard_core.topology.model import Topology
@@ -69,8 +68,3 @@ def topology_from_text(text: str, source: str = "topology", folder: Path | None 
 def dump(topology: Topology) -> str:
     """The topology as YAML: the model's order of keys, only what was set. Equal topologies give equal text."""
     return dump_yaml(topology.as_data())
-
-
-def write_topology(path: Path | str, topology: Topology) -> None:
-    """Writes the file whole or not at all."""
-    write_atomically(Path(path), dump(topology))

@@ -38,6 +38,8 @@ class HostFacts:
     """Who that is, by UUID: logins, or nothing where nobody can tell."""
     gpu_bookings: Mapping[str, str] = field(default_factory=dict)
     """Who else has booked a GPU for the planned time, by UUID: `kim until 18:00`. They too are among `busy_gpus`."""
+    booked_by: str = ""
+    """Who else has booked the host itself for the planned time, one without GPUs: nothing is placed there."""
     use_known: bool = True
     """False: nobody knows now who uses its GPUs. They count as free, and are not said to be."""
     port_range: PortRange | None = None

@@ -24,6 +24,13 @@ def why_not(names: Sequence[str], pool: Pool, rooms: Sequence[Room], allowed: Se
         return f"{who} cannot be placed: the fleet has no hosts; add one with `torchyard hosts add`"
     if not allowed:
         return f"{who} {needs} {_wanted_host(pool)}; the fleet has none"
+    booked = ", ".join(
+        f"{room.host.name} is booked by {room.host.booked_by}" for room in allowed if room.host.booked_by
+    )
+    allowed = [room for room in allowed if not room.host.booked_by]
+    if not allowed:
+        return f"{who} cannot be placed: {booked}"
+    also = f" ({booked})" if booked else ""
     short: Callable[[Room], float] | None = None
     if pool.gpus > (most := max(room.free_gpus(pool) for room in allowed)):
         wanted = gpu_wish(pool) + _as_machine(pool, "gpu_model")
@@ -34,8 +41,9 @@ def why_not(names: Sequence[str], pool: Pool, rooms: Sequence[Room], allowed: Se
         what, short = f"{pool.memory_gb:g} GB of memory{_as_machine(pool, 'memory_gb')}", lambda room: room.memory_gb
     if short is not None:
         best = max(allowed, key=short)
-        return f"{who} {needs} {what}; the most any host has free is {max(0, short(best)):.4g} (on {best.host.name})"
-    return f"{who} {needs} {_everything(pool)}; no host has all of it free at once"
+        most_free = f"{max(0, short(best)):.4g} (on {best.host.name})"
+        return f"{who} {needs} {what}; the most any host has free is {most_free}{also}"
+    return f"{who} {needs} {_everything(pool)}; no host has all of it free at once{also}"
 
 
 def _as_machine(pool: Pool, key: str) -> str:

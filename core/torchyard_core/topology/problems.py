@@ -49,6 +49,7 @@ CODES = {
     "bad-variable": "a name that no environment variable can have",
     "reserved-variable": "a variable that Torchyard itself sets",
     "secret-shown": "a secret whose value is also written in the file",
+    "bad-pattern": "a pattern of `exclude` that cannot be understood",
     "bad-text": "text with a NUL character, which no program can be given",
     # Fleet file
     "duplicate-host": "two hosts of one name",

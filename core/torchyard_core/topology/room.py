@@ -46,7 +46,8 @@ class Room:
 
     def fits(self, pool: Pool) -> bool:
         return (
-            (not pool.gpus or pool.gpus <= self.free_gpus(pool))
+            not self.host.booked_by
+            and (not pool.gpus or pool.gpus <= self.free_gpus(pool))
             and (pool.cpus is None or pool.cpus <= self.cpus)
             and (pool.memory_gb is None or pool.memory_gb * GB_IN_GIB <= self.memory_gb)
         )

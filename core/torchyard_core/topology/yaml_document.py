@@ -87,6 +87,17 @@ def read_text(path: Path, source: str | None = None) -> str:
         raise problem_at(source, line, f"byte 0x{byte:02x} is not UTF-8 text.", "Save the file as UTF-8.") from None
 
 
+def is_there(path: Path) -> bool:
+    """Whether there is something to read at a path. Where that cannot be known, reading it says why."""
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
 def _look_alike(path: Path) -> str:
     """A file that is there under the other usual ending."""
     for suffix in (".yaml", ".yml"):

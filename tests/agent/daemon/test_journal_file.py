@@ -28,6 +28,15 @@ def test_each_look_gives_what_is_new(tmp_path: Path) -> None:
     assert [event["seq"] for event in reader.read()] == [3]
 
 
+def test_lines_that_a_power_cut_has_damaged_are_left_out(tmp_path: Path) -> None:
+    whole = (line(1) + line(2)).encode()
+    (tmp_path / "journal.jsonl").write_bytes(
+        whole[:-20] + bytes(20) + b"\n[1]\n7\n{}\n\xff\xfe\n" + line(3).encode() + bytes(100)
+    )
+
+    assert [event["seq"] for event in JournalReader(str(tmp_path)).read()] == [1, 3]
+
+
 def test_a_client_gets_what_it_has_not_seen() -> None:
     events = [json.loads(line(seq)) for seq in (1, 2, 3)]
 

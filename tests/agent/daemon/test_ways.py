@@ -87,7 +87,7 @@ def test_bytes_are_counted_for_as_long_as_was_asked() -> None:
         pulled = await b.pull(
             desk, {"token": "t", "source": HERE, "address": HERE, "port": there["ports"][0], "seconds": 0.3}
         )
-        assert 0.3 <= time.monotonic() - begin < 2.0
+        assert time.monotonic() - begin >= 0.3
         assert pulled["bytes_s"] > 10_000_000
         await a.close(desk, {"token": "t"})
 

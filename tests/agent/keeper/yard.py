@@ -32,7 +32,7 @@ _LAUNCH = (
 )
 
 
-async def eventually(is_so: Callable[[], Any], within_s: float = 20.0) -> Any:
+async def eventually(is_so: Callable[[], Any], within_s: float = 60.0) -> Any:
     """What `is_so` returns once it is true. Fails after `within_s` seconds."""
     deadline = time.monotonic() + within_s
     while not (result := is_so()):
@@ -112,7 +112,7 @@ class Host:
 
     async def connect(self) -> None:
         address = places.keeper_socket(self.agent_dir, os.getuid(), self.run_id)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while self.connection is None:
             try:
                 self.connection = await rpc.connect(address, self._on_notification)
@@ -156,11 +156,18 @@ class Host:
         return {"host": self.name, "address": self.prepared["address"], "gang_port": self.prepared["gang_port"]}
 
     def journal(self) -> list[dict[str, Any]]:
+        """Its whole lines."""
         path = self.run_dir / "journal.jsonl"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        text = path.read_text() if path.exists() else ""
+        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
     def states(self) -> list[str]:
         return [event["state"] for event in self.journal() if event["event"] == "run_state"]
+
+    def reason(self) -> str:
+        """Of the run's last state; empty before it has one, and where it has none."""
+        told = [event.get("reason", "") for event in self.journal() if event["event"] == "run_state"]
+        return told[-1] if told else ""
 
     def ended(self) -> dict[str, Any]:
         """The last event, once it is `run_ended`; else empty."""
@@ -175,7 +182,7 @@ class Host:
         path = self.run_dir / "logs" / places.log_name(replica, local_rank)
         return path.read_text() if path.exists() else ""
 
-    async def gone(self, within_s: float = 20.0) -> int:
+    async def gone(self, within_s: float = 60.0) -> int:
         """The keeper's exit code, once it has ended."""
         await eventually(lambda: self.process.poll() is not None, within_s)
         return int(self.process.returncode)
@@ -254,7 +261,7 @@ class Yard:
             booking=booking,
         )
 
-    async def end(self, within_s: float = 20.0) -> dict[str, Any]:
+    async def end(self, within_s: float = 60.0) -> dict[str, Any]:
         """`run_ended` of the primary, once every keeper has left of itself and nothing of the run is there."""
         for host in self.hosts.values():
             assert await host.gone(within_s) == 0, host.log()

@@ -52,7 +52,7 @@ def conversation(environment: dict[str, str], python: str = sys.executable) -> I
         finally:
             assert process.stdin is not None
             process.stdin.close()
-            process.wait(10)
+            process.wait(60)
 
 
 @contextmanager
@@ -73,7 +73,7 @@ def program(source: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
             os.killpg(process.pid, 9)
 
 
-def until(condition: Callable[[], Any], deadline_s: float = 10.0) -> Any:
+def until(condition: Callable[[], Any], deadline_s: float = 60.0) -> Any:
     """The condition's first true value."""
     end = time.monotonic() + deadline_s
     while not (value := condition()):

@@ -112,7 +112,7 @@ def test_an_interpreter_that_hangs_is_given_up_with_all_it_started(
     hanging = script(tmp_path / "python", f"#!/bin/sh\nsleep 600 & echo $! > {tmp_path}/child\nwait\n")
     began = time.monotonic()
     assert codes(host_facts(hanging, str(tmp_path))) == ["python_broken"]
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60
     child = int((tmp_path / "child").read_text())
     until(lambda: ProcessTrees().sample({"child": [child]}, 1.0)["child"]["processes"] == 0)
 

@@ -28,8 +28,8 @@ class Done:
     stderr: str
 
 
-def torchyard(desktop: Desktop, *arguments: str | Path, code: int = 0) -> Done:
-    """Runs the command to its end, which must be with `code`.
+def torchyard(desktop: Desktop, *arguments: str | Path, code: int = 0, stdin: str | Path = os.devnull) -> Done:
+    """Runs the command to its end, which must be with `code`. `stdin`: the file that it reads there.
 
     In this process: a new interpreter for each of some hundred commands would take a minute. Where it matters that
     the command is a process, tests use `desktop.start`.
@@ -37,9 +37,9 @@ def torchyard(desktop: Desktop, *arguments: str | Path, code: int = 0) -> Done:
     stdout, stderr = io.StringIO(), io.StringIO()
     command = ["torchyard", "--home", str(desktop.home), *map(str, arguments)]
     with ExitStack() as around:
-        nobody = around.enter_context(Path(os.devnull).open())
+        given = around.enter_context(Path(stdin).open())
         around.enter_context(patch.dict(os.environ, desktop.environment(), clear=True))
-        around.enter_context(patch.multiple(sys, argv=command, stdin=nobody))
+        around.enter_context(patch.multiple(sys, argv=command, stdin=given))
         around.enter_context(contextlib.chdir(desktop.directory))
         around.enter_context(contextlib.redirect_stdout(stdout))
         around.enter_context(contextlib.redirect_stderr(stderr))
@@ -50,9 +50,9 @@ def torchyard(desktop: Desktop, *arguments: str | Path, code: int = 0) -> Done:
     return done
 
 
-def answer(desktop: Desktop, *arguments: str | Path, code: int = 0) -> Any:
+def answer(desktop: Desktop, *arguments: str | Path, code: int = 0, stdin: str | Path = os.devnull) -> Any:
     """What the command answers with `--json`."""
-    return json.loads(torchyard(desktop, *arguments, "--json", code=code).stdout)
+    return json.loads(torchyard(desktop, *arguments, "--json", code=code, stdin=stdin).stdout)
 
 
 def daemons_on(host: LabHost) -> list[int]:

@@ -12,6 +12,7 @@ import pytest
 
 from tests.core.cli.commands import answer, daemons_on, ours_on, torchyard
 from tests.core.cli.runs import sleeping
+from tests.end_to_end.running import wait_until
 from tests.lab import Desktop, HostSpec, Lab, LabHost
 from tests.lab_fixtures import LabFactory
 from torchyard_core.fleet.archive import Archive, build_archive
@@ -31,7 +32,8 @@ def archive_of_version(version: str) -> Archive:
     package = "torchyard_agent/__init__.py"
     sources[package] = sources[package].replace(f'"{own.version}"', f'"{version}"')
     data = zlib.compress(json.dumps(sources).encode())
-    return Archive(version, hashlib.sha256(data).hexdigest(), data, own.bootstrap)
+    unpacked = own.unpacked + len(version) - len(own.version)
+    return Archive(version, hashlib.sha256(data).hexdigest(), data, own.bootstrap, unpacked)
 
 
 def put_version(version: str, host: LabHost, lab: Lab, desktop: Desktop) -> int:
@@ -46,6 +48,9 @@ def put_version(version: str, host: LabHost, lab: Lab, desktop: Desktop) -> int:
 
 
 def test_deploy_starts_one_daemon_a_host_however_often(desktop: Desktop, lab3: Lab) -> None:
+    half = ours_on(lab3["gpu-a"]) / "store" / f"{build_archive().sha256}.archive"
+    half.parent.mkdir(parents=True)
+    half.write_bytes(b"")  # what a power cut leaves of an archive that was just sent
     first = torchyard(desktop, "deploy")
     assert first.stdout.splitlines() == [
         f"{host.name}: agent 0.1.0 ({build_archive().sha256[:12]}) running, pid {daemons_on(host)[0]}"
@@ -56,6 +61,23 @@ def test_deploy_starts_one_daemon_a_host_however_often(desktop: Desktop, lab3: L
     assert [(found["name"], found["error"]) for found in again] == [("gpu-a", None), ("gpu-b", None)]
     assert [found["agent"]["pid"] for found in again] == [daemons_on(host)[0] for host in lab3.hosts[:2]]
     assert [len(daemons_on(host)) for host in lab3.hosts] == [1, 1, 1]
+
+
+def test_an_agent_that_a_power_cut_has_left_half_written_is_made_whole(desktop: Desktop, lab3: Lab) -> None:
+    host = lab3["gpu-a"]
+    torchyard(desktop, "hosts", "check", "gpu-a")
+    installed = ours_on(host) / "store" / build_archive().sha256 / "torchyard_agent"
+    wait_until((installed / "rpc.py").exists)
+    host.exec(["kill", "-KILL", *map(str, daemons_on(host))], check=True)
+    for half in (installed / "rpc.py", installed / "bridge.py"):
+        half.write_bytes(b"")
+
+    torchyard(desktop, "hosts", "check", "gpu-a")
+
+    wait_until(lambda: installed.exists() and (installed / "rpc.py").stat().st_size > 0)
+    assert sorted(path.name for path in installed.parents[1].iterdir() if not path.is_dir()) == [
+        f"{build_archive().sha256}.archive"
+    ]
 
 
 def test_two_deploys_at_the_same_time_start_one_daemon(desktop: Desktop, lab3: Lab) -> None:

@@ -43,6 +43,7 @@ def test_import_and_export_write_files_that_the_other_reads(desktop: Desktop, tm
     assert torchyard(desktop, "import", "singa", given, "-o", made).stdout == ""
     assert read_topology(made).topology is not None
     assert torchyard(desktop, "export", "singa", made, "-o", back).stdout == ""
+    assert torchyard(desktop, "export", "singa", made, "-o", "-").stdout == back.read_text(encoding="utf-8")
     again = topology_from_text(torchyard(desktop, "import", "singa", back).stdout).topology
     first = read_topology(made).topology
     assert again is not None
@@ -59,6 +60,14 @@ def test_a_document_goes_from_one_command_into_the_next(desktop: Desktop, tmp_pa
         command, env=desktop.environment(), cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout.startswith("stdin: no problems.\ncluster {\n  nworker_groups: 2\n"), done.stdout
+
+
+def test_each_command_that_takes_a_file_reads_stdin_where_it_is_a_dash(desktop: Desktop, tmp_path: Path) -> None:
+    for command in (["validate"], ["plan"], ["run"], ["import", "singa"], ["export", "singa"]):
+        assert "stdin: the file is empty." in torchyard(desktop, *command, "-", code=2).stderr
+    (tmp_path / "no.yaml").write_text(samples.WHOLE.replace("role: ps", "role: pss"), encoding="utf-8")
+    said = torchyard(desktop, "run", "-", code=1, stdin=tmp_path / "no.yaml").stderr
+    assert "stdin:5: error wrong-value" in said
 
 
 def test_a_document_of_another_format_ends_with_2(desktop: Desktop, tmp_path: Path) -> None:

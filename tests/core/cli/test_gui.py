@@ -84,5 +84,5 @@ def test_without_a_screen_it_says_so(program: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_the_command_line_imports_nothing_of_the_window() -> None:
-    assert typer.main.get_command(app).commands["gui"]  # type: ignore[attr-defined]
+    assert typer.main.get_group(app).commands["gui"]
     assert "PySide6" not in vars(gui)

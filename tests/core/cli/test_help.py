@@ -36,3 +36,14 @@ def test_each_command_has_an_example_and_answers_programs(name: str) -> None:
     assert f"Example: torchyard {name}" in command.help
     assert "--json" in {option for parameter in command.params for option in parameter.opts}
     assert all(getattr(parameter, "help", None) for parameter in command.params), command.params
+
+
+def test_every_command_that_reads_a_file_says_that_it_reads_stdin_too() -> None:
+    files = {
+        name: parameter.help
+        for name, command in COMMANDS.items()
+        for parameter in command.params
+        if parameter.metavar == "FILE" and parameter.param_type_name == "argument" and name != "gui"
+    }
+    assert set(files) >= {"validate", "plan", "run", "import", "export", "bookings import"}
+    assert {name: text for name, text in files.items() if not text.endswith("; - reads it from stdin.")} == {}

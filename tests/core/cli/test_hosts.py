@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +18,7 @@ import yaml
 from tests.core.cli.commands import answer, daemons_on, torchyard
 from tests.lab import Desktop, HostSpec, Lab
 from tests.lab_fixtures import LabFactory
+from torchyard_core.fleet.ssh.route import CONNECT_TIMEOUT_S
 
 MakeDesktop = Callable[..., Desktop]
 
@@ -195,6 +196,7 @@ def test_each_state_that_keeps_us_out_has_its_word_sentence_and_way_out(
     # Where only something is wrong with a host that answers, the exit code is another.
     people = torchyard(desktop, "hosts", "check", "fine", "noisy", code=1)
     assert "degraded" in people.stdout
+    assert re.search(r"^noisy: torch is not installed for \S+\. Set `python` of this host", people.stdout, re.MULTILINE)
 
 
 @pytest.mark.lab
@@ -226,11 +228,9 @@ def test_ctrl_c_does_not_wait_for_a_host_that_is_silent(desktop: Desktop, lab3: 
     assert checking.stderr is not None
     assert "ready" in checking.stderr.readline()
 
-    asked = time.monotonic()
     checking.send_signal(signal.SIGINT)
-    _, errors = checking.communicate(timeout=20)
+    _, errors = checking.communicate(timeout=CONNECT_TIMEOUT_S / 2)
 
-    assert time.monotonic() - asked < 3
     assert checking.returncode == 130
     assert "interrupted" in errors
     assert "Traceback" not in errors
@@ -293,7 +293,7 @@ def test_a_terminal_is_asked_and_a_no_records_nothing(desktop: Desktop, lab3: La
             env=desktop.environment(),
         )
         os.write(keyboard, b"n\n")
-        output, _ = asking.communicate(timeout=30)
+        output, _ = asking.communicate(timeout=60)
     finally:
         os.close(keyboard)
         os.close(terminal)
@@ -320,6 +320,6 @@ def test_this_computer_is_checked_and_left_as_it_was(make_desktop: MakeDesktop) 
 @pytest.mark.lab
 def test_two_checks_at_the_same_time_start_one_daemon(desktop: Desktop, lab3: Lab) -> None:
     both = [desktop.start("hosts", "check", "gpu-a", "--json") for _ in range(2)]
-    checks = [json.loads(check.communicate(timeout=30)[0])[0] for check in both]
+    checks = [json.loads(check.communicate(timeout=60)[0])[0] for check in both]
     assert checks[0]["agent"] == checks[1]["agent"]
     assert daemons_on(lab3["gpu-a"]) == [checks[0]["agent"]["pid"]]

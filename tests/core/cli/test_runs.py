@@ -11,6 +11,7 @@ import pytest
 
 from tests.core.cli.commands import answer, torchyard
 from tests.core.cli.runs import sleeping
+from tests.end_to_end.running import wait_until
 from tests.lab import Desktop, Lab
 
 pytestmark = pytest.mark.lab
@@ -37,6 +38,8 @@ def test_a_run_that_is_over_is_found_shown_read_and_fetched(desktop: Desktop, la
     # All logs, followed to the end of each
     followed = torchyard(desktop, "runs", "logs", "last", "-f").stdout.splitlines()
     assert sorted(followed) == sorted(f"{name} | {line}" for name in names for line in log_lines(name, 3))
+    # Logs end before their run does, and the run before its keepers have left.
+    wait_until(lambda: answer(desktop, "runs", "show", "last")["alive"] is False)
     # One after the other, once they are whole; a piece of the ID will do
     logs = torchyard(desktop, "runs", "logs", run_id[-4:]).stdout.splitlines()
     assert logs == [f"{name} | {line}" for name in names for line in log_lines(name, 3)]
@@ -77,7 +80,7 @@ def test_a_run_that_is_over_is_found_shown_read_and_fetched(desktop: Desktop, la
 def test_a_failed_run_is_shown_with_exit_code_0(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
     file = sleeping(tmp_path / "bad", hosts=["gpu-b"])
     file.write_text(file.read_text().replace('"600.0"', '"soon"').replace('"600"', '"soon"'))
-    torchyard(desktop, "run", file, code=1)
+    torchyard(desktop, "run", "-", "--set", f"program.workdir={file.parent}", code=1, stdin=file)
     shown = torchyard(desktop, "runs", "show", "last").stdout
     assert "failed" in shown
     assert "ValueError" in shown
@@ -91,11 +94,11 @@ def test_following_ends_quietly_with_ctrl_c_and_the_run_goes_on(desktop: Desktop
     assert len(first) == 2
 
     following.send_signal(signal.SIGINT)
-    _, errors = following.communicate(timeout=10)
+    _, errors = following.communicate(timeout=60)
 
     assert (following.returncode, errors) == (0, "")
-    shown = answer(desktop, "runs", "show", run_id)
-    assert (shown["state"], shown["alive"]) == ("running", True)
+    wait_until(lambda: answer(desktop, "runs", "show", run_id)["state"] == "running")
+    assert answer(desktop, "runs", "show", run_id)["alive"]
     stopped = answer(desktop, "runs", "stop", run_id, "--force")
     assert (stopped["run_id"], stopped["state"]) == (run_id, "stopped")
     assert "stopped by " in stopped["reason"]
@@ -136,6 +139,7 @@ def test_runs_that_nobody_knows_and_names_that_fit_several(desktop: Desktop, lab
     for number in range(2):
         detached(desktop, sleeping(tmp_path / f"talk-{number}", seconds=0, hosts=["gpu-a"]))
     assert answer(desktop, "runs", "stop", "20", code=2)["error"]["code"] == "ambiguous"
+    assert answer(desktop, "runs", "stop", "", code=2)["error"]["code"] == "no_run"
 
 
 def test_output_that_nobody_reads_to_the_end_is_no_error(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
@@ -145,7 +149,7 @@ def test_output_that_nobody_reads_to_the_end_is_no_error(desktop: Desktop, lab3:
     assert reading.stdout is not None
     assert reading.stdout.readline() == "worker-0 line 0\n"
     reading.stdout.close()
-    assert reading.wait(20) in (0, 1)
+    assert reading.wait(60) in (0, 1)
     assert reading.stderr is not None
     assert reading.stderr.read() == ""
     tail = torchyard(desktop, "runs", "logs", run_id, "--tail", "9000").stdout.splitlines()

@@ -8,6 +8,7 @@ import pytest
 
 from tests.core.cli.commands import answer, torchyard
 from tests.core.cli.runs import sleeping
+from tests.end_to_end.running import wait_until
 from tests.lab import Desktop, Lab
 from torchyard_core.cli.status import HEADINGS, rows
 
@@ -17,6 +18,8 @@ from torchyard_core.cli.status import HEADINGS, rows
 def test_status_shows_replicas_and_the_hosts_that_do_not_answer(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
     run_id = torchyard(desktop, "run", sleeping(tmp_path / "long", hosts=["gpu-a"]), "--detach").stdout.strip()
     lab3["gpu-c"].stop_sshd()
+    # It is looked at once a second.
+    wait_until(lambda: f"{run_id}/worker-0" in torchyard(desktop, "status", code=3).stdout)
 
     told = torchyard(desktop, "status", code=3).stdout.splitlines()
 
@@ -35,7 +38,7 @@ def test_status_shows_replicas_and_the_hosts_that_do_not_answer(desktop: Desktop
     torchyard(desktop, "runs", "stop", run_id)
     lab3["gpu-c"].start_sshd()
     torchyard(desktop, "deploy")
-    assert [host["replicas"] for host in answer(desktop, "status")] == [{}, {}, {}]
+    wait_until(lambda: [host["replicas"] for host in answer(desktop, "status")] == [{}, {}, {}])
 
 
 def test_a_gpu_says_who_uses_it() -> None:

@@ -218,12 +218,12 @@ def test_thirty_hosts_behind_two_bastions_are_resolved_in_no_time(user_home: Pat
     hosts = "".join(f"Host gpu-{number}\n  HostName 10.0.0.{number}\n  ProxyJump inner\n" for number in range(10, 40))
     (user_home / ".ssh" / "config").write_text(f"{hosts}Host inner\n  ProxyJump outer\nHost *\n  User lee\n")
     config = UserConfig()
-    began = time.monotonic()
+    began = time.process_time()
 
     found = [route_to(Host(name=f"gpu-{number}"), config.lookup) for number in range(10, 40)]
 
     assert {way(route)[0] for route in found} == {"lee@outer:22"}
-    assert time.monotonic() - began < 1
+    assert time.process_time() - began < 1
 
 
 # Keys and agents

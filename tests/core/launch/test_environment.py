@@ -1,80 +1,32 @@
-"""The command line and environment of every rank."""
+"""The environment of every rank."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
 
 import pytest
 
 from tests.core.examples import host, topology
+from tests.core.launch.launched import (
+    ALL_ROLES,
+    CHIEF,
+    EVALUATORS,
+    HOSTS,
+    REDUCERS,
+    SERVERS,
+    TRAINERS_ONLY,
+    WORKERS,
+    env,
+    launched,
+)
 from torchyard_agent.protocol.contract import Contract
-from torchyard_agent.protocol.placeholders import NAMES, fill
 from torchyard_agent.protocol.shapes import RankShare, ReplicaShare
 from torchyard_core.launch.environment import Site, blueprint, shares
 from torchyard_core.launch.plan import plan
 from torchyard_core.launch.ports import ports_needed
-from torchyard_core.topology.hosts import HostFacts
-from torchyard_core.topology.model import Program, Strategy, StrategyKind, Topology
+from torchyard_core.topology.model import Program, Strategy, StrategyKind
 from torchyard_roles.environment import Options, read
-
-CHIEF = "{name: c, role: chief, replicas: 1}"
-WORKERS = "{name: w, role: worker, replicas: 2}"
-SERVERS = "{name: s, role: ps, replicas: 2}"
-REDUCERS = "{name: r, role: reducer, replicas: 1}"
-EVALUATORS = "{name: e, role: evaluator, replicas: 1}"
-TRAINERS_ONLY = (
-    "RANK",
-    "LOCAL_RANK",
-    "WORLD_SIZE",
-    "LOCAL_WORLD_SIZE",
-    "GROUP_RANK",
-    "GROUP_WORLD_SIZE",
-    "ROLE_NAME",
-    "ROLE_RANK",
-    "ROLE_WORLD_SIZE",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    "TORCHELASTIC_RUN_ID",
-    "TORCHELASTIC_RESTART_COUNT",
-    "TORCHELASTIC_MAX_RESTARTS",
-)
-
-STORE = "10.0.0.1:4000"
-
-# Host number n is at 10.0.0.n, and holds ports from n000 on.
-HOSTS = [host("one", 8), host("two", 8), host("three")]
-
-
-def launched(
-    what: Topology,
-    hosts: list[HostFacts] | None = None,
-    trial: str | None = None,
-    sites: Mapping[str, Site] | None = None,
-) -> dict[str, ReplicaShare]:
-    """Every replica's share, by name."""
-    hosts = HOSTS if hosts is None else hosts
-    planned = plan(what, hosts)
-    assert planned.problems == ()
-    needed = ports_needed(planned)
-    made = {
-        known.name: Site(
-            f"10.0.0.{number}",
-            "ib0",
-            f"/runs/{known.name}",
-            "/usr/bin/python3",
-            tuple(range(number * 1000, number * 1000 + needed.get(known.name, 0))),
-        )
-        for number, known in enumerate(hosts, 1)
-    }
-    return {share["name"]: share for share in shares(planned, sites or made, "run-1", trial, STORE)}
-
-
-def env(share: ReplicaShare, local_rank: int = 0) -> dict[str, str]:
-    return share["ranks"][local_rank]["env"]
-
 
 # torchrun's contract
 
@@ -324,193 +276,6 @@ def test_strategy_none_has_no_store() -> None:
 def test_a_shared_folder_has_one_for_each_run(name: str, folder: str) -> None:
     what = topology(WORKERS, program="{script: a, checkpoint_dir: /shared/points/}").model_copy(update={"name": name})
     assert torchyard_s(launched(what)["worker-0"])["CHECKPOINTS"] == f"/shared/points/{folder}-run-1"
-
-
-# CLUSTER_SPEC and TF_CONFIG
-
-
-def variable(share: ReplicaShare, name: str) -> dict[str, Any]:
-    value: dict[str, Any] = json.loads(env(share)[name])
-    return value
-
-
-ALL_ROLES = (CHIEF, WORKERS, SERVERS, "{name: e, role: evaluator, replicas: 2}")
-
-
-def test_cluster_spec_names_worker_pools_by_position() -> None:
-    run = launched(topology(*ALL_ROLES, strategy="{kind: sandblaster}"), [host("one")])
-    spec = variable(run["ps-1"], "CLUSTER_SPEC")
-    assert spec["cluster"] == {
-        "workerpool0": ["10.0.0.1:1000"],
-        "workerpool1": ["10.0.0.1:1001", "10.0.0.1:1002"],
-        "workerpool2": ["10.0.0.1:1003", "10.0.0.1:1004"],
-        "workerpool3": ["10.0.0.1:1005", "10.0.0.1:1006"],
-    }
-    assert (spec["environment"], spec["task"]) == ("cloud", {"type": "workerpool2", "index": 1})
-    assert spec["job"]["name"] == "example"
-    tasks = {name: variable(share, "CLUSTER_SPEC")["task"] for name, share in run.items()}
-    assert tasks["chief-0"] == {"type": "workerpool0", "index": 0}
-    assert tasks["evaluator-1"] == {"type": "workerpool3", "index": 1}
-
-
-def test_an_unused_position_is_left_out() -> None:
-    spec = variable(launched(topology(CHIEF, EVALUATORS))["chief-0"], "CLUSTER_SPEC")
-    assert list(spec["cluster"]) == ["workerpool0", "workerpool3"]
-
-
-def test_reducers_stand_where_servers_would() -> None:
-    run = launched(topology(WORKERS, REDUCERS, strategy="{kind: reduction_server}"))
-    assert variable(run["reducer-0"], "CLUSTER_SPEC")["task"] == {"type": "workerpool2", "index": 0}
-
-
-def test_the_evaluator_is_never_in_tf_config_s_cluster_though_it_has_its_task() -> None:
-    run = launched(topology(*ALL_ROLES, strategy="{kind: sandblaster}"))
-    config = variable(run["evaluator-1"], "TF_CONFIG")
-    assert list(config["cluster"]) == ["chief", "worker", "ps"]
-    assert config["task"] == {"type": "evaluator", "index": 1}
-    assert config["environment"] == "cloud"
-    assert variable(run["worker-1"], "TF_CONFIG")["task"] == {"type": "worker", "index": 1}
-
-
-def test_the_chief_can_be_called_master() -> None:
-    run = launched(topology(CHIEF, WORKERS, program="{script: a, tf_master_name: master}"))
-    config = variable(run["chief-0"], "TF_CONFIG")
-    assert (list(config["cluster"]), config["task"]["type"]) == (["master", "worker"], "master")
-
-
-def test_without_a_chief_pool_worker_0_is_the_chief_in_both() -> None:
-    run = launched(topology("{name: w, role: worker, replicas: 3}"), [host("one")])
-    config = variable(run["worker-0"], "TF_CONFIG")
-    assert config["task"] == {"type": "chief", "index": 0}
-    assert config["cluster"] == {"chief": ["10.0.0.1:1000"], "worker": ["10.0.0.1:1001", "10.0.0.1:1002"]}
-    assert variable(run["worker-2"], "TF_CONFIG")["task"] == {"type": "worker", "index": 1}
-    assert variable(run["worker-2"], "CLUSTER_SPEC")["task"] == {"type": "workerpool1", "index": 1}
-
-
-def test_a_single_replica_has_no_tf_config() -> None:
-    found = env(launched(topology("{name: w, role: worker, replicas: 1}"))["worker-0"])
-    assert "TF_CONFIG" not in found
-    assert "CLUSTER_SPEC" in found
-
-
-def test_reducers_are_unknown_to_tensorflow() -> None:
-    run = launched(topology(WORKERS, REDUCERS, strategy="{kind: reduction_server}"))
-    assert "TF_CONFIG" not in env(run["reducer-0"])
-    assert list(variable(run["worker-0"], "TF_CONFIG")["cluster"]) == ["chief", "worker"]
-
-
-def test_a_trial_is_told_only_where_there_is_one() -> None:
-    plain = launched(topology(WORKERS))["worker-0"]
-    tried = launched(topology(WORKERS), trial="3")["worker-0"]
-    for name in ("CLUSTER_SPEC", "TF_CONFIG"):
-        assert "trial" not in variable(plain, name)["task"]
-        assert variable(tried, name)["task"]["trial"] == "3"
-
-
-def test_an_address_of_ipv6_has_brackets_before_its_port() -> None:
-    sites = {"one": Site("fd00::1", "eth0", "/r", "python3", (7, 8))}
-    found = launched(topology("{name: w, role: worker, replicas: 1}"), [host("one")], sites=sites)["worker-0"]
-    assert variable(found, "CLUSTER_SPEC")["cluster"] == {"workerpool0": ["[fd00::1]:7"]}
-    assert env(found)["MASTER_ADDR"] == "fd00::1"
-
-
-# The command line
-
-
-def test_a_script_and_a_module_are_started_by_the_host_s_python_or_the_program_s() -> None:
-    def argv(program: str) -> list[str]:
-        return launched(topology("{name: w, role: worker, replicas: 1}", program=program))["worker-0"]["ranks"][0][
-            "argv"
-        ]
-
-    assert argv("{script: a.py, args: [--x, 1]}") == ["/usr/bin/python3", "a.py", "--x", "1"]
-    assert argv("{module: pkg.train}") == ["/usr/bin/python3", "-m", "pkg.train"]
-    assert argv("{script: a.py, python: /opt/p}") == ["/opt/p", "a.py"]
-
-
-def test_a_pool_s_arguments_follow_the_program_s() -> None:
-    what = topology("{name: w, role: worker, replicas: 1, args: [--b]}", program="{script: a.py, args: [--a]}")
-    assert launched(what)["worker-0"]["ranks"][0]["argv"][1:] == ["a.py", "--a", "--b"]
-
-
-TENSORFLOW_1 = "[python, t.py, '--ps_hosts={ps_hosts}', '--worker_hosts={worker_hosts}', '{job_name}', '{task_index}']"
-TORCHRUN = (
-    "[torchrun, '--nnodes={nnodes}', '--node-rank={node_rank}', '--nproc-per-node={nproc}', "
-    "'--master-addr={master_addr}', '--master-port={master_port}', train.py]"
-)
-
-
-def test_distributed_tensorflow_s_flags_are_filled_in() -> None:
-    run = launched(topology(WORKERS, SERVERS, program=f"{{launcher: command, command: {TENSORFLOW_1}}}"), [host("one")])
-    hosts = ["--ps_hosts=10.0.0.1:1002,10.0.0.1:1003", "--worker_hosts=10.0.0.1:1000,10.0.0.1:1001"]
-    assert run["worker-1"]["ranks"][0]["argv"] == ["python", "t.py", *hosts, "worker", "1"]
-    assert run["ps-0"]["ranks"][0]["argv"] == ["python", "t.py", *hosts, "ps", "0"]
-
-
-def test_real_torchrun_can_be_the_command() -> None:
-    what = topology(
-        "{name: c, role: chief, replicas: 1, gpus: 2}",
-        "{name: w, role: worker, replicas: 1, gpus: 4}",
-        program=f"{{launcher: command, command: {TORCHRUN}}}",
-        pins="{chief-0: two, worker-0: one}",
-    )
-    run = launched(what)
-    assert [len(share["ranks"]) for share in run.values()] == [1, 1]
-    assert run["worker-0"]["ranks"][0]["argv"] == [
-        "torchrun",
-        "--nnodes=2",
-        "--node-rank=1",
-        "--nproc-per-node=4",
-        "--master-addr=10.0.0.2",
-        "--master-port=2001",
-        "train.py",
-    ]
-
-
-def test_a_command_s_framework_sets_its_ranks_itself() -> None:
-    found = env(launched(topology(CHIEF, WORKERS, program="{launcher: command, command: [a]}"))["worker-0"])
-    assert not [name for name in (*TRAINERS_ONLY, "TORCHELASTIC_ERROR_FILE", "OMP_NUM_THREADS") if name in found]
-    assert (found["TORCHYARD_RANK"], found["TORCHYARD_WORLD_SIZE"]) == ("1", "3")
-    assert {"TF_CONFIG", "CLUSTER_SPEC", "CUDA_VISIBLE_DEVICES"} <= found.keys()
-
-
-def test_who_does_not_train_is_a_world_of_its_own_to_the_same_command() -> None:
-    what = topology(WORKERS, EVALUATORS, program=f"{{launcher: command, command: {TORCHRUN}}}")
-    assert launched(what)["evaluator-0"]["ranks"][0]["argv"][1:6] == [
-        "--nnodes=1",
-        "--node-rank=0",
-        "--nproc-per-node=1",
-        "--master-addr=10.0.0.3",
-        "--master-port=3000",
-    ]
-
-
-def test_rank_run_folder_and_trial_are_filled_in_per_process() -> None:
-    what = topology(
-        "{name: w, role: worker, replicas: 1, gpus: 2}",
-        program="{script: a.py, args: ['{rank}/{world_size}', '{run_dir}/out', 't{trial}']}",
-    )
-    run = launched(what, trial="2")
-    assert [rank["argv"][2:] for rank in run["worker-0"]["ranks"]] == [
-        ["0/2", "/runs/one/outputs/out", "t2"],
-        ["1/2", "/runs/one/outputs/out", "t2"],
-    ]
-    assert launched(what)["worker-0"]["ranks"][0]["argv"][-1] == "t"
-
-
-def test_all_other_braces_stay() -> None:
-    values = dict.fromkeys(NAMES, "X")
-    kept = ["{}", "{x}", "{ rank }", "{Rank}", "{rank", "rank}", "{rank!r}", "{{x}}", '{"a": {"b": 1}}', "%s"]
-    assert fill(kept, values) == kept
-    assert fill(["{rank}{rank}", "a{trial}b", "{{rank}}"], values) == ["XX", "aXb", "{X}"]
-
-
-def test_a_value_that_looks_like_a_placeholder_is_not_filled_in_again() -> None:
-    values = dict.fromkeys(NAMES, "X") | {"run_dir": "/runs/{rank}"}
-    assert fill(["{run_dir}"], values) == ["/runs/{rank}"]
-
-
-# Size
 
 
 def test_a_plan_with_a_replica_that_has_no_host_cannot_be_launched() -> None:

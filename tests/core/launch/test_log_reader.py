@@ -30,7 +30,7 @@ class LogOnAHost:
 
 
 def last_lines(log: bytes, count: int) -> list[str]:
-    reader = LogReader("run", "worker-0", 0, LogOnAHost(log), lambda host: pytest.fail("reattached"))  # type: ignore[arg-type]
+    reader = LogReader("run", "worker-0", 0, LogOnAHost(log), lambda host: pytest.fail("reattached"))
     reader.skip_to_last(count)
     return list(reader.lines(wait=False))
 

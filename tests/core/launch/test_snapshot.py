@@ -76,3 +76,9 @@ def test_an_empty_folder_is_sent_as_such(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(RunFailed, match=r"No such file or directory: .*missing"):
         take_snapshot(tmp_path / "missing")
+
+
+def test_a_pattern_that_means_nothing_costs_no_other(tmp_path: Path) -> None:
+    make(tmp_path, train_py="", notes_log="", _gitignore="!\n[z-a]\n*.log\nnotes\\\n")
+
+    assert sent(tmp_path) == [".gitignore", "train.py"]

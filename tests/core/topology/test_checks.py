@@ -2,39 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import re
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 import torchyard_core
 from tests.core.examples import EVERY_KEY, host
+from tests.core.topology.checking import REDUCERS, SERVERS, WORKERS, problems
 from torchyard_core.topology.file import read_topology, topology_from_text
 from torchyard_core.topology.hosts import HostFacts
 from torchyard_core.topology.problems import CODES, MAX_PROBLEMS, near_miss
-
-WORKERS = "{name: w, role: worker, replicas: 2}"
-SERVERS = "{name: s, role: ps, replicas: 2}"
-REDUCERS = "{name: r, role: reducer, replicas: 2}"
-
-
-def problems(
-    *pools: str,
-    strategy: str = "{}",
-    program: str = "{script: a.py}",
-    pins: str = "{}",
-    hosts: Sequence[HostFacts] | None = None,
-    name: str = "x",
-) -> list[str]:
-    """`line severity code message` of what is wrong with these pools. Pools begin in line 5."""
-    lines = "".join(f"  - {pool}\n" for pool in pools)
-    text = f"version: 1\nname: {name}\nstrategy: {strategy}\npools:\n{lines}pins: {pins}\nprogram: {program}\n"
-    read = topology_from_text(text, "f")
-    assert read.problems == ()
-    return [problem.printed("f").removeprefix("f:") for problem in read.check(hosts)]
 
 
 def test_the_example_of_the_format_has_no_problem(tmp_path: Path) -> None:
@@ -262,128 +241,12 @@ def test_a_file_that_is_wrong_from_end_to_end_is_told_so_in_seconds() -> None:
     hosts = [host(f"gpu-{index}") for index in range(256)]
     pools = [f"{{name: w{index}, role: worker, replicas: 1, hosts: [gpv-{index}]}}" for index in range(3000)]
     pins = ", ".join(f"wroker-{index}: gpu-0" for index in range(3000))
-    began = time.monotonic()
+    began = time.process_time()
     assert len(problems(*pools, pins=f"{{{pins}}}", hosts=hosts)) == MAX_PROBLEMS
     keys = "".join(f"replcas{index}: 1\n" for index in range(100_000))
     text = f"version: 1\nname: x\npools: [{WORKERS}]\nprogram: {{script: a}}\n{keys}"
     assert len(topology_from_text(text).problems) == MAX_PROBLEMS
-    assert time.monotonic() - began < 20
-
-
-# Program
-
-
-@pytest.mark.parametrize(
-    ("program", "lines"),
-    [
-        ("{}", ["no-program launcher torch needs `script` or `module`"]),
-        ("{script: ''}", ["no-program launcher torch needs `script` or `module`"]),
-        ("{launcher: command}", ["no-program launcher command needs `command`, like [python, trainer.py]"]),
-        ("{script: a.py, module: b}", ["launcher `script` and `module` are both given; keep one"]),
-        (
-            "{launcher: command, command: [a], script: a.py}",
-            ["launcher `script` is for launcher torch; launcher command runs `command`"],
-        ),
-        (
-            "{command: [a]}",
-            ["launcher `command` is for launcher command; launcher torch runs `script` or `module`"],
-        ),
-        ('{script: a.py, args: ["a\\0b"]}', ["bad-text text for a program cannot hold a NUL character"]),
-        (
-            "{script: a.py, env: {RANK: '1', TORCHYARD_X: a, NCCL_SOCKET_IFNAME: ib0}}",
-            [
-                "reserved-variable Torchyard itself sets RANK; remove it here",
-                "reserved-variable Torchyard itself sets TORCHYARD_X; remove it here",
-            ],
-        ),
-        (
-            "{script: a.py, env: {'A B': x, '': y, 1A: z, 'A=B': w}}",
-            [
-                f"bad-variable '{name}' cannot name an environment variable: letters, digits and _ only, no digit first"
-                for name in ("A B", "", "1A", "A=B")
-            ],
-        ),
-        (
-            "{script: a.py, secrets: [MASTER_ADDR, 'my key', KEY], env: {KEY: abc}}",
-            [
-                "secret-shown the secret KEY is also written here in the open; remove one of the two",
-                "reserved-variable Torchyard itself sets MASTER_ADDR; remove it here",
-                "bad-variable 'my key' cannot name an environment variable: letters, digits and _ only, no digit first",
-            ],
-        ),
-    ],
-)
-def test_programs_that_cannot_run(program: str, lines: list[str]) -> None:
-    assert problems(WORKERS, program=program) == [f"7: error {line}" for line in lines]
-
-
-@pytest.mark.parametrize("variable", ["MASTER_PORT", "CUDA_VISIBLE_DEVICES", "TF_CONFIG", "TORCHELASTIC_RUN_ID"])
-def test_a_pool_may_not_set_what_torchyard_sets_either(variable: str) -> None:
-    [line] = problems(f"{{name: w, role: worker, replicas: 1, env: {{{variable}: x}}}}")
-    assert line == f"5: error reserved-variable Torchyard itself sets {variable}; remove it here"
-
-
-def test_braces_that_are_no_placeholder_are_no_problem() -> None:
-    assert problems(WORKERS, program="{script: a.py, args: ['{x}', '{}', '{rank', '{{rank}}']}") == []
-
-
-# Files
-
-
-def checked(folder: Path, program: str) -> list[str]:
-    path = folder / "t.yaml"
-    path.write_text(f"version: 1\nname: x\npools: [{WORKERS}]\nprogram: {program}\n")
-    return [problem.printed("t").removeprefix("t:") for problem in read_topology(path).check()]
-
-
-def test_a_script_that_is_there_is_no_problem(tmp_path: Path) -> None:
-    (tmp_path / "src").mkdir()
-    (tmp_path / "src" / "train.py").write_text("")
-    assert checked(tmp_path, "{script: src/train.py}") == []
-    assert checked(tmp_path, "{script: train.py, workdir: src}") == []
-    assert checked(tmp_path, "{script: /opt/team/train.py}") == []
-    assert checked(tmp_path, "{script: anything.py, workdir: null}") == []
-    assert checked(tmp_path, "{module: pkg.train}") == []
-
-
-def test_a_script_that_is_not_there_names_its_neighbour(tmp_path: Path) -> None:
-    (tmp_path / "src").mkdir()
-    (tmp_path / "src" / "train.py").write_text("")
-    assert checked(tmp_path, "{script: src/trian.py}") == [
-        "4: error script-missing the script src/trian.py is not in the working folder; did you mean `src/train.py`?"
-    ]
-    assert checked(tmp_path, "{script: other/x.py}") == [
-        "4: error script-missing the script other/x.py is not in the working folder"
-    ]
-    assert checked(tmp_path, "{script: src}") == ["4: error script-missing the script src is a folder"]
-
-
-def test_a_script_outside_the_working_folder_would_not_be_sent(tmp_path: Path) -> None:
-    (tmp_path / "src").mkdir()
-    (tmp_path / "train.py").write_text("")
-    [line] = checked(tmp_path, "{script: ../train.py, workdir: src}")
-    assert line.endswith("the script ../train.py lies outside the working folder, and would not be sent")
-
-
-@pytest.mark.parametrize(
-    ("workdir", "what"),
-    [
-        ("nowhere", "nowhere is not there"),
-        ("t.yaml", "t.yaml is a file, not a folder"),
-        ("~nobody-here/x", "~nobody-here/x is not there"),
-        ("x" * 300, "is not there"),
-    ],
-)
-def test_a_working_folder_that_is_none(tmp_path: Path, workdir: str, what: str) -> None:
-    [line] = checked(tmp_path, f"{{script: a.py, workdir: {workdir}}}")
-    assert line.startswith("4: error workdir-missing the working folder ")
-    assert line.endswith(what)
-
-
-def test_a_notify_program_that_is_not_there_is_a_warning(tmp_path: Path) -> None:
-    [line] = checked(tmp_path, "{module: m, notify: ./tell.sh}")
-    assert line == "4: warning notify-missing ./tell.sh is not in the working folder"
-    assert checked(tmp_path, "{module: m, notify: mail-me}") == []
+    assert time.process_time() - began < 20  # of this process alone, whatever else the machine does
 
 
 # The table of codes
@@ -403,9 +266,3 @@ def test_every_code_that_is_said_is_in_the_table_and_every_one_in_it_is_said() -
 def test_near_misses_ignore_capitals_and_dashes() -> None:
     assert near_miss("GPU-MODEL", ["gpu_model", "gpus"]) == "gpu_model"
     assert near_miss("zebra", ["gpu_model", "gpus"]) is None
-
-
-def test_checking_never_leaves_the_topology_s_folder_for_a_script_that_is_a_device(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe.py")
-    [line] = checked(tmp_path, "{script: pipe.py}")
-    assert "script-missing" in line

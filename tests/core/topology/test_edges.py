@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from torchyard_core.topology.edges import Pattern, Traffic, traffic_of
@@ -10,11 +12,11 @@ from torchyard_core.topology.model import Launcher, Pool, Program, Role, Strateg
 Kind = StrategyKind
 
 
-def design(kind: StrategyKind, *pools: tuple[Role, int], launcher: str = "torch", **settings: object) -> Topology:
+def design(kind: StrategyKind, *pools: tuple[Role, int], launcher: str = "torch", **settings: Any) -> Topology:
     return Topology(
         version=1,
         name="x",
-        strategy=Strategy(kind=kind, **settings),  # type: ignore[arg-type]
+        strategy=Strategy(kind=kind, **settings),
         pools=tuple(Pool(name=f"p{at}", role=role, replicas=count) for at, (role, count) in enumerate(pools)),
         program=Program(launcher=Launcher(launcher), script="train.py"),
     )

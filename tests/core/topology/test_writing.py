@@ -8,7 +8,7 @@ import pytest
 from tests.core.examples import EVERY_KEY
 from torchyard_core.errors import FileProblem
 from torchyard_core.topology.atomic_file import write_atomically
-from torchyard_core.topology.file import dump, read_topology, topology_from_text, write_topology
+from torchyard_core.topology.file import dump, read_topology, topology_from_text
 from torchyard_core.topology.model import Topology
 from torchyard_core.topology.settings import apply_settings
 from torchyard_core.topology.yaml_compose import compose
@@ -86,7 +86,7 @@ def test_the_layout_is_carried_through_untouched() -> None:
 
 
 def test_a_written_file_reads_back(tmp_path: Path) -> None:
-    write_topology(tmp_path / "new" / "a.yaml", example())
+    write_atomically(tmp_path / "new" / "a.yaml", dump(example()))
     assert read_topology(tmp_path / "new" / "a.yaml").topology == example()
 
 

@@ -60,14 +60,14 @@ class Bastions:
         if first:
             try:
                 bastion.login.set_result(self._connect(route))
-            except BaseException as error:
+            except BaseException as error:  # whatever it is, it is raised to all who wait for this login
                 bastion.login.set_exception(error)
         try:
             bastion.login.result()
         except HostError as error:
             self.release(bastion)
             raise _again(error) from error
-        except BaseException:
+        except BaseException:  # Ctrl-C too: who does not get it must not count as its user
             self.release(bastion)
             raise
         return bastion

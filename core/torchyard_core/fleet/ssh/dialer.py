@@ -137,11 +137,11 @@ class SshDialer:
                     log_in(transport)
                     if transport.is_authenticated():  # not where only the host's key was asked for
                         _pass_through(transport)
-                except BaseException:
+                except BaseException:  # Ctrl-C too: its thread would live on
                     transport.close()
                     raise
             return SshConnection(route, transport, release)
-        except BaseException as error:
+        except BaseException as error:  # Ctrl-C too: neither a socket nor the bastion is held
             if sock is not None:
                 sock.close()
             release()

@@ -18,6 +18,7 @@ from paramiko.agent import AgentKey, AgentSSH
 from paramiko.pkey import UnknownKeyType
 
 from torchyard_core.fleet.ssh.route import Route, existing_identities
+from torchyard_core.topology.paths import expanded
 
 AGENT_TIMEOUT_S = 30.0
 """An agent may ask its user to confirm the use of a key."""
@@ -39,7 +40,7 @@ class KeyFile:
     def shown(self) -> str:
         """The path as people write it."""
         with contextlib.suppress(ValueError):
-            return f"~/{self.path.relative_to(Path.home())}"
+            return f"~/{self.path.relative_to(expanded('~'))}"
         return str(self.path)
 
     def open(self, passphrase: str | None = None) -> paramiko.PKey:
@@ -130,7 +131,7 @@ class _Agent(AgentSSH):
         try:
             connection.connect(path)
             self._connect(connection)  # type: ignore[attr-defined]  # the stubs leave it out
-        except BaseException:
+        except BaseException:  # Ctrl-C too: nothing stays open
             connection.close()
             raise
 

@@ -6,15 +6,20 @@ import base64
 import contextlib
 import hashlib
 import os
+import struct
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 
 import paramiko
+from paramiko.hostkeys import HostKeyEntry, InvalidHostKey
 
 from torchyard_core.errors import KeyChanged, KeyUnknown
 from torchyard_core.fleet.ssh.route import Route
+from torchyard_core.topology.paths import expanded
 
 USER_KNOWN_HOSTS = Path("~/.ssh/known_hosts")
+REVOKED = "@revoked"
 
 
 def fingerprint(key: paramiko.PKey) -> str:
@@ -29,14 +34,22 @@ class KnownHosts:
         """`path` is the file of ours."""
         self.path = path
         self._lock = threading.Lock()
-        self._read: dict[Path, tuple[tuple[int, int], paramiko.HostKeys]] = {}
+        self._read: dict[Path, tuple[tuple[int, int], _Recorded]] = {}
 
     def keys_of(self, route: Route) -> dict[str, paramiko.PKey]:
         """Known keys by their type. Our file's word counts before the user's: it is what was trusted last."""
         return self._named(route.key_name)
 
     def check(self, route: Route, key: paramiko.PKey) -> None:
-        """Raises KeyUnknown or KeyChanged, unless this is a key on record."""
+        """Raises KeyUnknown or KeyChanged, unless this is a key on record that nobody has revoked."""
+        for path in self._paths():
+            if key.asbytes() in self._recorded(path).revoked:
+                raise KeyChanged(
+                    route.name,
+                    f"{route.name} ({route.place}) shows the host key {fingerprint(key)}, which {path} has as revoked.",
+                    fingerprint=fingerprint(key),
+                    hint="Its owner has withdrawn that key, so whoever shows it may not be the host: ask its owner.",
+                )
         known = self.keys_of(route)
         expected = known.get(key.get_name())
         if expected == key:
@@ -69,30 +82,89 @@ class KnownHosts:
         options.key_types = tuple(sorted(types, key=lambda kind: (kind not in known, types.index(kind))))
 
     def trust(self, route: Route, line: str) -> None:
-        """Records a host's key in our file, in place of any that we had for it."""
+        """Records a host's key in our file, in place of any that we had for it. Raises OSError."""
         with self._lock:
-            old = self.path.read_text().splitlines() if self.path.exists() else []
+            old = self.path.read_text(errors="surrogateescape").splitlines() if self.path.exists() else []
             kept = [known for known in old if known.split(" ")[0] != route.key_name]
             self.path.parent.mkdir(parents=True, exist_ok=True)
             scratch = self.path.with_name(f"{self.path.name}.{os.getpid()}")
-            scratch.write_text("\n".join([*kept, line]) + "\n")
-            scratch.replace(self.path)
+            try:
+                scratch.write_text("\n".join([*kept, line]) + "\n", errors="surrogateescape")
+                scratch.replace(self.path)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    scratch.unlink(missing_ok=True)
+                raise
+
+    def _paths(self) -> tuple[Path, Path]:
+        """The user's file, then ours."""
+        return expanded(USER_KNOWN_HOSTS), self.path
 
     def _named(self, name: str) -> dict[str, paramiko.PKey]:
         found: dict[str, paramiko.PKey] = {}
-        for path in (USER_KNOWN_HOSTS.expanduser(), self.path):
-            found |= dict((self._keys(path).lookup(name) or {}).items())
+        for path in self._paths():
+            found |= self._recorded(path).named(name)
         return found
 
-    def _keys(self, path: Path) -> paramiko.HostKeys:
-        # Unreadable or partly garbled files: what can be read counts, as with ssh(1).
+    def _recorded(self, path: Path) -> _Recorded:
+        # What cannot be read counts as not there, as with ssh(1).
         with self._lock, contextlib.suppress(OSError):
             state = path.stat()
             stamp = (state.st_mtime_ns, state.st_size)
             if path not in self._read or self._read[path][0] != stamp:
-                keys = paramiko.HostKeys()
-                with contextlib.suppress(paramiko.SSHException):
-                    keys.load(str(path))
-                self._read[path] = (stamp, keys)
+                self._read[path] = (stamp, _Recorded.of(path.read_text(errors="replace")))
             return self._read[path][1]
-        return paramiko.HostKeys()
+        return _Recorded.of("")
+
+
+@dataclass(frozen=True)
+class _Recorded:
+    """What one file of known hosts says."""
+
+    entries: tuple[tuple[tuple[str, ...], paramiko.PKey], ...]
+    """Names, plain or hashed, and their key."""
+    revoked: frozenset[bytes]
+    """Keys that no host may show any more (`@revoked`), as SSH sends them."""
+
+    @staticmethod
+    def of(text: str) -> _Recorded:
+        """Line by line: one that is damaged, or that says something else (`@cert-authority`), costs no other."""
+        entries = []
+        revoked = set()
+        for line in map(str.strip, text.splitlines()):
+            is_revoked = line.startswith(f"{REVOKED} ")
+            entry = _entry(line.removeprefix(REVOKED).strip() if is_revoked else line)
+            if entry is not None and is_revoked:
+                revoked.add(entry[1].asbytes())
+            elif entry is not None:
+                entries.append(entry)
+        return _Recorded(tuple(entries), frozenset(revoked))
+
+    def named(self, name: str) -> dict[str, paramiko.PKey]:
+        """The keys of a host by their type; of several lines for one type the first counts."""
+        found: dict[str, paramiko.PKey] = {}
+        for names, key in self.entries:
+            if key.get_name() not in found and any(_is_name(name, known) for known in names):
+                found[key.get_name()] = key
+        return found
+
+
+def _entry(line: str) -> tuple[tuple[str, ...], paramiko.PKey] | None:
+    """(names, key) of a line; None where it holds no key."""
+    if not line or line.startswith(("#", "@")):
+        return None
+    try:
+        entry = HostKeyEntry.from_line(line)
+    except (InvalidHostKey, paramiko.SSHException, ValueError, IndexError, ArithmeticError, struct.error):
+        return None
+    return (tuple(entry.hostnames), entry.key) if entry is not None and entry.key is not None else None
+
+
+def _is_name(name: str, known: str) -> bool:
+    """Whether a name on record, maybe hashed, is this one."""
+    if not known.startswith("|1|"):
+        return known == name
+    try:
+        return paramiko.HostKeys.hash_host(name, known) == known
+    except (ValueError, IndexError, AssertionError):  # half a line
+        return False

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import paramiko
 
@@ -183,9 +184,15 @@ class Login:
         return LoginRefused(
             route.name,
             f"{route.name} ({route.place}) refused the login of {route.user}{ended} "
-            f"({'; '.join(reasons) or 'there is no key to try'}).",
+            f"({'; '.join(reasons or self._without_keys())}).",
             hint=hint,
         )
+
+    def _without_keys(self) -> list[str]:
+        """Why there is no key to try."""
+        named = [Path(path) for path in self._route.identity_files]
+        missing = [f"the key {path} is not there" for path in named if not path.exists()]
+        return missing or [f"{path} is no key's file" for path in named] or ["there is no key to try"]
 
     def _unanswered(self, question: Question) -> LoginRefused:
         thing = {Kind.PASSPHRASE: "passphrase", Kind.PASSWORD: "password", Kind.ANSWER: "answer"}[question.kind]

@@ -38,7 +38,7 @@ class ProxyCommand:
                 stderr=self._errors,
                 start_new_session=True,
             )
-        except BaseException:
+        except BaseException:  # Ctrl-C too: nothing stays open
             ours.close()
             self._errors.close()
             raise

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from torchyard_core.errors import Unreachable
+from torchyard_core.errors import LoginRefused, Unreachable
 from torchyard_core.fleet.inventory import Host
+from torchyard_core.topology.paths import expanded
 
 SSH_PORT = 22
 CONNECT_TIMEOUT_S = 15.0
@@ -73,7 +74,7 @@ class Route:
 def route_to(host: Host, lookup: Lookup) -> Route:
     """What is written in the fleet file wins over `~/.ssh/config`, which wins over the defaults.
 
-    Raises Unreachable where the jumps lead in a circle or cannot be understood.
+    Raises Unreachable where the jumps lead in a circle or cannot be understood, LoginRefused without a user.
     """
     return _route(host, lookup, host.proxy_jump, ())
 
@@ -82,7 +83,7 @@ def _route(host: Host, lookup: Lookup, jump: str | None, seen: tuple[tuple[str, 
     """`jump` None: what the configuration says. `seen`: the logins further on, that this one is to lead to."""
     alias = host.address or host.name
     found = lookup(alias)
-    user = host.user or _one(found, "user") or getpass.getuser()
+    user = host.user or _one(found, "user") or _own_login(host.name)
     address = _expand(_one(found, "hostname") or alias, {"h": alias, "n": alias})
     port = host.port or _number(host.name, found, "port", SSH_PORT)
     tokens = {"h": address, "p": str(port), "r": user, "n": alias}
@@ -129,6 +130,17 @@ def _route(host: Host, lookup: Lookup, jump: str | None, seen: tuple[tuple[str, 
     return replace(route, via=via)
 
 
+def _own_login(name: str) -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError) as error:  # a container whose user has no name
+        raise LoginRefused(
+            name,
+            f"there is no name to log in with on {name}: this computer does not know its user's.",
+            hint="Set `user` for the host in the fleet file or in ~/.ssh/config.",
+        ) from error
+
+
 def jump_host(name: str, jump: str) -> Host:
     """A jump as ssh_config(5) writes them: `user@address:port`, `[address]:port`, or all of it after `ssh://`."""
     match = re.fullmatch(r"(?:ssh://)?(?:(.+)@)?(\[[^\]]+\]|[^:\[\]]+)(?::(\d+))?/?", jump)
@@ -155,7 +167,7 @@ def as_host(route: Route) -> Host:
 def existing_identities(route: Route) -> list[Path]:
     """The key files to log in with: those that are named, else the usual ones, as far as they exist."""
     named = [Path(path) for path in route.identity_files]
-    usual = [Path("~/.ssh").expanduser() / name for name in DEFAULT_KEYS]
+    usual = [expanded("~/.ssh") / name for name in DEFAULT_KEYS]
     return [path for path in named or usual if path.is_file() or path.with_name(f"{path.name}.pub").is_file()]
 
 
@@ -211,12 +223,12 @@ def _agent(text: str, tokens: Mapping[str, str]) -> str | None:
 
 
 def _path(text: str, tokens: Mapping[str, str]) -> str:
-    return str(Path(_expand(text, tokens)).expanduser())
+    return str(expanded(_expand(text, tokens)))
 
 
 def _expand(text: str, tokens: Mapping[str, str]) -> str:
     """Tokens (ssh_config(5)) and `${VARIABLE}`. What is unknown stays."""
-    known = {"%": "%", "d": str(Path.home()), "i": str(os.getuid()) if hasattr(os, "getuid") else ""}
+    known = {"%": "%", "d": str(expanded("~")), "i": str(os.getuid()) if hasattr(os, "getuid") else ""}
 
     def of(match: re.Match[str]) -> str:
         token, variable = match.groups()

@@ -11,12 +11,13 @@ import paramiko
 from torchyard_core.errors import FileProblem
 from torchyard_core.fleet.ssh.route import Settings
 from torchyard_core.fleet.ssh_config import USER_CONFIG, config_text
+from torchyard_core.topology.paths import expanded
 
 
 class _Unexpanded(paramiko.SSHConfig):
     """Leaves tokens to the route, which knows what the fleet file has changed about address, port and user."""
 
-    TOKENS_BY_CONFIG_KEY = {"match-exec": paramiko.SSHConfig.TOKENS_BY_CONFIG_KEY["match-exec"]}  # noqa: RUF012
+    TOKENS_BY_CONFIG_KEY = {"match-exec": paramiko.SSHConfig.TOKENS_BY_CONFIG_KEY["match-exec"]}  # noqa: RUF012 - paramiko's own
 
 
 class UserConfig:
@@ -32,7 +33,7 @@ class UserConfig:
         with self._lock:
             try:
                 if self._config is None:
-                    self._config = _Unexpanded.from_text(config_text(self._path.expanduser()))
+                    self._config = _Unexpanded.from_text(config_text(expanded(self._path)))
                 found: dict[str, Any] = dict(self._config.lookup(alias))
             except (paramiko.ConfigParseError, paramiko.SSHException, ValueError, KeyError) as error:
                 raise FileProblem(

@@ -1,0 +1,20 @@
+"""Whether there is a screen to open a window on."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from torchyard_core.errors import UsageError
+
+
+def require_display() -> None:
+    """Raises UsageError where no window can be shown: on Linux and other X11 systems somebody has to say where."""
+    if sys.platform in ("win32", "darwin"):
+        return
+    if not any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "QT_QPA_PLATFORM")):
+        raise UsageError(
+            "there is no screen here to open the window on.",
+            code="no_display",
+            hint="Log in with `ssh -X`, or use the commands: `torchyard --help` lists them.",
+        )

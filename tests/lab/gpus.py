@@ -1,0 +1,31 @@
+"""GPUs of lab hosts, which have none: a driver's library of our own says that they are there."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tests.agent.fake_nvml import FakeGpu, build_fake_nvml, write_gpus
+from tests.lab.host import LabHost
+
+LIBRARY = "libnvidia-ml.so.1"
+
+
+def give_gpus(host: LabHost, gpus: Sequence[FakeGpu], **told: Any) -> Path:
+    """Gives a host these GPUs, for logins from now on; `told` and the file that it returns are `write_gpus`'s."""
+    folder = host.home / "nvml"
+    folder.mkdir(exist_ok=True)
+    (folder / LIBRARY).write_bytes(_library())
+    values = folder / "values.txt"
+    write_gpus(values, gpus, **told)
+    host.set_ssh_environment({"LD_LIBRARY_PATH": "/root/nvml", "FAKE_NVML_FILE": "/root/nvml/values.txt"})
+    return values
+
+
+@cache
+def _library() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        return (build_fake_nvml(Path(folder)) / LIBRARY).read_bytes()
