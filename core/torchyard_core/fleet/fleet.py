@@ -194,7 +194,9 @@ class Fleet:
 
     def _keep(self, host: Host, facts: Facts) -> FileProblem | None:
         """Keeps facts for the next time; where this computer's disk does not take them, for this time, and says why
-        (once)."""
+        (once). A fleet that is closed writes no more: the program may end in the middle of it."""
+        if self._closed:
+            return None
         try:
             save_facts(self._facts_file, [(host, facts)])
         except FileProblem as problem:

@@ -81,11 +81,11 @@ def _variable(variable: str, place: Place) -> Findings:
 
 def check_exclude(topology: Topology) -> Findings:
     """Patterns that would leave nothing out, unlike what was meant."""
-    if not topology.program.exclude:
-        return
-    from torchyard_core.topology.ignoring import has_meaning  # its library takes time that most files do not need
-
     for number, pattern in enumerate(topology.program.exclude):
+        if not ("[" in pattern or "\\" in pattern or pattern.strip() == "!"):
+            continue
+        from torchyard_core.topology.ignoring import has_meaning  # its library takes time that most files do not need
+
         if not has_meaning(pattern):
             message = f"the pattern `{pattern}` cannot be understood; write it as in .gitignore"
             yield error("bad-pattern", message, "program", "exclude", number)

@@ -302,7 +302,8 @@ class _Placing:
         used = {slot.host for slot in self._slots.values()}
         for room in self._rooms:
             if room.host.name in used and not room.host.checked:
-                message = f"{room.host.name} was never checked and counts as able; see `torchyard hosts check`"
+                known = f"what {room.host.name} has is not known yet, and it counts as able"
+                message = f"{known}; see `torchyard hosts check`"
                 path = f"hosts.{room.host.name}"
                 self._problems.append(Problem("warning", "unchecked-host", message, path=path))
 

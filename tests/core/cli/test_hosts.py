@@ -197,6 +197,11 @@ def test_each_state_that_keeps_us_out_has_its_word_sentence_and_way_out(
     people = torchyard(desktop, "hosts", "check", "fine", "noisy", code=1)
     assert "degraded" in people.stdout
     assert re.search(r"^noisy: torch is not installed for \S+\. Set `python` of this host", people.stdout, re.MULTILINE)
+    # What is found out is a cache: a disk that does not take it keeps nobody from using the host.
+    facts = desktop.home / "facts.json"
+    facts.unlink()
+    facts.mkdir()
+    assert "What was found out about hosts is not kept" in torchyard(desktop, "hosts", "check", "fine").stderr
 
 
 @pytest.mark.lab
