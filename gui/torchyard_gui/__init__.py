@@ -4,4 +4,4 @@
 # needs these at once. It saves a tenth of the time to the first paint.
 import torchyard_core.fleet.facts
 import torchyard_core.launch.plan
-import torchyard_core.topology.document  # noqa: F401
+import torchyard_core.topology.document  # noqa: F401 - only to be there

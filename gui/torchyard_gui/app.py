@@ -19,15 +19,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _options().parse_args(argv)
     gc.disable()  # what is made on the way to the first paint stays: looking for garbage in it takes its time
 
+    from torchyard_core.display import require_display
+    from torchyard_core.errors import UsageError
+    from torchyard_core.home import Home
+
+    try:
+        require_display()
+        home = Home.at(options.home) if options.home else Home.default()
+    except UsageError as error:
+        sys.stderr.write(f"torchyard-gui: {error.sentence()}\n")
+        return error.exit_code
+
     import logging
     import signal
 
     from PySide6.QtWidgets import QApplication
 
-    from torchyard_core.home import Home
-
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    home = Home(options.home.expanduser()) if options.home else Home.default()
     application = QApplication([sys.argv[0]])
     application.setApplicationName("torchyard")
     application.setApplicationDisplayName("Torchyard")

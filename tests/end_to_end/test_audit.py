@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ import pytest
 
 from tests.end_to_end.running import topology, wait_until
 from tests.lab import Desktop, Lab, LabHost
+from torchyard_agent import __version__
 from torchyard_core.cli.context import Settings
 from torchyard_core.fleet.link import Link
 from torchyard_core.home import Home
@@ -82,8 +84,29 @@ def test_who_puts_an_agent_on_a_host_and_who_sends_it_away(desktop: Desktop, lab
         link.call("retire", {"by": "kim@laptop"})
     wait_until(lambda: told(audit_of(host))[-1] == ("retire", "kim", "laptop"))
 
+    # One table by time.
+    assert desktop.torchyard("deploy", "gpu-b", env=LEE).returncode == 0
+    shown = desktop.torchyard("hosts", "audit", "gpu-b", "gpu-a", "--last", "3", env=LEE)
+    assert shown.returncode == 0, shown
+    assert [re.split("  +", line)[1:] for line in shown.stdout.splitlines()[1:]] == [
+        ["gpu-a", "agent sent away", "kim@laptop", "-"],
+        ["gpu-b", "agent put there", f"lee@{HERE}", __version__],
+        ["gpu-a", "agent started again", f"lee@{HERE}", __version__],  # it had to be, to tell
+    ]
+    lab3["gpu-a"].stop_sshd()
+    silent = desktop.torchyard("hosts", "audit", "gpu-a", "gpu-b", "--json")
+    found = json.loads(silent.stdout)
+    assert (silent.returncode, [len(told["acts"]) for told in found]) == (3, [0, 1]), silent
+    assert found[0]["error"]["code"] == "unreachable"
+    assert found[1]["acts"] == audit_of(lab3["gpu-b"])
+    lab3["gpu-a"].start_sshd()
+
     assert desktop.torchyard("undeploy", "gpu-a", "-y", env=KIM).returncode == 0
     assert audit_of(host) == []
+    nothing = desktop.torchyard("hosts", "audit", "gpu-a")
+    assert (nothing.returncode, nothing.stdout.count("\n")) == (0, 1), nothing
+    assert "agent on gpu-a" in nothing.stderr
+    assert audit_of(host) == []  # nothing was put there
 
 
 def test_a_removed_run_and_one_that_was_taken_back_stay_told(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -33,6 +34,7 @@ BAD = (QtMsgType.QtWarningMsg, QtMsgType.QtCriticalMsg, QtMsgType.QtFatalMsg)
 # What the platform without a screen says of itself.
 EXPECTED = ("This plugin does not support",)
 POOL_ENDS_WITHIN_MS = 500
+SERVER_ENDS_WITHIN_S = 60
 PATIENCE_MS = 30_000
 """For what comes in milliseconds, on a machine that others use too."""
 
@@ -85,6 +87,25 @@ def nothing_left_on_screen(qapp: QApplication) -> Iterator[None]:
 def home(tmp_path: Path) -> Home:
     """A user's folder with nothing in it."""
     return Home(tmp_path / "home")
+
+
+@pytest.fixture(scope="session")
+def display() -> Iterator[str]:
+    """A display of our own, for what Qt's offscreen platform has not."""
+    reading, writing = os.pipe()
+    server = subprocess.Popen(
+        ["Xvfb", "-displayfd", str(writing), "-screen", "0", "1440x900x24", "-nolisten", "tcp"],
+        pass_fds=[writing],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    os.close(writing)
+    with os.fdopen(reading) as numbers:
+        number = numbers.readline().strip()  # said once it takes connections
+    assert number, "Xvfb did not start"
+    yield f":{number}"
+    server.terminate()
+    server.wait(SERVER_ENDS_WITHIN_S)
 
 
 _seen: weakref.WeakSet[QTimer | QThread] = weakref.WeakSet()

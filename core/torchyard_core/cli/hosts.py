@@ -8,21 +8,23 @@ from typing import Annotated, Any
 
 import typer
 
+from torchyard_core.cli import host_audit
 from torchyard_core.cli.context import Yes, settings
 from torchyard_core.cli.exchange import exchange
 from torchyard_core.cli.host_checks import HEADINGS, policing_line, row
 from torchyard_core.cli.host_progress import host_progress
 from torchyard_core.cli.output import Json, print_json, remark, say, since, table
 from torchyard_core.cli.questions import terminal_questions
-from torchyard_core.errors import HostError, TorchyardError, UsageError
+from torchyard_core.errors import AgentMissing, HostError, TorchyardError, UsageError
 from torchyard_core.fleet.facts import forget_facts, load_facts
+from torchyard_core.fleet.host_acts import HostActs, acts_of, by_time
 from torchyard_core.fleet.host_check import HostCheck, check_host, gpus_in_words
 from torchyard_core.fleet.host_keys import record_key, show_key
 from torchyard_core.fleet.inventory import Host, Transport, add_host, remove_host
 from torchyard_core.topology.problems import no_lines
 from torchyard_core.topology.yaml_validate import validate
 
-app = typer.Typer(help="The hosts that you may use: list, add, remove, check, trust.", no_args_is_help=True)
+app = typer.Typer(help="The hosts that you may use: list, add, remove, check, audit, trust.", no_args_is_help=True)
 
 NAMES = typer.Argument(metavar="NAME", help="Names of the fleet file [default: all].", show_default=False)
 NAME = typer.Argument(metavar="NAME", help="Its name in the fleet file.", show_default=False)
@@ -181,6 +183,48 @@ def check(context: typer.Context, names: Annotated[list[str] | None, NAMES] = No
     else:
         _print_checks(in_order)
     if code := max((found.exit_code for found in in_order), default=0):
+        raise typer.Exit(code)
+
+
+@app.command("audit")
+def audit(
+    context: typer.Context,
+    names: Annotated[list[str] | None, NAMES] = None,
+    last: Annotated[
+        int | None, typer.Option(min=1, help="Only the newest so many of all [default: what the agents keep].")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Print what was done to hosts: agents put there, started and sent away, runs removed, and who asked for it.
+
+    Nothing is put on a host. Exit code 1: an agent is too old to tell. 3: a host could not be reached or used.
+
+    Example: torchyard hosts audit gpu-a --last 20
+    """
+    chosen = settings(context)
+    hosts = chosen.inventory().named(names or [])
+    found: dict[str, HostActs] = {}
+    with chosen.fleet(hosts) as fleet, host_progress(host.name for host in hosts) as progress:
+
+        def arrived(name: str, answer: HostActs | HostError) -> None:
+            assert isinstance(answer, HostActs)
+            progress.arrived(name, host_audit.word(answer))
+            found[name] = answer
+
+        fleet.each([host.name for host in hosts], lambda name: acts_of(fleet, name, last), arrived)
+    in_order = [found[host.name] for host in hosts]
+    acts = by_time(in_order, last)
+    if as_json:
+        print_json([host.of(acts).to_json() for host in in_order])
+    elif acts:
+        table(host_audit.HEADINGS, [host_audit.row(name, act) for name, act in acts])
+    else:
+        say("Nothing is known to have been done to these hosts.")
+    errors = [host.error for host in in_order if host.error is not None]
+    for error in errors:
+        remark(f"torchyard: {error.sentence()}")
+    # Where there is no agent, there is nothing to tell either.
+    if code := max((error.exit_code for error in errors if not isinstance(error, AgentMissing)), default=0):
         raise typer.Exit(code)
 
 

@@ -8,13 +8,15 @@ from PySide6.QtCore import QObject, Qt
 from PySide6.QtGui import QAction, QKeySequence
 from PySide6.QtWidgets import QMenu, QWidget
 
+from torchyard_core.booking.model import Booking
+from torchyard_gui.bridge.bookings_model import Seen
 from torchyard_gui.theme.icons import icon
 
 MENU = "menu"
 
 
 class BookingActions(QObject):
-    """The actions, named as on the buttons. The page connects and enables them."""
+    """The actions, named as on the buttons. The page connects them."""
 
     def __init__(self, parent: QObject):
         super().__init__(parent)
@@ -68,10 +70,18 @@ class BookingActions(QObject):
         """In the order of the menu."""
         return list(self._all)
 
-    def name_rules(self, *, is_admin: bool) -> None:
-        """Who is no admin can look at the rules, and is not offered to change them."""
-        self.rules.setText(self.tr("Rules …") if is_admin else self.tr("See the rules"))
-        self.rules.setToolTip(self.tr("Change the team's rules") if is_admin else self.tr("What the team's rules are"))
+    def enable(self, seen: Seen, booking: Booking | None, *, can_change: bool, has_run: bool, undoes: str) -> None:
+        """As the calendar, the selected booking and one's own last change allow; `undoes` is that change in words."""
+        can = can_change and seen.is_live
+        for action in (self.edit, self.extend, self.shorten, self.release):
+            action.setEnabled(can)
+        self.cancel_series.setEnabled(can and booking is not None and booking.series_id is not None)
+        self.run.setEnabled(has_run)
+        for action in (self.book, self.find, self.paste, self.import_, self.export, self.usage, self.rules):
+            action.setEnabled(seen.is_live)
+        self._name_rules(is_admin=seen.is_admin)
+        self.undo.setEnabled(bool(undoes) and seen.is_live)
+        self.undo.setText(self.tr("Undo: {what}").format(what=undoes) if undoes else self.tr("Undo"))
 
     def menu(self, parent: QWidget, *, has_booking: bool) -> QMenu:
         """What the right button offers; it goes once it was closed."""
@@ -86,6 +96,11 @@ class BookingActions(QObject):
     def connect_to(self, calls: dict[QAction, Callable[[], object]]) -> None:
         for action, call in calls.items():
             action.triggered.connect(lambda checked=False, call=call: call())
+
+    def _name_rules(self, *, is_admin: bool) -> None:
+        """Who is no admin can look at the rules, and is not offered to change them."""
+        self.rules.setText(self.tr("Rules …") if is_admin else self.tr("See the rules"))
+        self.rules.setToolTip(self.tr("Change the team's rules") if is_admin else self.tr("What the team's rules are"))
 
     def _make(self, menu: str, text: str, icon_name: str, shortcut: str, tip: str) -> QAction:
         action = QAction(text, self)

@@ -12,6 +12,7 @@ from torchyard_gui.bookings.blocks import is_shown
 from torchyard_gui.bookings.picture import Picture
 from torchyard_gui.bridge.bookings_model import Seen
 from torchyard_gui.theme.tokens import METRICS
+from torchyard_gui.widgets.nothing_found import NothingFound
 
 Index = QModelIndex | QPersistentModelIndex
 
@@ -40,11 +41,12 @@ class Agenda(QTableView):
         header.setDefaultAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter)
         for column, width in enumerate((290, 220, 110, 190, 100, 160)):
             self.setColumnWidth(column, width)
+        self.nothing = NothingFound(self, lambda: self.tr("Nothing is booked in these days."))
         self.selectionModel().currentRowChanged.connect(self._moved)
         self.activated.connect(lambda index: self.activated_.emit(self.rows_.id_at(index.row())))
 
-    def show_bookings(self, seen: Seen, picture: Picture, since: float, until: float) -> None:
-        """Those of the days shown that the filter means, by start."""
+    def show_bookings(self, seen: Seen, picture: Picture, since: float, until: float, chosen: str = "") -> None:
+        """Those of the days shown that the filter means, by start. `chosen`: the booking that is selected elsewhere."""
         lanes = {slot.id for row in picture.lanes.rows for slot in row.slots}
         shown = [
             booking
@@ -57,7 +59,7 @@ class Agenda(QTableView):
         ]
         current = self.rows_.id_at(self.currentIndex().row())
         self.rows_.take(shown, seen, picture)
-        number = self.rows_.row_of(current)
+        number = self.rows_.row_of(current or chosen)
         if number >= 0:
             self.selectRow(number)
 

@@ -10,7 +10,6 @@ from PySide6.QtWidgets import (
     QCheckBox,
     QComboBox,
     QDialog,
-    QDialogButtonBox,
     QHBoxLayout,
     QLineEdit,
     QPlainTextEdit,
@@ -25,12 +24,13 @@ from torchyard_core.booking.refusals import Clash, Refused
 from torchyard_core.errors import TorchyardError
 from torchyard_gui.bookings import words
 from torchyard_gui.bookings.booking_form import Fields, read, written
+from torchyard_gui.bookings.undo import change_to
 from torchyard_gui.bridge.bookings_model import BookingsModel
-from torchyard_gui.widgets import FormRow, label
-from torchyard_gui.widgets.announce import Announcer
+from torchyard_gui.widgets import DialogButtons, FormRow, drop_all, label
+from torchyard_gui.widgets.announce import announce
 
 if TYPE_CHECKING:
-    from torchyard_core.booking.store import BookingStore, SeriesBooked
+    from torchyard_core.booking.store import SeriesBooked
 
 WIDTH = 480
 LISTED = 6
@@ -51,7 +51,6 @@ class BookingDialog(QDialog):
         super().__init__(parent)
         self.model = model
         self.booking = booking
-        self._announcer = Announcer(self)
         self.setWindowTitle(self.tr("Edit booking") if booking else self.tr("Book GPUs"))
         self.setMinimumWidth(WIDTH)
         self.title = QLineEdit(draft.title)
@@ -131,13 +130,15 @@ class BookingDialog(QDialog):
         """Books, or changes; closes only once that was done."""
         draft = self.draft()
         if draft is None:
+            self._say("")
+            self._go_to_wrong_field()
             return
         self._busy(True)
         rule = self.rule() if self.booking is None else ""
         free_ones = self.free_ones.isChecked()
         if self.booking is not None:
             before = self.booking
-            self.model.act(lambda store: _changed(store, before, draft), self._changed, self._failed, self)
+            self.model.act(lambda store: change_to(store, before, draft), self._changed, self._failed, self)
         elif rule:
             self.model.act(
                 lambda store: store.book_series(draft, rule, free_ones=free_ones), self._series, self._failed, self
@@ -146,6 +147,12 @@ class BookingDialog(QDialog):
             self.model.act(lambda store: (store.book(draft),), self._booked, self._failed, self)
 
     # -- inside
+
+    def _go_to_wrong_field(self) -> None:
+        """Puts the keyboard into the first field that is wrong, and tells why."""
+        row = next(row for row in self.rows.values() if row.problem)
+        row.field.setFocus()
+        announce(self, f"{row.name.text()}: {row.problem}", urgent=True)
 
     def _booked(self, made: tuple[Booking, ...]) -> None:
         self.booked.emit(made)
@@ -203,11 +210,8 @@ class BookingDialog(QDialog):
     def _say(self, text: str) -> None:
         self.problem.setText(text)
         self.problem.setVisible(bool(text))
-        self._announcer.say(text, urgent=True)
-        while (item := self.ways.takeAt(0)) is not None:
-            if (widget := item.widget()) is not None:
-                widget.hide()
-                widget.deleteLater()
+        announce(self, text, urgent=True)
+        drop_all(self.ways)
 
     def _busy(self, on: bool) -> None:
         self.ok.setEnabled(not on)
@@ -234,27 +238,11 @@ class BookingDialog(QDialog):
         rows.addWidget(self.stop)
         rows.addWidget(self.problem)
         rows.addLayout(self.ways)
-        buttons = QDialogButtonBox()
-        self.ok = QPushButton(self.tr("Save") if self.booking else self.tr("Book"))
-        self.ok.setProperty("primary", True)
+        rows.addStretch()  # else the rows take what a sentence that is gone has left
+        buttons = DialogButtons(self, self.tr("Save") if self.booking else self.tr("Book"))
+        self.ok, self.no = buttons.agree, buttons.cancel
         self.ok.setDefault(True)
-        buttons.addButton(self.ok, QDialogButtonBox.ButtonRole.AcceptRole)
-        self.no = buttons.addButton(self.tr("Cancel"), QDialogButtonBox.ButtonRole.RejectRole)
-        buttons.accepted.connect(self.accept)
-        buttons.rejected.connect(self.reject)
         foot = QHBoxLayout()
         foot.addWidget(buttons)
         rows.addSpacing(4)
         rows.addLayout(foot)
-
-
-def _changed(store: BookingStore, booking: Booking, draft: Draft) -> Booking:
-    return store.change(
-        booking.id,
-        start=draft.start,
-        end=draft.end,
-        gpus=draft.gpus,
-        title=draft.title,
-        purpose=draft.purpose,
-        stop_at_end=draft.stop_at_end,
-    )

@@ -11,11 +11,9 @@ from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import (
     QAbstractItemView,
     QDialog,
-    QDialogButtonBox,
     QFileDialog,
     QHeaderView,
     QLineEdit,
-    QPushButton,
     QTableWidget,
     QTableWidgetItem,
     QVBoxLayout,
@@ -30,7 +28,7 @@ from torchyard_core.topology.atomic_file import write_atomically
 from torchyard_gui.bookings import words
 from torchyard_gui.bridge.bookings_model import BookingsModel
 from torchyard_gui.theme.icons import state_icon
-from torchyard_gui.widgets import FormRow, label
+from torchyard_gui.widgets import DialogButtons, FormRow, label
 
 if TYPE_CHECKING:
     from torchyard_core.booking.store import BookingStore, Previewed
@@ -103,14 +101,9 @@ class ImportDialog(QDialog):
             self.table.setColumnWidth(column, width)
         header.setSectionResizeMode(3, QHeaderView.ResizeMode.Stretch)
         self.said = label(ink="2", wrap=True)
-        self.ok = QPushButton(self.tr("Import"))
-        self.ok.setProperty("primary", True)
+        buttons = DialogButtons(self, self.tr("Import"))
+        self.ok = buttons.agree
         self.ok.setEnabled(False)
-        buttons = QDialogButtonBox()
-        buttons.addButton(self.ok, QDialogButtonBox.ButtonRole.AcceptRole)
-        buttons.addButton(self.tr("Cancel"), QDialogButtonBox.ButtonRole.RejectRole)
-        buttons.accepted.connect(self.accept)
-        buttons.rejected.connect(self.reject)
         rows = QVBoxLayout(self)
         rows.setContentsMargins(20, 18, 20, 16)
         rows.setSpacing(10)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 
 from PySide6.QtCore import QObject, Signal
 
 from torchyard_core.booking.find_slot import Fit, Wish
 from torchyard_core.booking.model import Booking, Draft
 from torchyard_core.booking.naming import name_slots
+from torchyard_core.booking.refusals import StoreAway
 from torchyard_core.errors import TorchyardError
 from torchyard_gui.bookings import words
 from torchyard_gui.bookings.time_axis import utc
-from torchyard_gui.bookings.undo import Undo, undo_booked, undo_changed, undo_let_go
+from torchyard_gui.bookings.undo import Undo, undo_booked, undo_changed, undo_let_go, undo_series_cancelled
 from torchyard_gui.bridge.bookings_model import BookingsModel
 
 HOUR = timedelta(hours=1)
@@ -61,13 +63,13 @@ class Deeds(QObject):
 
     def change(self, booking: Booking, gpus: Sequence[str], start: float, end: float) -> None:
         """To other GPUs or times; only what is another is sent."""
-        changes = {
+        changes: dict[str, Any] = {
             "gpus": tuple(gpus) if tuple(sorted(gpus)) != booking.gpus else None,
             "start": utc(start) if start != booking.start.timestamp() else None,
             "end": utc(end) if end != booking.end.timestamp() else None,
         }
         self.model.act(
-            lambda store: store.change(booking.id, **changes),  # type: ignore[arg-type]
+            lambda store: store.change(booking.id, **changes),
             lambda after: self.changed(after, booking),
             self._failed,
             self,
@@ -103,22 +105,27 @@ class Deeds(QObject):
             return
 
         def gone(cancelled: tuple[Booking, ...]) -> None:
-            self._remember(None)
+            what = self.tr("cancel the series “{title}”").format(title=booking.title)
+            self._remember(undo_series_cancelled(cancelled, what) if cancelled else None)
             text = self.tr("{count} bookings of “{title}” cancelled")
             self.said.emit(text.format(count=len(cancelled), title=booking.title))
 
         self.model.act(lambda store: store.cancel_series(series), gone, self._failed, self)
 
     def undo(self) -> None:
-        """Takes back one's own last change; the store may refuse."""
+        """Takes back one's own last change; the store may refuse. While it is away, the change can be undone later."""
         last = self.last
         if last is None:
             return
         self._remember(None)
         what = last.what
-        self.model.act(
-            last.undo, lambda _: self.said.emit(self.tr("Undone: {what}").format(what=what)), self._failed, self
-        )
+
+        def failed(error: TorchyardError) -> None:
+            if isinstance(error, StoreAway) and self.last is None:
+                self._remember(last)
+            self._failed(error)
+
+        self.model.act(last.undo, lambda _: self.said.emit(self.tr("Undone: {what}").format(what=what)), failed, self)
 
     def wait(self, wish: Wish, title: str) -> None:
         """Joins the waitlist."""

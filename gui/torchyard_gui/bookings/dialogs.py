@@ -122,12 +122,12 @@ class Dialogs(QObject):
             self.tr("Copy the first command"),
             self.tr("Close"),
             self._page,
+            is_grave=False,
         )
         for text in (SETUP, MOVE):
             line = label(text, role="small", ink="2", wrap=True)
             line.setTextInteractionFlags(line.textInteractionFlags().TextSelectableByMouse)
             dialog.rows.addWidget(line)
-        dialog.yes.setProperty("danger", False)
         dialog.accepted.connect(lambda: QGuiApplication.clipboard().setText(SETUP))
         self._open(dialog)
 

@@ -13,6 +13,7 @@ class DragTip(QLabel):
 
     def __init__(self, ground: QWidget):
         super().__init__(ground)
+        self._ground = ground
         self.setProperty("popup", True)
         self.setTextFormat(Qt.TextFormat.PlainText)
         self.setWordWrap(True)
@@ -26,7 +27,7 @@ class DragTip(QLabel):
         self.setProperty("ink", "fail" if is_bad else "")
         self.style().unpolish(self)
         self.style().polish(self)
-        room = self.parentWidget().rect()
+        room = self._ground.rect()
         width = min(self.fontMetrics().boundingRect(0, 0, WIDEST, 400, 0, text).width() + 26, WIDEST + 26)
         self.setFixedWidth(width)
         self.setFixedHeight(self.heightForWidth(width))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QKeyEvent
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QScrollArea, QToolButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QToolButton, QVBoxLayout, QWidget
 
 from torchyard_gui.theme.icons import icon
 from torchyard_gui.theme.tokens import METRICS
-from torchyard_gui.widgets import ElidedLabel
+from torchyard_gui.widgets import ElidedLabel, scrolled
 
 
 class Drawer(QFrame):
@@ -35,12 +35,6 @@ class Drawer(QFrame):
         self.body = QVBoxLayout(contents)
         self.body.setContentsMargins(14, 4, 14, 14)
         self.body.setSpacing(8)
-        scroll = QScrollArea()
-        scroll.setWidgetResizable(True)
-        scroll.setFrameShape(QFrame.Shape.NoFrame)
-        scroll.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        scroll.setFocusPolicy(Qt.FocusPolicy.NoFocus)
-        scroll.setWidget(contents)
         head = QHBoxLayout()
         head.setContentsMargins(14, 10, 8, 4)
         head.addWidget(self.title, 1)
@@ -49,7 +43,7 @@ class Drawer(QFrame):
         rows.setContentsMargins(0, 0, 0, 0)
         rows.setSpacing(0)
         rows.addLayout(head)
-        rows.addWidget(scroll, 1)
+        rows.addWidget(scrolled(contents), 1)
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
         if event.key() == Qt.Key.Key_Escape:

@@ -113,7 +113,8 @@ class Drawers(QObject):
 
         if self._searching is not None:
             self._searching.cancel()  # answers may come in any order; only the last wish counts
-        self._searching = self.model.ask(lambda store: store.find(wish, limit=5), found, failed, self)
+        zone = self.model.seen.zone
+        self._searching = self.model.ask(lambda store: store.find(wish, 5, zone), found, failed, self)
 
     def _at_most(self) -> str:
         """`Now: at most 3 free on one host (gpu-d).`"""

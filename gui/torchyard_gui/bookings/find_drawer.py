@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from PySide6.QtCore import QEvent, QObject, Qt, QTimer, Signal
 from PySide6.QtGui import QKeyEvent, QMouseEvent, QPainter, QPaintEvent
-from PySide6.QtWidgets import QComboBox, QHBoxLayout, QLineEdit, QPushButton, QSpinBox, QWidget
+from PySide6.QtWidgets import QComboBox, QHBoxLayout, QLineEdit, QPushButton, QWidget
 
 from torchyard_core.booking import zones
 from torchyard_core.booking.find_slot import Fit, Wish
@@ -18,10 +18,12 @@ from torchyard_gui.bookings import words
 from torchyard_gui.bookings.drawer import Drawer
 from torchyard_gui.bookings.lanes import short_model
 from torchyard_gui.theme.theme import theme
-from torchyard_gui.widgets import Card, Divider, FormRow, label
+from torchyard_gui.widgets import Card, Divider, FormRow, drop, label
+from torchyard_gui.widgets.announce import announce
+from torchyard_gui.widgets.number_field import NumberField
 
 SOON_MS = 250
-NAMES = 104
+NAMES = 112
 
 
 class FindDrawer(Drawer):
@@ -37,7 +39,7 @@ class FindDrawer(Drawer):
         super().__init__(self.tr("Find a slot"), parent)
         self.zone = "UTC"
         self.now: Callable[[], datetime] = lambda: datetime.now(UTC)
-        self.count = QSpinBox()
+        self.count = NumberField()
         self.count.setRange(1, 4096)
         self.count.setValue(1)
         self.memory = QComboBox()
@@ -79,6 +81,7 @@ class FindDrawer(Drawer):
         self._soon.setInterval(SOON_MS)
         self._soon.timeout.connect(self.search)
         self._is_stale = True
+        self._told = ""
         for field in (self.length, self.from_):
             field.textEdited.connect(self._changed)
         self.count.valueChanged.connect(self._changed)
@@ -147,10 +150,24 @@ class FindDrawer(Drawer):
             self.cards.append(card)
         self.said.setText(at_most if fits else self.tr("Nothing fits in the next 90 days. {now}").format(now=at_most))
         self.wait.setVisible(True)
+        self._tell()
 
     def say_problem(self, text: str) -> None:
         self._drop_cards()
         self.said.setText(text)
+        self.wait.setVisible(False)  # whoever lets go of what, there would be no place
+        self._tell()
+
+    def _tell(self) -> None:
+        """Tells who listens what was found, where that is another than before."""
+        told = self.said.text()
+        if self.cards:
+            told = self.tr("{count} found. The first: {fit}. Enter books it.").format(
+                count=len(self.cards), fit=self.cards[0].accessibleName()
+            )
+        if told != self._told:
+            self._told = told
+            announce(self, told)
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
         enter = (Qt.Key.Key_Return, Qt.Key.Key_Enter)
@@ -171,10 +188,7 @@ class FindDrawer(Drawer):
             self.wait_wanted.emit(wish)
 
     def _drop_cards(self) -> None:
-        for card in self.cards:
-            self.body.removeWidget(card)
-            card.hide()
-            card.deleteLater()
+        drop(self.body, self.cards)
         self.cards = []
 
 

@@ -37,11 +37,7 @@ def paint_days(painter: QPainter, picture: Picture, axis: Axis, rect: QRectF) ->
         box = QRectF(x + (4 if narrow else 12), 5, axis.column - 6, 18)
         if day.date == today:
             pill = QRectF(box.left() - 6, 4, painter.fontMetrics().horizontalAdvance(text) + 12, 20)
-            painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-            painter.setPen(Qt.PenStyle.NoPen)
-            painter.setBrush(look.brush("accent"))
-            painter.drawRoundedRect(pill, 10, 10)
-            painter.setRenderHint(QPainter.RenderHint.Antialiasing, False)
+            _pill(painter, pill, "accent")
             painter.setPen(look.pen("on_accent"))
         else:
             painter.setPen(look.pen("text" if day.date.weekday() < 5 else "text2"))
@@ -70,13 +66,17 @@ def _hours(painter: QPainter, picture: Picture, axis: Axis) -> None:
     text = words.clock(now, axis.zone)
     width = painter.fontMetrics().horizontalAdvance(text) + 14
     pill = QRectF(min(max(now_x - width / 2, 0), axis.width - width), 25, width, 17)
-    painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-    painter.setPen(Qt.PenStyle.NoPen)
-    painter.setBrush(look.brush("text"))
-    painter.drawRoundedRect(pill, 8.5, 8.5)
-    painter.setRenderHint(QPainter.RenderHint.Antialiasing, False)
+    _pill(painter, pill, "text")
     painter.setPen(look.pen("s2"))
     painter.drawText(pill, Align.AlignCenter, text)
+
+
+def _pill(painter: QPainter, rect: QRectF, token: str) -> None:
+    painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+    painter.setPen(Qt.PenStyle.NoPen)
+    painter.setBrush(theme().brush(token))
+    painter.drawRoundedRect(rect, rect.height() / 2, rect.height() / 2)
+    painter.setRenderHint(QPainter.RenderHint.Antialiasing, False)
 
 
 def paint_corner(painter: QPainter, picture: Picture, axis: Axis, rect: QRectF) -> None:

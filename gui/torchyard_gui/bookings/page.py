@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from pathlib import Path
+from typing import cast
 
 from PySide6.QtCore import QPoint, QTimer, Signal
 from PySide6.QtGui import QAction, QGuiApplication, QHideEvent, QResizeEvent, QShowEvent
@@ -195,7 +196,7 @@ class BookingsPage(QWidget):
     def show_span(self, span: str) -> None:
         """Day, week, month; or the agenda of the days shown."""
         if span != "agenda":
-            self.span = span  # type: ignore[assignment]
+            self.span = cast("Span", span)
         self.show_days()
         self.focus_body()
 
@@ -267,7 +268,7 @@ class BookingsPage(QWidget):
         self.surface.set_picture(picture)
         axis = self.surface.axis
         if self.is_agenda:
-            self.agenda.show_bookings(seen, picture, axis.starts[0], axis.days[-1].end)
+            self.agenda.show_bookings(seen, picture, axis.starts[0], axis.days[-1].end, self._selection)
         self.legend.key.set_persons(tuple({one.owner for one in seen.bookings} | {seen.person} - {""}), seen.person)
         self._show_body(bool(seen.slots))
         self.sayings.place(away)
@@ -292,20 +293,15 @@ class BookingsPage(QWidget):
         self.bar.say_free(free, count, is_known=seen.is_live)
 
     def enable(self) -> None:
-        booking = self.selected_booking
-        acts, live = self.acts, self.model.seen.is_live
-        can = booking is not None and self._can_change(booking) and live
-        for action in (acts.edit, acts.extend, acts.shorten, acts.release):
-            action.setEnabled(can)
-        acts.cancel_series.setEnabled(can and booking is not None and booking.series_id is not None)
-        acts.run.setEnabled(booking is not None and bool(self.run_on(booking)))
-        for action in (acts.book, acts.find, acts.paste, acts.import_, acts.export, acts.usage, acts.rules):
-            action.setEnabled(live)
-        acts.name_rules(is_admin=self.model.seen.is_admin)
-        last = self.deeds.last
-        acts.undo.setEnabled(last is not None and live)
-        acts.undo.setText(self.tr("Undo: {what}").format(what=last.what) if last else self.tr("Undo"))
-        acts.copy.setEnabled(booking is not None or self.surface.cursor_ is not None)
+        booking, last = self.selected_booking, self.deeds.last
+        self.acts.enable(
+            self.model.seen,
+            booking,
+            can_change=booking is not None and self._can_change(booking),
+            has_run=booking is not None and bool(self.run_on(booking)),
+            undoes=last.what if last else "",
+        )
+        self.acts.copy.setEnabled(booking is not None or self.surface.cursor_ is not None)
 
     def refuse(self, gpus: Sequence[str], start: float, end: float, of: Booking | None) -> str:
         """Why that cannot be, by what is loaded: asked while dragging."""

@@ -41,7 +41,7 @@ class RulesDialog(QDialog):
             "idle_release_min": self.tr("Idle bookings free after, min"),
             "zone": self.tr("Time zone of weeks"),
             "groups": self.tr("Groups"),
-            "windows": self.tr("Windows"),
+            "windows": self.tr("Open times"),
         }
         notes = {
             "quotas": "kim=200, lee=50",
@@ -66,7 +66,8 @@ class RulesDialog(QDialog):
                 field = QLineEdit(texts[name])
             field.setReadOnly(not model.seen.is_admin)
             self.fields[name] = field
-            rows.addWidget(FormRow(title, field, notes.get(name, ""), name_width=NAMES))
+            note = self.tr("Such as {example}").format(example=notes[name]) if name in notes else ""
+            rows.addWidget(FormRow(title, field, note, name_width=NAMES))
             if name == "quotas":
                 rows.addWidget(self.same_day)
         self.same_day.setEnabled(model.seen.is_admin)

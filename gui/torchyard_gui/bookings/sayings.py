@@ -10,7 +10,7 @@ from torchyard_gui.bookings import words
 from torchyard_gui.bookings.legend import Legend
 from torchyard_gui.bridge.bookings_model import BookingsModel
 from torchyard_gui.widgets import NoticeBar, Toast
-from torchyard_gui.widgets.announce import Announcer
+from torchyard_gui.widgets.announce import announce
 
 
 class Sayings(QObject):
@@ -22,20 +22,19 @@ class Sayings(QObject):
         self.notice = notice
         self.legend = legend
         self.toast = Toast(page)
-        self.announcer = Announcer(page)
+        self._page = page
         self._is_away = False
 
     def say(self, text: str) -> None:
         """What was done."""
         self.toast.say(text)
-        self.announcer.say(text)
         if not self._is_away:
             self.notice.clear()
 
     def refuse(self, text: str) -> None:
         """What was refused, or went wrong."""
+        self.notice.clear()  # the same reason once more is told once more
         self.notice.show_notice("warn", text)
-        self.announcer.say(text, urgent=True)
 
     def fail(self, error: TorchyardError) -> None:
         self.refuse(words.said(error))
@@ -53,14 +52,13 @@ class Sayings(QObject):
         """Where the calendar is kept; `away`: why nothing can be booked."""
         seen = self.model.seen
         if away:
-            if not self._is_away:
-                self.announcer.say(away, urgent=True)
-            self.notice.show_notice("warn", f"{away} {seen.why}".strip(), self.tr("Try again"), closable=False)
+            text = f"{away} {seen.why}".strip()
+            self.notice.show_notice("warn", text, self.tr("Try again"), closable=False, is_known=self._is_away)
             self._is_away = True
         elif self._is_away:
             self._is_away = False
             self.notice.clear()
-            self.announcer.say(self.tr("The calendar is back."))
+            announce(self._page, self.tr("The calendar is back."))
         if not self.model.has_loaded:
             self.legend.say_place(self.tr("Opening the calendar …"), is_private=False)
         elif away:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import date
 
-from PySide6.QtCore import QEvent, QPoint, QPointF, QRectF, Qt, Signal
+from PySide6.QtCore import QEvent, QPoint, QRectF, Qt, Signal
 from PySide6.QtGui import (
     QContextMenuEvent,
     QFocusEvent,
@@ -26,17 +26,17 @@ from torchyard_core.booking.model import Booking
 from torchyard_gui.bookings.blocks import Block
 from torchyard_gui.bookings.drag_tip import DragTip
 from torchyard_gui.bookings.gestures.keyed_edit import KeyedEdit
-from torchyard_gui.bookings.ghosts import Ghost, boxes_of, fit_ghosts, paint_cursor, paint_ghosts
+from torchyard_gui.bookings.ghosts import Ghost, fit_ghosts, paint_cursor, paint_ghosts
 from torchyard_gui.bookings.keys import Keys
-from torchyard_gui.bookings.lanes import Row
 from torchyard_gui.bookings.mouse import Mouse, is_left
 from torchyard_gui.bookings.painting import CalendarPainter
 from torchyard_gui.bookings.picture import Picture
 from torchyard_gui.bookings.pointing import block_at, block_under, first_cursor
 from torchyard_gui.bookings.selection import Cursor
+from torchyard_gui.bookings.sheet import Sheet
 from torchyard_gui.bookings.still import Still
 from torchyard_gui.bookings.telling import told_cursor, told_of, told_times
-from torchyard_gui.bookings.time_axis import Axis, Span, axis_of
+from torchyard_gui.bookings.time_axis import Span
 from torchyard_gui.canvas.gestures.gesture import Gesture
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.theme.tokens import METRICS as M
@@ -44,7 +44,7 @@ from torchyard_gui.theme.tokens import METRICS as M
 Refuse = Callable[[Sequence[str], float, float, "Booking | None"], str]
 
 
-class Surface(QAbstractScrollArea):
+class Surface(Sheet):
     """`set_picture` and `set_days` say what is shown; `refuse` is asked while something is dragged."""
 
     book_wanted = Signal(tuple, float, float)
@@ -65,11 +65,7 @@ class Surface(QAbstractScrollArea):
 
     def __init__(self, parent: QWidget | None = None):
         super().__init__(parent)
-        self.picture = Picture()
         self.refuse: Refuse = lambda gpus, start, end, of: ""
-        self.span: Span = "week"
-        self.day = date.today()
-        self.axis: Axis = axis_of("week", self.day, "UTC", 700)
         self.cursor_: Cursor | None = None
         self.edit: KeyedEdit | None = None
         self.fits: tuple[Fit, ...] = ()
@@ -99,22 +95,17 @@ class Surface(QAbstractScrollArea):
 
     def set_picture(self, picture: Picture) -> None:
         """Another state of the calendar; what the hand holds stays in it."""
-        is_new_zone = picture.zone != self.axis.zone
-        self.picture = picture
-        if is_new_zone:
-            self._measure()
+        super().set_picture(picture)
         if self._selected and all(block.booking.id != self._selected for block in picture.blocks):
             self.select_quietly("")
         if self.edit is not None and all(block.booking != self.edit.booking for block in picture.blocks):
             self.cancel()
         if self.cursor_ is not None and not picture.lanes.lanes:
             self.cursor_ = None
-        self._fit_scroll_bar()
         self._refresh()
 
     def set_days(self, span: Span, day: date) -> None:
-        self.span, self.day = span, day
-        self._measure()
+        super().set_days(span, day)
         self._refresh()
 
     def set_fits(self, fits: Sequence[Fit], chosen: int = 0) -> None:
@@ -142,14 +133,14 @@ class Surface(QAbstractScrollArea):
         self.select_quietly(booking_id)
         block = next((one for one in self.picture.blocks if one.booking.id == booking_id), None)
         if block is not None:
-            self._show_rows(block.top, block.bottom)
+            self.show_rows(block.top, block.bottom)
 
     def show_fit(self, number: int) -> None:
         """Makes a fit the chosen one, and brings it into sight."""
         self.chosen_fit = number
         boxes = self.boxes(self.fits[number].gpus, 0, 0)
         if boxes:
-            self._show_rows(boxes[0][0], boxes[-1][1])
+            self.show_rows(boxes[0][0], boxes[-1][1])
         self._refresh()
 
     def cancel(self) -> bool:
@@ -168,18 +159,6 @@ class Surface(QAbstractScrollArea):
 
     # -- what gestures and keys ask (see gestures/ground.py)
 
-    def second_at(self, position: QPoint) -> float:
-        return self.axis.second_at(position.x() - M.lane_header)
-
-    def lane_at(self, position: QPoint) -> Row | None:
-        return self.picture.lanes.lane_at(self._content_y(position))
-
-    def row_at(self, position: QPoint) -> Row | None:
-        return self.picture.lanes.row_at(self._content_y(position))
-
-    def lane_rows(self) -> Sequence[Row]:
-        return self.picture.lanes.lanes
-
     def hold(self, gpus: Sequence[str], start: float, end: float, of: Booking | None, at: QPoint) -> str:
         reason = self.refuse(gpus, start, end, of)
         caption = told_times(gpus, start, end, self.picture, self.axis.zone)
@@ -193,9 +172,6 @@ class Surface(QAbstractScrollArea):
         self.tip.hide()
         self.viewport().update()
 
-    def boxes(self, gpus: Sequence[str], start: float, end: float) -> tuple[tuple[int, int, float, float], ...]:
-        return boxes_of(gpus, start, end, self.picture.lanes)
-
     def block_of(self, cursor: Cursor) -> Block | None:
         """The booking that the keyboard is on."""
         return block_under(cursor, self.picture)
@@ -205,7 +181,7 @@ class Surface(QAbstractScrollArea):
         self.cursor_ = cursor
         if cursor is not None and self.picture.lanes.lanes:
             rows = [self.picture.lanes.lanes[number] for number in cursor.lanes]
-            self._show_rows(rows[0].top, rows[-1].bottom)
+            self.show_rows(rows[0].top, rows[-1].bottom)
             block = self.block_of(cursor)
             self.select_quietly(block.booking.id if block else "")
         self._describe()
@@ -214,10 +190,6 @@ class Surface(QAbstractScrollArea):
     def first_cursor(self) -> Cursor:
         """Where the keyboard begins: on the selected booking, else at the next hour."""
         return first_cursor(self.picture, self.axis, self._selected)
-
-    def gpus_of(self, cursor: Cursor) -> tuple[str, ...]:
-        rows = self.picture.lanes.lanes
-        return tuple(rows[number].slots[0].id for number in cursor.lanes if number < len(rows))
 
     def hold_keyed(self) -> None:
         """Shows what the keys have made of a booking."""
@@ -318,8 +290,6 @@ class Surface(QAbstractScrollArea):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
-        self._measure()
-        self._fit_scroll_bar()
         self.still.forget()
 
     def scrollContentsBy(self, dx: int, dy: int) -> None:
@@ -372,31 +342,6 @@ class Surface(QAbstractScrollArea):
             self.setAccessibleDescription(
                 told_cursor(cursor, self.gpus_of(cursor), block, self.picture, self.axis.zone)
             )
-
-    def _show_rows(self, top: int, bottom: int) -> None:
-        bar, room = self.verticalScrollBar(), self.viewport().height() - M.days_header
-        if top < bar.value():
-            bar.setValue(max(0, top - M.host_row))
-        elif bottom > bar.value() + room:
-            bar.setValue(min(bottom - room, top))
-
-    def in_lanes(self, position: QPoint) -> QPointF:
-        """From the first lane's first moment."""
-        return QPointF(position.x() - M.lane_header, self._content_y(position))
-
-    def _content_y(self, position: QPoint) -> float:
-        return position.y() - M.days_header + self.verticalScrollBar().value()
-
-    def _measure(self) -> None:
-        width = max(self.viewport().width() - M.lane_header, 100)
-        self.axis = axis_of(self.span, self.day, self.picture.zone, width)
-
-    def _fit_scroll_bar(self) -> None:
-        room = self.viewport().height() - M.days_header
-        bar = self.verticalScrollBar()
-        bar.setPageStep(max(room, 1))
-        bar.setSingleStep(M.lane)
-        bar.setRange(0, max(0, self.picture.lanes.height + 1 - room))
 
     def _theme_changed(self) -> None:
         self._painter.forget()

@@ -46,7 +46,6 @@ class TopBar(QFrame):
         self.search_field.setMinimumWidth(92)
         self.search_field.setMaximumWidth(150)
         self.free = label(role="strong")
-        self.free.setAccessibleName(self.tr("Free now"))
         self.filter_button = QPushButton(icon("filter"), self.tr("All"))
         self.filter_button.setToolTip(self.tr("Show some hosts, GPU models or people only"))
         self.filter_menu = QMenu(self)
@@ -107,7 +106,8 @@ class TopBar(QFrame):
             return
         menu = self.filter_menu if kind != "hosts" or len(values) <= 12 else self.filter_menu.addMenu(title)
         if menu is self.filter_menu:
-            menu.addSection(title)
+            menu.addSeparator()
+            menu.addAction(title).setEnabled(False)  # a section's own title is not drawn where there is a style sheet
         for value in values:
             action = menu.addAction(value)
             action.setCheckable(True)
@@ -157,11 +157,13 @@ class TopBar(QFrame):
 def _more(acts: BookingActions, parent: QWidget) -> QToolButton:
     button = QToolButton(parent)
     button.setIcon(icon("more"))
-    button.setToolTip(translate("TopBar", "Waitlist, usage, calendar files, rules"))
+    button.setToolTip(translate("TopBar", "Undo, waitlist, usage, calendar files, rules"))
     button.setAccessibleName(translate("TopBar", "More"))
     button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
     button.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
     menu = QMenu(button)
+    menu.addAction(acts.undo)
+    menu.addSeparator()
     menu.addActions([acts.waitlist, acts.usage])
     menu.addSeparator()
     menu.addActions([acts.export, acts.import_])

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from torchyard_core.booking.model import Booking, Draft
+from torchyard_core.booking.refusals import Refused
 
 if TYPE_CHECKING:
     from torchyard_core.booking.store import BookingStore
@@ -18,6 +20,19 @@ class Undo:
 
     what: str
     undo: Callable[[BookingStore], Any]
+
+
+def change_to(store: BookingStore, booking: Booking, wanted: Booking | Draft) -> Booking:
+    """Makes of a booking all that can be changed of it, at once. Raises Refused."""
+    return store.change(
+        booking.id,
+        start=wanted.start,
+        end=wanted.end,
+        gpus=wanted.gpus,
+        title=wanted.title,
+        purpose=wanted.purpose,
+        stop_at_end=wanted.stop_at_end,
+    )
 
 
 def undo_booked(made: Sequence[Booking], what: str) -> Undo:
@@ -34,18 +49,7 @@ def undo_booked(made: Sequence[Booking], what: str) -> Undo:
 def undo_changed(after: Booking, before: Booking, what: str) -> Undo:
     """Of a change: back to what it was."""
 
-    def take_back(store: BookingStore) -> Booking:
-        return store.change(
-            after.id,
-            start=before.start,
-            end=before.end,
-            gpus=before.gpus,
-            title=before.title,
-            purpose=before.purpose,
-            stop_at_end=before.stop_at_end,
-        )
-
-    return Undo(what, take_back)
+    return Undo(what, lambda store: change_to(store, after, before))
 
 
 def undo_let_go(gone: Booking, what: str) -> Undo:
@@ -53,18 +57,38 @@ def undo_let_go(gone: Booking, what: str) -> Undo:
 
     def take_back(store: BookingStore) -> Booking:
         start = max(gone.start, store.now()) if gone.let_go_at and gone.let_go_at > gone.start else gone.start
-        owner = gone.owner if gone.owner != store.person else None
-        draft = Draft(
-            gone.title,
-            gone.gpus,
-            start,
-            gone.end,
-            gone.zone,
-            gone.purpose,
-            owner,
-            run_id=gone.run_id,
-            stop_at_end=gone.stop_at_end,
-        )
-        return store.book(draft)
+        return _book_anew(store, gone, start)
 
     return Undo(what, take_back)
+
+
+def undo_series_cancelled(gone: Sequence[Booking], what: str) -> Undo:
+    """Of a series' rest: each is booked anew, by itself; those that others have meanwhile are told."""
+
+    def take_back(store: BookingStore) -> None:
+        missed: list[Refused] = []
+        for booking in gone:
+            try:
+                _book_anew(store, booking, booking.start)
+            except Refused as refused:
+                missed.append(refused)
+        if missed:
+            back = f"{len(gone) - len(missed)} of {len(gone)} bookings are back; {missed[0].message}"
+            raise Refused(back, code=missed[0].code, hint=missed[0].hint)
+
+    return Undo(what, take_back)
+
+
+def _book_anew(store: BookingStore, gone: Booking, start: datetime) -> Booking:
+    draft = Draft(
+        gone.title,
+        gone.gpus,
+        start,
+        gone.end,
+        gone.zone,
+        gone.purpose,
+        gone.owner if gone.owner != store.person else None,
+        run_id=gone.run_id,
+        stop_at_end=gone.stop_at_end,
+    )
+    return store.book(draft)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
+from typing import cast
 
 from PySide6.QtCore import QRectF, QSize, Qt
 from PySide6.QtGui import QBrush, QPainter, QPaintEvent
@@ -70,7 +71,7 @@ class UsageDialog(QDialog):
         """For what is chosen now."""
         until = self.model.now
         since = until - timedelta(days=int(self.days.value))
-        by: By = self.by.value  # type: ignore[assignment]
+        by = cast("By", self.by.value)
         zone = self.model.seen.zone
         self.said.setText(self.tr("Adding up …"))
         self.model.ask(lambda store: store.usage(since, until, by, zone), self._show, self._failed, self)
@@ -83,7 +84,7 @@ class UsageDialog(QDialog):
             if not chosen:
                 return
             path = Path(chosen)
-        by: By = self.by.value  # type: ignore[assignment]
+        by = cast("By", self.by.value)
         try:
             write_atomically(path, to_csv(self.rows_, by))
             self.said.setText(self.tr("Saved as {path}").format(path=path))
@@ -110,6 +111,11 @@ class UsageDialog(QDialog):
                 self.tr("Not booked, h"),
             ]
         )
+        for column in range(self.table.columnCount()):
+            side = Qt.AlignmentFlag.AlignRight if column else Qt.AlignmentFlag.AlignLeft
+            head = self.table.horizontalHeaderItem(column)
+            assert head is not None  # its label was set just now
+            head.setTextAlignment(side | Qt.AlignmentFlag.AlignVCenter)
         self.table.setRowCount(len(rows))
         for number, row in enumerate(rows):
             cells = [row.key, *(f"{value:,.1f}" for value in (row.booked_h, row.used_h, row.idle_h, row.unbooked_h))]
@@ -199,6 +205,16 @@ class UsageBars(QWidget):
                 painter.drawRect(QRectF(box.right() + 2, box.top(), unbooked - 2, box.height()))
             painter.setFont(look.font("small"))
             painter.setPen(look.pen("text2"))
-            told = self.tr("{booked} h, {idle} h idle").format(booked=f"{row.booked_h:,.0f}", idle=f"{row.idle_h:,.0f}")
+            told = _told(row)
             left = NAME + booked + unbooked + 8
             painter.drawText(QRectF(left, top, self.width() - left, BAR), middle, told)
+
+
+def _told(row: UsageRow) -> str:
+    """What stands beside a bar: hours booked, and of those idle; and what was used without a booking."""
+    booked = words.translate("Bookings", "{booked} h, {idle} h idle")
+    parts = [booked.format(booked=f"{row.booked_h:,.0f}", idle=f"{row.idle_h:,.0f}")] if row.booked_h else []
+    if row.unbooked_h >= 0.5:
+        unbooked = words.translate("Bookings", "{unbooked} h used without a booking")
+        parts.append(unbooked.format(unbooked=f"{row.unbooked_h:,.0f}"))
+    return ", ".join(parts)

@@ -12,7 +12,7 @@ from torchyard_core.booking.waitlist import Waiting
 from torchyard_gui.bookings import words
 from torchyard_gui.bookings.drawer import Drawer
 from torchyard_gui.bookings.time_axis import local_day
-from torchyard_gui.widgets import Card, label
+from torchyard_gui.widgets import Card, drop, label
 
 
 class WaitlistDrawer(Drawer):
@@ -38,10 +38,7 @@ class WaitlistDrawer(Drawer):
         self, waiting: Sequence[Waiting], me: str, is_admin: bool, zone: str, now: datetime | None
     ) -> None:
         """In the order in which they are served."""
-        for card in self.cards:
-            self.body.removeWidget(card)
-            card.hide()
-            card.deleteLater()
+        drop(self.body, self.cards)
         self.cards, self.leave_buttons = [], []
         self.said.setText(
             self.tr("What is freed is booked for those who wait, first come first served.")

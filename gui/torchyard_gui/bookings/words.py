@@ -18,8 +18,11 @@ translate = QCoreApplication.translate
 
 
 def said(error: TorchyardError) -> str:
-    """An error as one or two sentences."""
-    return as_sentence(error.message[:1].upper() + error.message[1:], error.hint)
+    """An error as one or two sentences; names of hosts and GPUs stay as they are."""
+    message = error.message
+    if message.partition(" ")[0].isalpha():
+        message = message[0].upper() + message[1:]
+    return as_sentence(message, error.hint)
 
 
 def day_name(day: date, pattern: str) -> str:

@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from PySide6.QtCore import QObject, QTimer, Signal
 from torchyard_core.background import in_background
 from torchyard_core.errors import TorchyardError
 from torchyard_core.fleet.facts import Facts, forget_facts, load_facts, planner_hosts
+from torchyard_core.fleet.host_acts import Act
 from torchyard_core.fleet.host_check import HostCheck, check_host, failed_check
 from torchyard_core.fleet.host_keys import ShownKey, record_key, show_key
 from torchyard_core.fleet.inventory import DEFAULT_HOSTS, Host, Inventory, add_host, read_fleet, remove_host
@@ -25,6 +25,7 @@ from torchyard_core.home import Home
 from torchyard_core.topology.hosts import HostFacts
 from torchyard_gui.bridge.file_signature import signature_of
 from torchyard_gui.bridge.first_status import checked_at, first_status
+from torchyard_gui.bridge.host_links import HostLinks
 from torchyard_gui.bridge.host_status import UNKNOWN, Doing, HostStatus, now
 from torchyard_gui.bridge.jobs import Cancelled, Job, Jobs, explain
 from torchyard_gui.bridge.login_questions import LoginQuestions
@@ -32,11 +33,8 @@ from torchyard_gui.bridge.planned_hosts import PlannedHosts
 
 if TYPE_CHECKING:
     from torchyard_core.fleet.fleet import Fleet
-    from torchyard_core.fleet.link import Link
 
 SAMPLE_EVERY_MS = 1000
-SILENT_AFTER_S = 10.0
-"""A host that has not answered for so long is told as unknown."""
 
 Failed = Callable[[TorchyardError], None]
 
@@ -74,8 +72,7 @@ class FleetModel(QObject):
         self._facts_seen: object = None
         self._known: dict[str, Facts] = {}
         self._under_way: dict[str, Job] = {}
-        self._sampling: dict[str, Job] = {}
-        self._links: dict[str, Link] = {}
+        self._links = HostLinks(self.jobs, self._silent, self._sampled)
         self._fleet: Fleet | None = None
         self._fleet_lock = threading.Lock()
         self._closed = False
@@ -83,6 +80,7 @@ class FleetModel(QObject):
         self._clock.setInterval(SAMPLE_EVERY_MS)
         self._clock.timeout.connect(self._tick)
         self._watchers: set[str] = set()
+        self._looked_at = ""
         self._planned = PlannedHosts(self, home.history)
         self._planned.changed.connect(self.facts_changed)
         self._read_file()
@@ -107,7 +105,7 @@ class FleetModel(QObject):
         return tuple(map(self._planned.of, self._statuses.values()))
 
     def set_booked(self, booked: Mapping[str, str], *, is_later: bool = False) -> None:
-        """GPUs that others have booked, by UUID, with words that say who: to the planner they are taken. `is_later`:
+        """What others have booked, by slot, with words that say who: to the planner it is taken. `is_later`:
         what is planned begins later, so that who uses a GPU now is no matter."""
         self._planned.set_booked(booked, is_later=is_later)
 
@@ -194,6 +192,11 @@ class FleetModel(QObject):
         if not self._watchers:
             self._clock.stop()
 
+    def look_at(self, name: str) -> None:
+        """The host whose details somebody looks at, "" for none: it is asked what was done to it last."""
+        self._looked_at = name
+        self._ask_acts(name)
+
     def close(self) -> None:
         """Lets go of everything without waiting: links say goodbye on threads of their own."""
         self._clock.stop()
@@ -201,7 +204,8 @@ class FleetModel(QObject):
         self._closed = True
         self.questions.close()
         self.jobs.close()
-        for job in (*self._under_way.values(), *self._sampling.values()):
+        self._links.close()
+        for job in self._under_way.values():
             job.cancel()
         with self._fleet_lock:
             if self._fleet is not None:
@@ -273,6 +277,8 @@ class FleetModel(QObject):
         self._statuses[name] = self._statuses[name].checked(answer, now(), self._remark(answer, kind))
         self._hold_link(name)
         self.host_changed.emit(name)
+        if name == self._looked_at:
+            self._ask_acts(name)
 
     def _remark(self, check: HostCheck, kind: str) -> str:
         """A newer agent than ours is never replaced: who wanted to deploy should know."""
@@ -284,18 +290,20 @@ class FleetModel(QObject):
     # -- links, and who uses what
 
     def _hold_link(self, name: str) -> None:
-        """Hears of the end of a host's link."""
         link = self._fleet.open_link(name) if self._fleet is not None else None
-        if link is not None and self._links.get(name) is not link:
-            self._links[name] = link
-            link.on_close(partial(self.jobs.tell, self._lost, name, link))
+        if link is not None:
+            self._links.hold(name, link)
 
-    def _lost(self, name: str, link: Link) -> None:
-        if self._links.get(name) is not link:
-            return
-        del self._links[name]
-        why = TorchyardError(f"the connection to {name} was lost.", code="lost", hint="What runs there goes on.")
-        self._silent(name, why, now())
+    def _ask_acts(self, name: str) -> None:
+        """Over the link that there is; nobody is called for it."""
+        link = self._fleet.open_link(name) if self._fleet is not None else None
+        if link is not None:
+            self._links.ask_acts(name, link, self._acts_told)
+
+    def _acts_told(self, name: str, acts: tuple[Act, ...]) -> None:
+        status = self._statuses.get(name)
+        if status is not None and status.acts != acts:
+            self._change(name, acts=acts)
 
     def _silent(self, name: str, why: TorchyardError, heard: datetime) -> None:
         status = self._statuses.get(name)
@@ -310,28 +318,12 @@ class FleetModel(QObject):
             return
         for name in tuple(self._statuses):
             link = self._fleet.open_link(name)
-            if link is None or name in self._sampling:
+            if link is None or self._links.is_asking(name):
                 continue
-            if self._links.get(name) is not link and not self._statuses[name].answers:
+            if not self._links.holds(name, link) and not self._statuses[name].answers:
                 self._start([name], "checking", install=False)  # somebody else, a launch maybe, has reached it
-            self._hold_link(name)
-            self._sample(name, link)
-
-    def _sample(self, name: str, link: Link) -> None:
-        """Asks once; not again before that was answered."""
-        asked = now()
-        job = Job()
-        self._sampling[name] = job
-
-        def done(sample: dict[str, Any]) -> None:
-            self._sampling.pop(name, None)
-            self._sampled(name, sample)
-
-        def failed(error: TorchyardError) -> None:
-            self._sampling.pop(name, None)
-            self._silent(name, error, asked)
-
-        self.jobs.run(lambda: link.call("telemetry.sample", {}, SILENT_AFTER_S), done, failed, job=job)
+            self._links.hold(name, link)
+            self._links.ask(name, link)
 
     def _sampled(self, name: str, sample: dict[str, Any]) -> None:
         before = self._statuses.get(name)
@@ -364,10 +356,9 @@ class FleetModel(QObject):
             for host, facts in zip(inventory.hosts, planned, strict=True)
         }
         for name in before.keys() - {name for name, status in self._statuses.items() if status is before.get(name)}:
-            self._links.pop(name, None)
-            for under_way in (self._under_way, self._sampling):
-                if job := under_way.pop(name, None):
-                    job.cancel()
+            self._links.let_go(name)
+            if job := self._under_way.pop(name, None):
+                job.cancel()
         with self._fleet_lock:
             fleet = self._fleet
         if fleet is not None:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from torchyard_core.errors import AgentMissing, HostError, TorchyardError
+from torchyard_core.fleet.host_acts import Act
 from torchyard_core.fleet.host_check import DEGRADED, READY, HostCheck
 from torchyard_core.fleet.inventory import Host
 from torchyard_core.fleet.usage import beside_gpus, users_of
@@ -64,6 +65,8 @@ class HostStatus:
     """The last of its telemetry; None where there is none of now."""
     remark: str = ""
     """What a deploy had to say beside its result."""
+    acts: tuple[Act, ...] = ()
+    """What was done to it last, oldest first, of a host whose details somebody looked at."""
 
     @property
     def name(self) -> str:

@@ -123,7 +123,7 @@ class Jobs(QObject):
                 result = work()
             except Cancelled:
                 job.cancel()
-            except Exception as error:
+            except Exception as error:  # the outer edge of a thread: logged, and told
                 explained = explain(error)
                 gate.post(lambda: hand_over(failed, explained))
             else:

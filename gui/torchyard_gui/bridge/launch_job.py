@@ -120,7 +120,7 @@ class LaunchJob(QObject):
             return launch.run()
         except Cancelled:
             return None
-        except Exception as error:
+        except Exception as error:  # the outer edge of a thread: logged, and told
             # What was cancelled may break off with an error of its own on the way out.
             return None if self.is_cancelled else explain(error)
 

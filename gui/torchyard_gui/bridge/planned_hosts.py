@@ -69,8 +69,8 @@ class PlannedHosts(QObject):
         return replace(facts, gpu_users=users) if users != facts.gpu_users else facts
 
     def set_booked(self, booked: Mapping[str, str], *, is_later: bool = False) -> None:
-        """GPUs that others have booked, by UUID, with who that is: they are not to be had. `is_later`: planned is for
-        a time of which who is on a GPU now says nothing."""
+        """What others have booked, by slot, with who that is: it is not to be had. `is_later`: planned is for a time of
+        which who is on a GPU now says nothing."""
         if booked != self._booked or is_later != self._is_later:
             self._booked, self._is_later = dict(booked), is_later
             self._made.clear()
@@ -79,6 +79,9 @@ class PlannedHosts(QObject):
     def _with_bookings(self, facts: HostFacts) -> HostFacts:
         if self._is_later:
             facts = replace(facts, busy_gpus=frozenset(), gpu_users={}, use_known=True)
+        if not facts.gpus:
+            whose = self._booked.get(f"{facts.name}:cpu")
+            return replace(facts, booked_by=whose) if whose else facts
         booked = {gpu.uuid: self._booked[gpu.uuid] for gpu in facts.gpus if gpu.uuid in self._booked}
         return replace(facts, busy_gpus=facts.busy_gpus | frozenset(booked), gpu_bookings=booked) if booked else facts
 

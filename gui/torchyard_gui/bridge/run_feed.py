@@ -16,6 +16,7 @@ from torchyard_core.launch.follow import RETRY_S, Follower
 from torchyard_core.launch.history import History, RunRecord, ending
 from torchyard_core.launch.run_id import utc_now
 from torchyard_core.launch.runs import KnownRun, ask_run, shown_of
+from torchyard_core.telemetry.amounts import traffic
 from torchyard_core.telemetry.latest import Latest
 from torchyard_core.topology.hosts import HostFacts
 from torchyard_gui.bridge.jobs import Job, Jobs
@@ -26,7 +27,7 @@ from torchyard_gui.bridge.step_parts import step_parts
 if TYPE_CHECKING:
     from torchyard_core.fleet.fleet import Fleet
     from torchyard_core.fleet.link import Link
-    from torchyard_gui.canvas.looks import ReplicaLook
+    from torchyard_gui.canvas.looks import ReplicaLook, Tint
 
 EVENTS_EVERY_MS = 100
 """States are told ten times a second at most, …"""
@@ -118,7 +119,8 @@ class RunFeed(QObject):
         track = self.picture.tracks[replica]
         stale = self.picture.stale_since(track)
         slow = self.picture.slow.get(replica)
-        tint, cause = None, ""
+        tint: Tint | None = None
+        cause = ""
         if track.state == "failed":
             tint, cause = "fail", short_cause(self.picture.cause_of(track), track.exit_code)
         elif slow is not None and stale is None:
@@ -127,7 +129,7 @@ class RunFeed(QObject):
             state="unknown" if stale is not None else track.state,
             meter=None if stale is not None else self.picture.meter(track),
             metric=self.metric_of(replica),
-            tint=tint,  # type: ignore[arg-type]
+            tint=tint,
             cause=cause,
             stale_since="" if stale is None else clock(stale),
             restarts=track.restarts,
@@ -140,7 +142,7 @@ class RunFeed(QObject):
         return {name: self.look_of(name) for name in self.picture.tracks}
 
     def metric_of(self, replica: str) -> str:
-        """The one number that a chip shows: how busy its GPUs are, else what its script reports."""
+        """The one number that a chip shows: how busy its GPUs are, else what its script, or a server, reports."""
         track = self.picture.tracks[replica]
         if track.state not in ("running", "stopping"):
             return ""
@@ -149,6 +151,9 @@ class RunFeed(QObject):
             return f"{use:.0f} %"
         if rate is not None:
             return f"{rate:,.0f}/s"
+        carried = track.ring.last("bytes_s")
+        if carried is not None:
+            return traffic(carried)
         return f"CPU {cpu:.0f} %" if cpu is not None else ""
 
     def close(self) -> None:

@@ -9,6 +9,7 @@ from datetime import datetime
 from torchyard_core.telemetry.rings import Ring
 
 ENDED = ("succeeded", "failed", "stopped", "lost")
+SERVING = ("ps", "reducer")
 
 
 @dataclass
@@ -34,6 +35,11 @@ class Track:
     @property
     def index(self) -> int:
         return int(self.name.rpartition("-")[2])
+
+    @property
+    def serves(self) -> bool:
+        """Whether it works for trainers, and takes no steps of its own."""
+        return self.role in SERVING
 
     @property
     def is_over(self) -> bool:

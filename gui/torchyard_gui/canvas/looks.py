@@ -45,7 +45,9 @@ class HostLook:
     note: str = ""
     """In few words, instead of the count at the right of its header."""
     holders: Mapping[int, str] = field(default_factory=dict)
-    """Who holds which of its GPUs."""
+    """Who holds which of its GPUs, in the two lines of a slot."""
+    held: Mapping[int, str] = field(default_factory=dict)
+    """The same in a sentence, for tool tips."""
 
     @property
     def is_unknown(self) -> bool:

@@ -126,8 +126,8 @@ class RackItem(QGraphicsRectItem):
             return ""
         slot = self.slot_at(x, y)
         if slot is not None:
-            holder = (self.host.holders if self.host is not None else {}).get(slot)
-            return holder.replace("\n", " ") if holder else slot_words.slot_sentence(self.content, slot)
+            held = self.host.held.get(slot) if self.host is not None else None
+            return held or slot_words.slot_sentence(self.content, slot)
         return slot_words.rack_sentence(self.content, words.use_of(self.content, self.host, self._states))
 
     # Painting

@@ -119,8 +119,8 @@ def lay_trunk(grid: Grid, members: Sequence[tuple[str, str]], gutters: Gutters) 
         branches.append(Branch(host, does, points))
         gutters.take((port, (x, y)))
         gutters.take_port(cell, port)
-    for ends in stems:
-        gutters.take(ends)
+    for span in stems:
+        gutters.take(span)
     label = (xs[len(xs) // 2], heights[members[0][0]] if is_flat and len(xs) == 1 else bus)
     return Trunk(tuple(branches), tuple(_shortened(ends) for ends in stems), label, is_flat and len(xs) == 1)
 

@@ -24,15 +24,14 @@ from torchyard_gui.canvas import ink, words
 from torchyard_gui.canvas.boxes import Box, around
 from torchyard_gui.canvas.chip_painting import ChipState
 from torchyard_gui.canvas.content import TRAY, ChipContent, RackContent, racks_of, unplaced
-from torchyard_gui.canvas.edge_item import EdgeItem
-from torchyard_gui.canvas.layout import Grid, arrange, best_columns, lay_tray
+from torchyard_gui.canvas.edge_layer import EdgeLayer
+from torchyard_gui.canvas.layout import lay_tray
 from torchyard_gui.canvas.levels import Level, level_of
 from torchyard_gui.canvas.looks import HostLook, ReplicaLook
 from torchyard_gui.canvas.rack_item import RackItem, reason_lines
-from torchyard_gui.canvas.routes import Hop, arrow_at
+from torchyard_gui.canvas.racks import Racks
 from torchyard_gui.canvas.target_mark import TargetMark
-from torchyard_gui.canvas.trunk_item import TrunkItem
-from torchyard_gui.canvas.wiring import Lines, Wiring, lay, wiring_of
+from torchyard_gui.canvas.wiring import Wiring, wiring_of
 from torchyard_gui.theme.theme import theme
 
 EDGES, TARGET = 1.0, 2.0
@@ -54,22 +53,14 @@ class TopologyScene(QGraphicsScene):
     def __init__(self, parent: QObject | None = None):
         super().__init__(parent)
         ink.follow_theme()
-        self._racks: dict[str, RackItem] = {}
         self._chips: dict[str, ChipContent] = {}
-        self._edges: list[EdgeItem] = []
         self.ground = self._layer(None, 0.0)
         """All racks and edges."""
-        self._edge_layer = self._layer(self.ground, EDGES)
+        self._racks = Racks(self.ground)
+        self._edges = EdgeLayer(self._layer(self.ground, EDGES))
         self.mark = TargetMark(self, TARGET)
-        self._grid = Grid(1)
-        self._room = QSizeF()
-        self._occasion: tuple[tuple[str, ...], float, float] | None = None
-        self._columns = 1
-        self._trunk: TrunkItem | None = None
         self._traffic = Traffic()
         self._wiring = Wiring()
-        self._routed: tuple[Grid, Wiring, Lines] = (Grid(1), Wiring(), Lines())
-        """The last lines, and what they were laid for: an edit mostly moves no rack."""
         self._zoom = 1.0
         self._kind = StrategyKind.NONE
         self._states: Mapping[str, ReplicaLook] | None = None
@@ -103,7 +94,8 @@ class TopologyScene(QGraphicsScene):
         self._traffic = traffic
         placed = {chip.name: chip.host for chip in self._chips.values() if chip.host}
         self._wiring = wiring_of(traffic, placed, plan.topology.strategy) if plan is not None else Wiring()
-        self._take_racks(contents)
+        self._racks.take(contents, self._dress)
+        self._mark(self._chips)
         self.set_selection(name for name in self._selection if name in self._chips)
         self._arrange()
 
@@ -150,7 +142,7 @@ class TopologyScene(QGraphicsScene):
 
     @property
     def has_edges(self) -> bool:
-        return bool(self._edges) or self._trunk is not None
+        return bool(self._edges.items)
 
     @property
     def has_groups(self) -> bool:
@@ -229,8 +221,11 @@ class TopologyScene(QGraphicsScene):
         self._mark(touched)
 
     def set_target(self, target: str | None, fits: bool = True) -> None:
-        """Marks the rack or slot where a drop would go ("gpu-b", "gpu-b:2", "" for the planner's choice)."""
-        host, _, gpu = target.partition(":") if target else ("", "", "")
+        """Marks the rack or slot where a drop would go: "gpu-b", "gpu-b:2"; nothing for "", the planner's choice."""
+        if not target:
+            self.mark.hide()
+            return
+        host, _, gpu = target.partition(":")
         rect = self.rect_of_slot(host, int(gpu)) if gpu.isdigit() else self.rect_of_rack(host)
         self.mark.aim(rect, fits=fits, slot=bool(gpu))
 
@@ -239,21 +234,13 @@ class TopologyScene(QGraphicsScene):
     def rect_of(self, name: str) -> QRectF:
         """A replica's chip (its first piece); empty where it is not drawn."""
         chip = self._chips.get(name)
-        item = self._racks.get(chip.host) if chip is not None else None
-        boxes = item.pieces(name) if item is not None else ()
-        return QRectF(*boxes[0]).translated(item.pos()) if item is not None and boxes else QRectF()
+        return self._racks.rect_of(chip) if chip is not None else QRectF()
 
     def rect_of_rack(self, host: str) -> QRectF:
-        item = self._racks.get(host)
-        if item is None:
-            return QRectF()
-        return QRectF(item.x(), item.y(), item.content.layout.width, item.content.layout.height)
+        return self._racks.rect_of_rack(host)
 
     def rect_of_slot(self, host: str, gpu: int) -> QRectF:
-        item = self._racks.get(host)
-        if item is None or gpu not in item.content.layout.slots:
-            return QRectF()
-        return QRectF(*item.content.layout.slots[gpu]).translated(item.pos())
+        return self._racks.rect_of_slot(host, gpu)
 
     def chip_boxes(self) -> dict[str, Box]:
         """Every drawn replica's chip."""
@@ -265,36 +252,35 @@ class TopologyScene(QGraphicsScene):
         return boxes
 
     def replica_at(self, point: QPointF) -> str:
-        item = self._rack_at(point)
-        return item.chip_at(point.x() - item.x(), point.y() - item.y()) if item is not None else ""
+        return self._racks.replica_at(point)
 
     def replicas_in(self, rect: QRectF) -> list[str]:
         """Replicas with any part of their chips in there."""
-        box = Box(rect.x(), rect.y(), rect.width(), rect.height())
-        found = []
-        for item in self._racks.values():
-            here = box.moved(-item.x(), -item.y())
-            if here.meets(Box(0, 0, item.content.layout.width, item.content.layout.height)):
-                names = (chip.name for chip in item.content.chips)
-                found += [name for name in names if any(piece.meets(here) for piece in item.pieces(name))]
-        return found
+        return self._racks.replicas_in(rect)
+
+    @property
+    def troubled(self) -> Collection[str]:
+        """Replicas that a problem is about."""
+        return self._problems.keys()
+
+    @property
+    def unplaced(self) -> list[str]:
+        """Replicas that no host has room for."""
+        return self.replicas_on("")
+
+    def replicas_on(self, host: str) -> list[str]:
+        """Replicas that are placed on a host, in the plan's order."""
+        return [name for name, chip in self._chips.items() if chip.host == host]
 
     def target_at(self, point: QPointF) -> str:
         """What a drop there pins to: "gpu-b:2" on a slot, "gpu-b" on a rack, "" elsewhere: the planner's choice."""
-        x, y = point.toTuple()
-        cell = self._grid.cell_at(x, y)
-        if cell is None or cell.key == TRAY:
-            return ""
-        left, top, _, _ = cell.box
-        slot = self._racks[cell.key].slot_at(x - left, y - top)
-        return cell.key if slot is None else f"{cell.key}:{slot}"
+        return self._racks.target_at(point)
 
     def content_rect(self) -> QRectF:
         """All racks and edges."""
-        rect = QRectF(*around(cell.box for cell in self._grid.cells))
-        lines: list[QGraphicsItem] = [*self._edges, *([self._trunk] if self._trunk is not None else [])]
-        for line in lines:
-            rect = rect.united(line.boundingRect())
+        rect = QRectF(*around(cell.box for cell in self._racks.grid.cells))
+        for item in self._edges.items:
+            rect = rect.united(item.boundingRect())
         return rect
 
     # What the view tells
@@ -302,13 +288,13 @@ class TopologyScene(QGraphicsScene):
     def set_room(self, room: QSizeF) -> None:
         """The view's size at zoom 1: as many columns as show racks largest there."""
         self.touched.emit()
-        self._room = room
+        self._racks.set_room(room)
         self._arrange()
 
     def set_zoom(self, zoom: float) -> None:
         self.touched.emit()
         self._zoom = zoom
-        self._edge_layer.setVisible(level_of(zoom) is not Level.TILE)
+        self._edges.set_visible(level_of(zoom) is not Level.TILE)
         for item in self._racks.values():
             item.set_zoom(zoom)
 
@@ -317,7 +303,7 @@ class TopologyScene(QGraphicsScene):
 
     def told_at(self, point: QPointF) -> str:
         """What a tool tip there says: of a replica, a slot, or a rack whose header may be cut."""
-        name, item = self.replica_at(point), self._rack_at(point)
+        name, item = self.replica_at(point), self._racks.rack_at(point)
         if name or item is None:
             return self.described(name) if name else ""
         return item.told_at(point.x() - item.x(), point.y() - item.y())
@@ -332,78 +318,17 @@ class TopologyScene(QGraphicsScene):
             self.addItem(layer)
         return layer
 
-    def _rack_at(self, point: QPointF) -> RackItem | None:
-        cell = self._grid.cell_at(point.x(), point.y())
-        return self._racks[cell.key] if cell is not None else None
-
-    def _take_racks(self, contents: Sequence[RackContent]) -> None:
-        keys = {content.key for content in contents}
-        for key in [key for key in self._racks if key not in keys]:
-            self.removeItem(self._racks.pop(key))
-        racks = {}
-        for content in contents:
-            item = self._racks.get(content.key)
-            if item is None:
-                item = RackItem(content)
-                item.set_states(self._states)
-                item.set_host(self._hosts.get(content.key))
-                item.set_zoom(self._zoom)
-                item.setParentItem(self.ground)
-            else:
-                item.set_content(content)
-            racks[content.key] = item
-        self._racks = racks
-        self._mark(self._chips)
+    def _dress(self, item: RackItem) -> None:
+        item.set_states(self._states)
+        item.set_host(self._hosts.get(item.content.key))
+        item.set_zoom(self._zoom)
 
     def _arrange(self) -> None:
-        heights = {key: item.content.layout.height for key, item in self._racks.items()}
-        # The same hosts in the same room keep their columns, however high a rack became: nothing jumps in a gesture.
-        occasion = (tuple(heights), self._room.width(), self._room.height())
-        if occasion != self._occasion:
-            self._occasion = occasion
-            self._columns = best_columns(list(heights.values()), self._room.width(), self._room.height())
-        columns = self._columns
-        grid = arrange(heights, columns)
-        if grid != self._grid:
-            self._grid = grid
-            for cell in grid.cells:
-                self._racks[cell.key].setPos(cell.box.x, cell.box.y)
-            self._lay_edges()
-            self.arranged.emit()
-        else:
-            self._lay_edges()
-
-    def _lay_edges(self) -> None:
-        if (self._grid, self._wiring) != self._routed[:2]:
-            self._routed = self._grid, self._wiring, lay(self._grid, self._wiring)
-        lines = self._routed[2]
-        labelled = _labelled(lines.hops) if self._wiring.neighbours else None
-        for edge in self._edges[len(lines.hops) :]:
-            self.removeItem(edge)
-        del self._edges[len(lines.hops) :]
-        for hop in lines.hops[len(self._edges) :]:
-            edge = EdgeItem(hop)
-            edge.setParentItem(self._edge_layer)
-            self._edges.append(edge)
-        for edge, hop in zip(self._edges, lines.hops, strict=True):
-            edge.set_hop(hop, self._wiring.label if hop is labelled else ())
-        self._lay_trunk(lines)
+        moved = self._racks.arrange()
+        self._edges.lay(self._racks.grid, self._wiring)
         self._show_edge_looks()
-
-    def _lay_trunk(self, lines: Lines) -> None:
-        wiring = self._wiring
-        if lines.trunk is None:
-            if self._trunk is not None:
-                self.removeItem(self._trunk)
-                self._trunk = None
-            return
-        label = (*wiring.label, words.edges(wiring.count)) if wiring.count else wiring.label
-        how = {"thick": bool(wiring.count), "dashed": not wiring.in_step}
-        if self._trunk is None:
-            self._trunk = TrunkItem(lines.trunk, label, **how)
-            self._trunk.setParentItem(self._edge_layer)
-        else:
-            self._trunk.set_trunk(lines.trunk, label, **how)
+        if moved:
+            self.arranged.emit()
 
     def _show_edge_looks(self) -> None:
         self.touched.emit()
@@ -411,11 +336,7 @@ class TopologyScene(QGraphicsScene):
             return
         chosen = {self._chips[name].host for name in self._selection}
         unknown = {key for key, item in self._racks.items() if self._is_unknown(item)}
-        for edge in self._edges:
-            ends = {edge.hop.source, edge.hop.target}
-            edge.set_look(bool(ends & chosen), bool(ends & unknown))
-        if self._trunk is not None:
-            self._trunk.set_look(chosen, unknown)
+        self._edges.show_looks(chosen, unknown)
 
     def _is_unknown(self, item: RackItem) -> bool:
         if item.host is not None and item.host.is_unknown:
@@ -443,14 +364,6 @@ class TopologyScene(QGraphicsScene):
 
     def _take_theme(self) -> None:
         self.touched.emit()
-        for item in (*self._racks.values(), *self._edges):
+        for item in (*self._racks.values(), *self._edges.items):
             item.update()
-        if self._trunk is not None:
-            self._trunk.update()
         self.update()
-
-
-def _labelled(hops: Sequence[Hop]) -> Hop | None:
-    """The hop that a pill has most room on: it lies across rather than up and down, and is a neighbour's."""
-    exchanging = [hop for hop in hops if not hop.look.thin]
-    return max(exchanging, key=lambda hop: abs(arrow_at(hop.points)[1][0]), default=None)

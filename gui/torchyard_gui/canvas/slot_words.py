@@ -37,7 +37,7 @@ def rack_sentence(rack: RackContent, use: str) -> str:
     """A rack's header in whole, for its tool tip: it may be cut there."""
     lines = [" · ".join(part for part in (rack.key, words.gpu_kinds(rack), use) if part)]
     if not rack.checked:
-        lines.append(translate("Canvas", "It was never checked, and counts as able."))
+        lines.append(translate("Canvas", "What it has is not known yet; it counts as able."))
     elif not rack.use_known:
         lines.append(translate("Canvas", "Nobody knows now who uses it."))
     return "\n".join(lines)

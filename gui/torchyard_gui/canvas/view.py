@@ -21,8 +21,10 @@ from PySide6.QtGui import (
 )
 from PySide6.QtWidgets import QWidget
 
+from torchyard_gui.canvas.gestures.carried import HOST_MIME, MACHINE_MIME, PRESET_MIME, ROLE_MIME, carried
 from torchyard_gui.canvas.gestures.drag_chips import DragChips, Fits
-from torchyard_gui.canvas.gestures.drop_role import HOST_MIME, PRESET_MIME, ROLE_MIME, DropRole, carried
+from torchyard_gui.canvas.gestures.drop_machine import DropMachine, Told
+from torchyard_gui.canvas.gestures.drop_role import DropRole
 from torchyard_gui.canvas.gestures.gesture import Gesture
 from torchyard_gui.canvas.gestures.pan import Pan
 from torchyard_gui.canvas.gestures.rubber_band import RubberBand
@@ -48,6 +50,8 @@ class CanvasView(ZoomView):
     host_dropped = Signal(str)
     preset_dropped = Signal(str)
     """A strategy's kind: its replicas go where the planner puts them."""
+    machine_dropped = Signal(str, list)
+    """A machine type, and the replicas whose pools it is for."""
     activated = Signal(str)
     """A replica was double-clicked, or Enter pressed on it."""
     delete_requested = Signal(list)
@@ -60,8 +64,10 @@ class CanvasView(ZoomView):
         """Given by the page: why replicas cannot go to a target; "" where they can."""
         self.role_fits: Callable[[str, str], str] = lambda role, host: ""
         """The same for a role that is dragged in."""
+        self.machine_told: Told = lambda machine, names: ("", bool(names))
+        """Given by the page: what a machine type would do to the pools of replicas, and whether it can."""
         self._gesture: Gesture | None = None
-        self._drop: DropRole | None = None
+        self._drop: DropRole | DropMachine | None = None
         self._editable = True
         self._space_held = False
         self._inner = QRect()
@@ -260,15 +266,16 @@ class CanvasView(ZoomView):
     # Drags from the palette
 
     def dragEnterEvent(self, event: QDragEnterEvent) -> None:
-        role = carried(event.mimeData(), ROLE_MIME)
-        if not self._editable or not (
-            role or any(carried(event.mimeData(), kind) for kind in (HOST_MIME, PRESET_MIME))
-        ):
+        data = event.mimeData()
+        role, machine = carried(data, ROLE_MIME), carried(data, MACHINE_MIME)
+        if not self._editable or not (role or machine or carried(data, HOST_MIME) or carried(data, PRESET_MIME)):
             event.ignore()
             return
         self._end_drop()
         if role:
             self._drop = DropRole(self, self._canvas, role, self.role_fits, self.role_dropped.emit)
+        elif machine:
+            self._drop = DropMachine(self, self._canvas, machine, self.machine_told, self.machine_dropped.emit)
         event.acceptProposedAction()
 
     def dragMoveEvent(self, event: QDragMoveEvent) -> None:

@@ -10,13 +10,9 @@ from PySide6.QtWidgets import (
     QComboBox,
     QCompleter,
     QDialog,
-    QDialogButtonBox,
     QFileDialog,
-    QFrame,
     QHBoxLayout,
     QLineEdit,
-    QPushButton,
-    QScrollArea,
     QToolButton,
     QVBoxLayout,
     QWidget,
@@ -28,7 +24,7 @@ from torchyard_core.fleet.ssh_config import config_text, host_names
 from torchyard_gui.bridge.fleet_model import FleetModel
 from torchyard_gui.fleet.host_form import REMOTE_ONLY, host_of
 from torchyard_gui.theme.icons import icon
-from torchyard_gui.widgets import FormRow, NoticeBar, label
+from torchyard_gui.widgets import DialogButtons, FormRow, NoticeBar, label, scrolled
 from torchyard_gui.widgets.advice import in_the_window
 
 WIDTH = 520
@@ -64,8 +60,6 @@ class AddDialog(QDialog):
         self.more.setIcon(icon("chevron-right"))
         self.more.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextBesideIcon)
         self.more.setCheckable(True)
-        self.add_button = QPushButton(self.tr("Add host"))
-        self.add_button.setProperty("primary", True)
         self._lay_out()
         self._complete_names()
         for key, field in self.fields.items():
@@ -204,11 +198,8 @@ class AddDialog(QDialog):
         return list(self.rows)[6:]
 
     def _lay_out(self) -> None:
-        buttons = QDialogButtonBox()
-        buttons.addButton(self.add_button, QDialogButtonBox.ButtonRole.AcceptRole)
-        self.cancel_button = buttons.addButton(self.tr("Cancel"), QDialogButtonBox.ButtonRole.RejectRole)
-        buttons.accepted.connect(self.accept)
-        buttons.rejected.connect(self.reject)
+        buttons = DialogButtons(self, self.tr("Add host"))
+        self.add_button, self.cancel_button = buttons.agree, buttons.cancel
         self._body = body = QWidget()
         body.setObjectName("contents")
         self._body_rows = rows = QVBoxLayout(body)
@@ -231,12 +222,7 @@ class AddDialog(QDialog):
         self._rest.hide()
         rows.addWidget(self._rest)
         rows.addStretch()
-        self._scroll = scroll = QScrollArea()
-        scroll.setWidgetResizable(True)
-        scroll.setFrameShape(QFrame.Shape.NoFrame)
-        scroll.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        scroll.setFocusPolicy(Qt.FocusPolicy.NoFocus)
-        scroll.setWidget(body)
+        self._scroll = scrolled(body)
         layout = QVBoxLayout(self)
         layout.setContentsMargins(0, 18, 0, 16)
         layout.setSpacing(12)
@@ -244,7 +230,7 @@ class AddDialog(QDialog):
         title.setContentsMargins(20, 0, 20, 0)
         layout.addWidget(title)
         layout.addWidget(self.notice)
-        layout.addWidget(scroll, 1)
+        layout.addWidget(self._scroll, 1)
         foot = QHBoxLayout()
         foot.setContentsMargins(20, 0, 20, 0)
         foot.addWidget(buttons)

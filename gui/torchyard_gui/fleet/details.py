@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from PySide6.QtCore import QSize, Qt
 from PySide6.QtGui import QAction
-from PySide6.QtWidgets import QFrame, QGridLayout, QHBoxLayout, QLabel, QPushButton, QScrollArea, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QFrame, QGridLayout, QHBoxLayout, QLabel, QPushButton, QVBoxLayout, QWidget
 
 from torchyard_core.fleet.inventory import Transport
 from torchyard_gui.bridge.host_status import HostStatus
+from torchyard_gui.fleet.act_words import act_pairs
 from torchyard_gui.fleet.gpu_table import GpuTable
 from torchyard_gui.fleet.words import (
     doing_word,
@@ -17,6 +18,7 @@ from torchyard_gui.fleet.words import (
     gigabytes,
     percent,
     place,
+    policing_lines,
     problem_sentence,
     since,
     state_mark,
@@ -27,7 +29,7 @@ from torchyard_gui.fleet.words import (
 )
 from torchyard_gui.fleet.wrapped_text import WrappedText
 from torchyard_gui.theme.theme import theme
-from torchyard_gui.widgets import Divider, ElidedLabel, SectionLabel, StateMark, label, set_ink
+from torchyard_gui.widgets import Divider, ElidedLabel, SectionLabel, StateMark, label, scrolled, set_ink
 
 Pairs = list[tuple[str, str]]
 
@@ -51,7 +53,8 @@ class Details(QFrame):
         self._gpu_heading = _Heading(self.tr("GPUs"))
         self._beside_heading = _Heading(self.tr("On its CPUs"))
         self._beside = label(role="small", ink="2", wrap=True)
-        self._tables = [_Table(self.tr("Host")), _Table(self.tr("Software")), _Table(self.tr("Fleet file"))]
+        headings = (self.tr("Host"), self.tr("Software"), self.tr("Fleet file"), self.tr("Lately"))
+        self._tables = [_Table(heading) for heading in headings]
         self._lay_out()
         self.show_hosts([])
 
@@ -108,7 +111,7 @@ class Details(QFrame):
         self._beside.setText(", ".join(beside))
         self._beside_heading.setVisible(bool(beside))
         self._beside.setVisible(bool(beside))
-        pairs_of = (self._host(status), self._software(status), self._file(status))
+        pairs_of = (self._host(status), self._software(status), self._file(status), act_pairs(status.acts))
         for table, pairs in zip(self._tables, pairs_of, strict=True):
             table.show_pairs(pairs)
 
@@ -142,6 +145,8 @@ class Details(QFrame):
         agent = status.check.agent if status.check is not None else None
         if agent:
             pairs.append((self.tr("Agent"), f"{agent['version']} ({agent['sha256'][:12]})"))
+        if policing := policing_lines(status):
+            pairs += [(self.tr("Bookings"), policing[0]), *(("", line) for line in policing[1:])]
         python = found.get("python") or {}
         if python.get("version"):
             pairs += [(self.tr("Python"), python["version"]), ("", python["path"])]
@@ -200,15 +205,9 @@ class Details(QFrame):
             rest.addWidget(widget)
         rows.addWidget(self._rest)
         rows.addStretch()
-        scroll = QScrollArea()
-        scroll.setWidgetResizable(True)
-        scroll.setFrameShape(QFrame.Shape.NoFrame)
-        scroll.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        scroll.setFocusPolicy(Qt.FocusPolicy.NoFocus)
-        scroll.setWidget(body)
         outside = QVBoxLayout(self)
         outside.setContentsMargins(0, 0, 0, 0)
-        outside.addWidget(scroll)
+        outside.addWidget(scrolled(body))
 
     def sizeHint(self) -> QSize:
         return QSize(theme().metrics.inspector, 400)

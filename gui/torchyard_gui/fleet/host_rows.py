@@ -45,7 +45,7 @@ class HostRows(QAbstractListModel):
     def status_at(self, index: Index) -> HostStatus | None:
         return self._fleet.status(self._names[index.row()]) if 0 <= index.row() < len(self._names) else None
 
-    def rowCount(self, parent: Index = QModelIndex()) -> int:  # noqa: B008 - Qt's own signature
+    def rowCount(self, parent: Index = QModelIndex()) -> int:
         return 0 if parent.isValid() else len(self._names)
 
     def data(self, index: Index, role: int = Qt.ItemDataRole.DisplayRole) -> object:

@@ -25,6 +25,7 @@ from torchyard_gui.theme.icons import icon
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets import EmptyState, NoticeBar, SearchField, label
 from torchyard_gui.widgets.advice import in_the_window
+from torchyard_gui.widgets.announce import announce
 
 SUMMARIZE_AFTER_MS = 50
 """Hosts answer in bursts; the line in the bar is written once for each."""
@@ -69,6 +70,7 @@ class FleetPage(QWidget):
         )
         self.search_field = SearchField(self.tr("Find a host …"))
         self.summary = label(ink="2")
+        self._was_under_way = False
         self.dialog: AddDialog | TrustDialog | RemoveDialog | None = None
         """The one that is open."""
         self._summarize_soon = QTimer(self)
@@ -156,6 +158,7 @@ class FleetPage(QWidget):
         self.model.watch(True)
         if not self.list.chosen and self.rows.names:
             self.list.choose(self.rows.names[0])
+        self._look_at_chosen()
         if not self.search_field.hasFocus():
             self.list.setFocus()
         if not self.model.has_looked:
@@ -163,6 +166,7 @@ class FleetPage(QWidget):
 
     def hideEvent(self, event: QHideEvent) -> None:
         self.model.watch(False)
+        self.model.look_at("")
         self._summarize_soon.stop()
         super().hideEvent(event)
 
@@ -187,6 +191,7 @@ class FleetPage(QWidget):
             widget.addActions(acts.all())
         self.search_field.textChanged.connect(self._search)
         self.list.chosen_changed.connect(self._show_chosen)
+        self.list.chosen_changed.connect(self._look_at_chosen)
         self.list.way_out_pressed.connect(self.take_way_out)
         self.list.activated.connect(self._activated)
         self.list.setContextMenuPolicy(Qt.ContextMenuPolicy.CustomContextMenu)
@@ -304,6 +309,10 @@ class FleetPage(QWidget):
         statuses = [status for name in self.list.chosen if (status := self.model.status(name)) is not None]
         self.details.show_hosts(statuses)
 
+    def _look_at_chosen(self) -> None:
+        one = self._one() if self.isVisible() else None
+        self.model.look_at(one.name if one is not None else "")
+
     def _enable(self) -> None:
         chosen = [status for name in self.list.chosen if (status := self.model.status(name)) is not None]
         under_way = [status for status in self.model.hosts if status.doing is not None]
@@ -329,6 +338,10 @@ class FleetPage(QWidget):
         if gpus:
             texts.append(self.tr("{used} of {gpus} GPUs in use").format(used=sum(used) if used else "?", gpus=gpus))
         self.summary.setText(" · ".join(texts))
+        under_way = any(status.doing is not None for status in hosts)
+        if self._was_under_way and not under_way and self.isVisible():
+            announce(self, self.summary.text())
+        self._was_under_way = under_way
 
     def _make_buttons(self) -> list[QPushButton]:
         buttons = []

@@ -166,6 +166,25 @@ def names_of(hosts: Sequence[HostStatus]) -> str:
     return ", ".join(status.name for status in hosts)
 
 
+def policing_lines(status: HostStatus) -> list[str]:
+    """What its agent does where others' bookings are used, and to whom: root's to everybody. None where nobody told."""
+    told = status.check.policing if status.check is not None else None
+    if told is None:
+        return []
+    level = {
+        "off": translate("Fleet", "not enforced"),
+        "observe": translate("Fleet", "observed"),
+        "warn": translate("Fleet", "warns"),
+        "stop": translate("Fleet", "warns and stops"),
+    }.get(told.level, told.level)
+    if told.level == "off":
+        return [level]
+    if not told.is_fresh:
+        return [level, translate("Fleet", "once it knows today's")]
+    whose = translate("Fleet", "everybody's processes") if told.of_all else translate("Fleet", "its user's processes")
+    return [translate("Fleet", "{level}, dry run").format(level=level) if told.dry_run else level, whose]
+
+
 def gpu_kinds(gpus: list[GpuNow]) -> str:
     """`8 × H100 80 GB`, each kind with its number; "" for none."""
     kinds: dict[str, int] = {}

@@ -7,9 +7,10 @@ from PySide6.QtGui import QKeyEvent, QMouseEvent
 from PySide6.QtWidgets import QGridLayout, QSizePolicy, QToolButton, QVBoxLayout, QWidget
 
 from torchyard_core.launch.preflight import Check
+from torchyard_core.telemetry.amounts import size
 from torchyard_gui.launch.checklist import Row, where
 from torchyard_gui.theme.icons import icon
-from torchyard_gui.widgets import ElidedLabel, MeterBar, StateMark, label
+from torchyard_gui.widgets import ElidedLabel, MeterBar, StateMark, drop_all, label
 from torchyard_gui.widgets.advice import as_sentence
 
 translate = QCoreApplication.translate
@@ -114,11 +115,7 @@ class CheckRow(QWidget):
         if lines == self._shown:
             return
         self._shown = lines
-        while self._lines.count():
-            old = self._lines.takeAt(0).widget()
-            if old is not None:
-                old.hide()
-                old.deleteLater()
+        drop_all(self._lines)
         for text, ink in lines:
             line = label(text, role="small", ink=ink, wrap=True)
             line.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
@@ -205,12 +202,3 @@ def _sentence(check: Check) -> str:
     # An unknown key has a button of its own above the list.
     hint = "" if check.code == "key_unknown" else check.hint
     return as_sentence(message, hint, host=check.host, elsewhere=True)
-
-
-def size(number: float) -> str:
-    """Bytes: 12.3 MB."""
-    for unit in ("B", "kB", "MB"):
-        if number < 1000:
-            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
-        number /= 1000
-    return f"{number:.1f} GB"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from PySide6.QtCore import QEvent, Qt, QTimer, Signal
+from PySide6.QtCore import QEvent, QTimer, Signal
 from PySide6.QtGui import QCloseEvent
-from PySide6.QtWidgets import QApplication, QDialog, QFrame, QHBoxLayout, QPushButton, QScrollArea, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QApplication, QDialog, QHBoxLayout, QPushButton, QVBoxLayout, QWidget
 
 from torchyard_core.booking.conflict import Conflict, span
 from torchyard_core.booking.planned_time import PlannedTime
@@ -21,8 +21,9 @@ from torchyard_gui.bridge.launch_job import LaunchJob
 from torchyard_gui.launch.ask_block import AskBlock
 from torchyard_gui.launch.check_row import CheckRow
 from torchyard_gui.launch.checklist import STEPS, Checklist
-from torchyard_gui.widgets import Divider, NoticeBar, label
+from torchyard_gui.widgets import Divider, NoticeBar, drop_all, label, scrolled
 from torchyard_gui.widgets.advice import in_the_window
+from torchyard_gui.widgets.announce import announce
 
 WIDTH, HEIGHT = 520, 500
 
@@ -61,12 +62,7 @@ class LaunchPanel(QDialog):
         box.setContentsMargins(20, 10, 20, 10)
         box.addLayout(self._list)
         box.addStretch()
-        self._area = QScrollArea()
-        self._area.setAccessibleName(self.tr("Checklist"))
-        self._area.setWidget(inside)
-        self._area.setWidgetResizable(True)
-        self._area.setFrameShape(QFrame.Shape.NoFrame)
-        self._area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self._area = scrolled(inside, self.tr("Checklist"))
         self.notice = NoticeBar()
         self.notice.action_triggered.connect(self._way_out)
         self.question = AskBlock()
@@ -175,11 +171,7 @@ class LaunchPanel(QDialog):
         self._close_when_over = False
         self.checklist = Checklist()
         self._rows.clear()
-        while self._list.count():
-            old = self._list.takeAt(0).widget()
-            if old is not None:
-                old.hide()
-                old.deleteLater()
+        drop_all(self._list)
         self._show_rows()
         topology = self._source.topology
         self.setWindowTitle(self.tr("Launch {name}").format(name=self.run_name))
@@ -222,6 +214,7 @@ class LaunchPanel(QDialog):
         if self.job is not None and not self.job.is_cancelled:
             self.about.setText(self.tr("Waiting for your answer …"))
             self.question.ask(question)
+            announce(self, self.question.accessibleName(), urgent=True)
             self.raise_()
 
     def _answered(self, yes: bool) -> None:
@@ -251,6 +244,7 @@ class LaunchPanel(QDialog):
         self.again.show()
         self.again.setFocus()
         red = next(row for row in self._rows.values() if row.row.failed)
+        announce(self, f"{self.about.text()} {red.texts[0]}", urgent=True)
         QTimer.singleShot(0, red, lambda: self._show_whole(red))
         self._untrusted = list(dict.fromkeys(self.checklist.unknown_keys))
         if self._untrusted:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from PySide6.QtCore import QSignalBlocker, Qt, QTimer, Signal
 from PySide6.QtGui import QKeyEvent
 from PySide6.QtWidgets import QHBoxLayout, QToolButton, QVBoxLayout, QWidget
@@ -78,8 +80,8 @@ class LogDock(QWidget):
             head.addWidget(widget)
         head.addWidget(self._last, 2)
         head.addWidget(self._said, 1)
-        for widget in (self.search, self.previous, self.next, self.follow):
-            head.addWidget(widget)
+        for tool in (self.search, self.previous, self.next, self.follow):
+            head.addWidget(tool)
         self._head = QWidget()
         self._head.setLayout(head)
         self._head.setFixedHeight(theme().metrics.problems + 6)
@@ -166,12 +168,12 @@ class LogDock(QWidget):
             return
         super().keyPressEvent(event)
 
-    def _button(self, icon_name: str, tip: str, slot: object) -> QToolButton:
+    def _button(self, icon_name: str, tip: str, slot: Callable[[], object]) -> QToolButton:
         button = QToolButton()
         button.setIcon(icon(icon_name))
         button.setToolTip(tip)
         button.setAccessibleName(tip.partition(" (")[0])
-        button.clicked.connect(slot)  # type: ignore[arg-type]
+        button.clicked.connect(slot)
         return button
 
     def _show_state(self) -> None:

@@ -136,4 +136,5 @@ def _thinned(values: NDArray[np.float32], count: int) -> NDArray[np.float32]:
     known = np.isfinite(groups)
     sums = np.where(known, groups, 0).sum(axis=1)
     with np.errstate(invalid="ignore"):
-        return (sums / known.sum(axis=1)).astype(np.float32)
+        means: NDArray[np.float32] = (sums / known.sum(axis=1)).astype(np.float32)
+    return means

@@ -10,7 +10,8 @@ from PySide6.QtWidgets import QHBoxLayout, QVBoxLayout, QWidget
 
 from torchyard_gui.bridge.run_picture import RunPicture
 from torchyard_gui.runs.words import clock
-from torchyard_gui.widgets import Card, StateMark, label
+from torchyard_gui.widgets import Card, StateMark, drop_all, label
+from torchyard_gui.widgets.announce import announce
 
 translate = QCoreApplication.translate
 
@@ -140,21 +141,22 @@ class NeedsYou(QWidget):
     def needs(self) -> list[Need]:
         return list(self._needs)
 
-    def show_needs(self, needs: list[Need]) -> None:
+    def show_needs(self, needs: list[Need], *, is_known: bool = False) -> None:
+        """What is new among them is told to who listens, unless `is_known`: another run is looked at."""
         if needs == self._needs:
             return
+        before = {need.title for need in self._needs}
+        fresh = next((need for need in needs if need.title not in before), None)
         self._needs = needs
-        while self._cards.count():
-            card = self._cards.takeAt(0).widget()
-            if card is not None:
-                card.hide()
-                card.deleteLater()
+        drop_all(self._cards)
         for need in needs:
             card = _NeedCard(need)
             card.opened.connect(self.opened)
             self._cards.addWidget(card)
         self._count.setText(str(len(needs)))
         self.setVisible(bool(needs))
+        if fresh is not None and not is_known and self.isVisible():
+            announce(self, f"{fresh.title}. {fresh.detail}", urgent=fresh.state == "failed")
 
 
 class _NeedCard(Card):

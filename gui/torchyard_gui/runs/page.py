@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from PySide6.QtCore import QModelIndex, Qt, QTimer, Signal
@@ -13,6 +14,7 @@ from torchyard_core.errors import TorchyardError
 from torchyard_core.launch.preflight import Check
 from torchyard_core.launch.question import Question as Asked
 from torchyard_core.launch.runs import KnownRun
+from torchyard_core.telemetry.amounts import size
 from torchyard_gui.bridge.jobs import Job
 from torchyard_gui.bridge.restart_job import RestartJob
 from torchyard_gui.bridge.run_feed import RunFeed
@@ -23,9 +25,10 @@ from torchyard_gui.runs.run_bar import RunBar
 from torchyard_gui.runs.run_list import RUN, RunListModel, run_list_view
 from torchyard_gui.runs.run_view import RunView
 from torchyard_gui.runs.stop_dialog import StopDialog
-from torchyard_gui.runs.words import duration, size
+from torchyard_gui.runs.words import duration
 from torchyard_gui.widgets import EmptyState, SearchField
 from torchyard_gui.widgets.advice import as_sentence
+from torchyard_gui.widgets.nothing_found import NothingFound
 from torchyard_gui.widgets.question import Question
 
 BAR_EVERY_MS = 1000
@@ -61,6 +64,8 @@ class RunsPage(QWidget):
         self.list.setAccessibleName(self.tr("Runs"))
         self.search = SearchField(self.tr("Find run …"))
         self.search.textChanged.connect(self._filter)
+        self._nothing = NothingFound(self.list, lambda: self._said_of_none(self.search.text()))
+        self.search.textChanged.connect(self._nothing.look)
         left = QWidget()
         left.setMinimumWidth(180)
         left_box = QVBoxLayout(left)
@@ -170,7 +175,7 @@ class RunsPage(QWidget):
 
         def checked(check: Check) -> None:
             if check.name == "resume":
-                notice.label.setText(check.message)
+                notice.reword(check.message)
 
         def started(run_id: str) -> None:
             notice.clear()
@@ -221,7 +226,7 @@ class RunsPage(QWidget):
         )
 
         def progress(done: int, total: int) -> None:
-            notice.label.setText(self.tr("Fetching: {done} of {total}").format(done=size(done), total=size(total)))
+            notice.reword(self.tr("Fetching: {done} of {total}").format(done=size(done), total=size(total)))
 
         def ended(written: list[Path], problems: list[TorchyardError]) -> None:
             if problems:
@@ -274,11 +279,14 @@ class RunsPage(QWidget):
         self._bar_timer.stop()
         self._refresh_timer.stop()
 
-    def _timer(self, interval: int, slot: object) -> QTimer:
+    def _timer(self, interval: int, slot: Callable[[], object]) -> QTimer:
         timer = QTimer(self)
         timer.setInterval(interval)
-        timer.timeout.connect(slot)  # type: ignore[arg-type]
+        timer.timeout.connect(slot)
         return timer
+
+    def _said_of_none(self, letters: str) -> str:
+        return self.tr("No run matches “{letters}”.").format(letters=letters.strip()) if letters.strip() else ""
 
     def _filter(self, text: str) -> None:
         self.list_model.set_filter(text)

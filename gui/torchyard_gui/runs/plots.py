@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyqtgraph as pg
 from PySide6.QtCore import QEvent, QObject, Qt, QTimer
-from PySide6.QtGui import QKeyEvent
+from PySide6.QtGui import QHideEvent, QKeyEvent, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QGridLayout, QHBoxLayout, QVBoxLayout, QWidget
 
 from torchyard_gui.bridge.run_feed import RunFeed
@@ -16,7 +16,7 @@ from torchyard_gui.bridge.step_parts import name_of
 from torchyard_gui.runs.plot_key import PlotKey, curve_pen
 from torchyard_gui.runs.thinning import Values, bounds, calmed, extremes
 from torchyard_gui.theme.theme import theme
-from torchyard_gui.widgets import EmptyState, Segmented, label
+from torchyard_gui.widgets import EmptyState, Segmented, drop_all, label
 
 STEP_PLOTS = ("compute_s", "exchange_s", "wait_s", "staleness")
 MOST = 16
@@ -81,7 +81,7 @@ class Plots(QWidget):
         grid.setContentsMargins(0, 0, 0, 0)
         grid.setSpacing(12)
         for number, plot in enumerate(self._plots.values()):
-            grid.addWidget(plot, number % 4 // 2, number % 2)
+            grid.addWidget(plot, number // 2, number % 2)
             plot.setVisible(number < 4)
         self._grid = QWidget()
         self._grid.setLayout(grid)
@@ -157,8 +157,8 @@ class Plots(QWidget):
         low, high = self._time_view.viewRange()[0]
         return low, high
 
-    def showEvent(self, event: QEvent) -> None:
-        super().showEvent(event)  # type: ignore[arg-type]
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
         if self._is_old:
             self.refresh()
 
@@ -182,13 +182,13 @@ class Plots(QWidget):
             return False
         return True
 
-    def resizeEvent(self, event: QEvent) -> None:
-        super().resizeEvent(event)  # type: ignore[arg-type]
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
         self._drawn.clear()
         self._settle.start()
 
-    def hideEvent(self, event: QEvent) -> None:
-        super().hideEvent(event)  # type: ignore[arg-type]
+    def hideEvent(self, event: QHideEvent) -> None:
+        super().hideEvent(event)
         self._settle.stop()
 
     def curve(self, kind: str, name: str) -> pg.PlotCurveItem:
@@ -312,11 +312,7 @@ class Plots(QWidget):
             self._curves[kind] = [pg.PlotCurveItem(pen=curve_pen(number)) for number in range(len(self._names))]
             for curve in self._curves[kind]:
                 item.addItem(curve, ignoreBounds=True)
-        while self._legend.count():
-            entry = self._legend.takeAt(0).widget()
-            if entry is not None:
-                entry.hide()
-                entry.deleteLater()
+        drop_all(self._legend)
         for number, name in enumerate(self._names):
             self._legend.addWidget(PlotKey(name, number), number // KEYS_ACROSS, number % KEYS_ACROSS)
 
@@ -341,5 +337,5 @@ def _values(kind: str, track: Track) -> Values:
     if kind == "use":
         return ring.values("gpu" if track.gpus else "cpu")
     if kind == "memory":
-        return ring.values("gpu_memory_mb" if track.gpus else "memory_mb") / 1024
+        return ring.values("gpu_memory_mb" if track.gpus else "memory_mb") / np.float32(1024)
     return ring.values(kind)

@@ -49,7 +49,7 @@ class RunListModel(QAbstractListModel):
     def first_run(self) -> KnownRun | None:
         return next((run for run in self._rows if isinstance(run, KnownRun)), None)
 
-    def rowCount(self, parent: Index = QModelIndex()) -> int:  # noqa: B008
+    def rowCount(self, parent: Index = QModelIndex()) -> int:
         return 0 if parent.isValid() else len(self._rows)
 
     def data(self, index: Index, role: int = Qt.ItemDataRole.DisplayRole) -> Any:
@@ -106,7 +106,7 @@ class RunDelegate(QStyledItemDelegate):
 
     def paint(self, painter: QPainter, option: QStyleOptionViewItem, index: Index) -> None:
         look = theme()
-        rect: QRect = option.rect  # type: ignore[attr-defined]
+        rect: QRect = option.rect
         run: KnownRun | None = index.data(RUN)
         painter.save()
         if run is None:
@@ -116,7 +116,7 @@ class RunDelegate(QStyledItemDelegate):
             painter.drawText(rect.adjusted(12, 0, -12, -4), Qt.AlignmentFlag.AlignBottom, text)
             painter.restore()
             return
-        state: QStyle.StateFlag = option.state  # type: ignore[attr-defined]
+        state: QStyle.StateFlag = option.state
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         box = QRectF(rect.adjusted(6, 1, -6, -1))
         if state & (QStyle.StateFlag.State_Selected | QStyle.StateFlag.State_MouseOver):

@@ -23,6 +23,7 @@ from torchyard_gui.runs.side_panel import SidePanel
 from torchyard_gui.runs.words import clock, ended_at, restarting_sentence
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets import NoticeBar, SearchField
+from torchyard_gui.widgets.nothing_found import NothingFound
 
 VIEWS = ("canvas", "table", "plots")
 LOG_HEIGHT = 220
@@ -45,8 +46,10 @@ class RunView(QWidget):
         self.canvas.set_editable(False)
         self.canvas.set_empty_text(self.tr("No picture of this run"), self.tr("Its hosts have not told of it yet."))
         self.table = ReplicaTable()
-        self.find = SearchField(self.tr("Find replica …"))
-        self.find.textChanged.connect(self.table.order.set_filter)
+        self.search = SearchField(self.tr("Find replica …"))
+        self.search.textChanged.connect(self.table.order.set_filter)
+        self._nothing = NothingFound(self.table, lambda: self._said_of_none(self.search.text()))
+        self.search.textChanged.connect(self._nothing.look)
         self.plots = Plots()
         self.side = SidePanel()
         self.log = LogDock(model)
@@ -55,7 +58,7 @@ class RunView(QWidget):
         table_box = QVBoxLayout(below)
         table_box.setContentsMargins(0, 0, 0, 0)
         table_box.setSpacing(0)
-        self._find_row = _padded(self.find)
+        self._find_row = _padded(self.search)
         table_box.addWidget(self._find_row)
         table_box.addWidget(self.table, 1)
         self.stack = QStackedWidget()
@@ -89,6 +92,9 @@ class RunView(QWidget):
         self._log_opened(False)
         self._on_notice: Callable[[], None] = lambda: None
 
+    def _said_of_none(self, letters: str) -> str:
+        return self.tr("No replica matches “{letters}”.").format(letters=letters.strip()) if letters.strip() else ""
+
     @property
     def view(self) -> str:
         return VIEWS[self.stack.currentIndex()]
@@ -116,7 +122,7 @@ class RunView(QWidget):
         if feed is not None:
             feed.changed.connect(self._take)
             self._show_plan()
-            self._show_notice()
+            self._show_notice(is_known=True)
             self.set_view(self.view)
 
     def choose(self, names: list[str]) -> None:
@@ -208,37 +214,37 @@ class RunView(QWidget):
             for host in picture.plan_hosts
         }
 
-    def _show_notice(self) -> None:
-        """The cause of a failure, or why nothing is heard, above it all."""
+    def _show_notice(self, *, is_known: bool = False) -> None:
+        """The cause of a failure, or why nothing is heard, above it all. `is_known`: it is no news."""
         assert self.feed is not None
         picture, error = self.feed.picture, self.feed.error
         if picture.state == "failed":
             reason = picture.reason or self.tr("nobody said why")
-            self._notice_of("fail", self.tr("The run failed: {reason}").format(reason=reason))
+            self._notice_of("fail", self.tr("The run failed: {reason}").format(reason=reason), is_known)
         elif picture.is_stale:
             text = self.tr(
                 "{host} does not answer: what is shown is as of {time}. The run goes on there; it is tried again."
             ).format(host=picture.primary, time=clock(picture.as_of, exact=True))
-            self.notice.show_notice("warn", text, closable=False)
+            self.notice.show_notice("warn", text, closable=False, is_known=is_known)
         elif error is not None and picture.is_over is False:
-            self.notice.show_notice("warn", error.sentence(), closable=False)
+            self.notice.show_notice("warn", error.sentence(), closable=False, is_known=is_known)
         elif picture.state == "restarting":
-            self._notice_of("warn", restarting_sentence(picture))
+            self._notice_of("warn", restarting_sentence(picture), is_known)
         else:
             self.notice.clear()
 
-    def _notice_of(self, kind: Literal["warn", "fail"], text: str) -> None:
+    def _notice_of(self, kind: Literal["warn", "fail"], text: str, is_known: bool) -> None:
         """What became of the run, with a button for the log of the replica that it began with."""
         assert self.feed is not None
         picture = self.feed.picture
         # The log of a host that is waited for cannot be read now.
         failed = [track for track in picture.failures() if picture.is_over or track.state == "failed"]
         if not failed:
-            self.notice.show_notice(kind, text, closable=False)
+            self.notice.show_notice(kind, text, closable=False, is_known=is_known)
             return
         name = failed[0].name
         self._on_notice = lambda: self.log.show_replica(name)
-        self.notice.show_notice(kind, text, self.tr("Show its log"), closable=False)
+        self.notice.show_notice(kind, text, self.tr("Show its log"), closable=False, is_known=is_known)
 
     def _notice_pressed(self, number: int) -> None:
         self._on_notice()

@@ -5,23 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from PySide6.QtCore import QRect, Qt, Signal
-from PySide6.QtWidgets import QFrame, QScrollArea, QVBoxLayout, QWidget
+from PySide6.QtCore import QRect, Signal
+from PySide6.QtWidgets import QVBoxLayout, QWidget
 
 from torchyard_gui.bridge.run_feed import RunFeed
 from torchyard_gui.bridge.run_parts import Changes, Track
 from torchyard_gui.bridge.run_totals import OF_TRAINERS, SUMS
+from torchyard_gui.bridge.step_parts import written
 from torchyard_gui.runs.mini_plot import MiniPlot
 from torchyard_gui.runs.needs_you import NeedsYou, needs_of
 from torchyard_gui.runs.step_parts_panel import StepParts
 from torchyard_gui.runs.timeline import Timeline
 from torchyard_gui.runs.words import loss, memory, percent, rate
 from torchyard_gui.theme.theme import theme
-from torchyard_gui.widgets import SectionLabel
+from torchyard_gui.widgets import SectionLabel, scrolled
 
 SHOWN = 600
 """Samples in the small plots: ten minutes at one a second."""
-REPORTED = OF_TRAINERS
+REPORTED = (*OF_TRAINERS, "bytes_s")
 """What scripts report, and the journal keeps; the rest is measured while somebody watches."""
 
 
@@ -40,6 +41,7 @@ class SidePanel(QWidget):
         self.plots = {
             "throughput": MiniPlot(self.tr("Throughput"), "run"),
             "loss": MiniPlot(self.tr("Loss"), "accent"),
+            "traffic": MiniPlot(self.tr("Traffic"), "run"),
             "use": MiniPlot(self.tr("GPU use"), "meter"),
             "memory": MiniPlot(self.tr("Memory"), "text3"),
         }
@@ -60,17 +62,11 @@ class SidePanel(QWidget):
         layout.addWidget(SectionLabel(self.tr("Events")))
         layout.addWidget(self.timeline)
         layout.addStretch()
-        area = QScrollArea()
-        area.setWidget(inside)
-        area.setWidgetResizable(True)
-        area.setFrameShape(QFrame.Shape.NoFrame)
-        area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
-        self._area, self._inside = area, inside
+        self._area, self._inside = scrolled(inside), inside
         self.timeline.row_entered.connect(self._show_row)
         around = QVBoxLayout(self)
         around.setContentsMargins(0, 0, 0, 0)
-        around.addWidget(area)
+        around.addWidget(self._area)
 
     def set_feed(self, feed: RunFeed | None) -> None:
         self._feed, self._replica = feed, ""
@@ -90,7 +86,7 @@ class SidePanel(QWidget):
             self._show_plots()
 
     def refresh(self) -> None:
-        self._show_needs()
+        self._show_needs(is_known=True)
         self._show_plots()
         self.timeline.show_moments(self._feed.picture.moments if self._feed else [])
 
@@ -99,8 +95,8 @@ class SidePanel(QWidget):
         middle = self.timeline.mapTo(self._inside, row.center())
         self._area.ensureVisible(middle.x(), middle.y(), 0, row.height())
 
-    def _show_needs(self) -> None:
-        self.needs.show_needs(needs_of(self._feed.picture) if self._feed else [])
+    def _show_needs(self, *, is_known: bool = False) -> None:
+        self.needs.show_needs(needs_of(self._feed.picture) if self._feed else [], is_known=is_known)
 
     def _show_plots(self) -> None:
         """Of a run that is over these are the last values that are known, and are called so."""
@@ -108,13 +104,20 @@ class SidePanel(QWidget):
         if self._feed is None:
             for plot in self.plots.values():
                 plot.set_values(np.empty(0, np.float32), "–")
+            self.plots["traffic"].hide()
             return
         picture = self._feed.picture
         track = picture.tracks.get(self._replica)
         gpus = len(track.gpus) if track else sum(len(each.gpus) for each in picture.tracks.values())
         memory_kind = "gpu_memory_mb" if gpus else "memory_mb"
-        self._show("throughput", "throughput", self._rate, track, calm=True)
-        self._show("loss", "loss", loss, track, calm=True)
+        serves = track is not None and track.serves
+        for name in ("throughput", "loss", "traffic"):
+            self.plots[name].setVisible(serves == (name == "traffic"))
+        if serves:
+            self._show("traffic", "bytes_s", lambda value: written("bytes_s", value), track, calm=True)
+        else:
+            self._show("throughput", "throughput", self._rate, track, calm=True)
+            self._show("loss", "loss", loss, track, calm=True)
         self.plots["use"].setVisible(gpus > 0)
         if gpus:
             count = self.tr(", 1 GPU") if gpus == 1 else self.tr(", {count} GPUs").format(count=gpus)

@@ -1,4 +1,4 @@
-"""Of one chosen replica, what its last step was made of: a name and a value a line."""
+"""Of one chosen replica, what its last step was made of, or how it serves the trainers: a name and a value a line."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QGridLayout, QWidget
 
 from torchyard_gui.bridge.run_parts import Track
-from torchyard_gui.bridge.step_parts import WRITTEN, name_of, sentence_of, written
+from torchyard_gui.bridge.step_parts import OF_SERVERS, WRITTEN, name_of, sentence_of, written
 from torchyard_gui.widgets import SectionLabel, label
 
 
@@ -15,24 +15,30 @@ class StepParts(QWidget):
 
     def __init__(self, parent: QWidget | None = None):
         super().__init__(parent)
+        self.heading = SectionLabel()
         self.values = {field: label() for field in WRITTEN}
+        self.names = {field: label(name_of(field), role="small", ink="2") for field in WRITTEN}
         layout = QGridLayout(self)
         layout.setContentsMargins(0, 4, 0, 0)
         layout.setVerticalSpacing(4)
-        layout.addWidget(SectionLabel(self.tr("Step")), 0, 0, 1, 2)
+        layout.addWidget(self.heading, 0, 0, 1, 2)
         for row, (field, value) in enumerate(self.values.items(), 1):
-            name = label(name_of(field), role="small", ink="2")
-            for one in (name, value):
-                one.setToolTip(sentence_of(field))
             value.setAccessibleName(name_of(field))
-            layout.addWidget(name, row, 0)
+            layout.addWidget(self.names[field], row, 0)
             layout.addWidget(value, row, 1, Qt.AlignmentFlag.AlignRight)
         layout.setColumnStretch(0, 1)
         self.hide()
 
     def show_track(self, track: Track | None) -> None:
-        """Of one replica; None for none or several."""
+        """Of one replica; None for none or several. A trainer has all lines of a step, a server those that it tells."""
         told = {field: track.ring.last(field) for field in WRITTEN} if track is not None else {}
         self.setVisible(any(value is not None for value in told.values()))
+        if track is None:
+            return
+        self.heading.setText(self.tr("Serving") if track.serves else self.tr("Step"))
         for field, value in self.values.items():
-            value.setText(written(field, told.get(field)))
+            is_shown = told[field] is not None or not (track.serves or field in OF_SERVERS)
+            value.setText(written(field, told[field]))
+            for one in (self.names[field], value):
+                one.setVisible(is_shown)
+                one.setToolTip(sentence_of(field, served=track.serves))

@@ -39,6 +39,7 @@ class StopDialog(QDialog):
         layout.addWidget(self.force)
         layout.addSpacing(4)
         layout.addWidget(buttons)
+        self.keep.setFocus()
 
     def _confirm(self) -> None:
         self.confirmed.emit(self.force.isChecked())

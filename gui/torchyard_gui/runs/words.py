@@ -8,29 +8,19 @@ from PySide6.QtCore import QCoreApplication
 
 from torchyard_gui.bridge.run_parts import Moment
 from torchyard_gui.bridge.run_picture import RunPicture
+from torchyard_gui.canvas import words
 
 translate = QCoreApplication.translate
 
 
 def state_word(state: str) -> str:
     """A run's or replica's state."""
-    words = {
+    return {
         "draft": translate("Runs", "not started"),
         "checking": translate("Runs", "checking"),
         "sending": translate("Runs", "sending"),
-        "waiting": translate("Runs", "waiting"),
         "pending": translate("Runs", "waiting"),
-        "starting": translate("Runs", "starting"),
-        "running": translate("Runs", "running"),
-        "restarting": translate("Runs", "restarting"),
-        "stopping": translate("Runs", "stopping"),
-        "succeeded": translate("Runs", "succeeded"),
-        "failed": translate("Runs", "failed"),
-        "stopped": translate("Runs", "stopped"),
-        "lost": translate("Runs", "lost"),
-        "unknown": translate("Runs", "unknown"),
-    }
-    return words.get(state, state)
+    }.get(state) or words.state_word(state)
 
 
 MARKS = {"draft": "planned", "pending": "waiting", "sending": "starting", "lost": "unknown"}
@@ -85,15 +75,6 @@ def duration(seconds: float) -> str:
     if whole < 86400:
         return translate("Runs", "{hours} h {minutes} min").format(hours=whole // 3600, minutes=whole % 3600 // 60)
     return translate("Runs", "{days} d {hours} h").format(days=whole // 86400, hours=whole % 86400 // 3600)
-
-
-def size(number: float) -> str:
-    """Bytes: 12.3 MB."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if number < 1000 or unit == "GB":
-            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
-        number /= 1000
-    return ""
 
 
 def memory(megabytes: float | None) -> str:

@@ -129,7 +129,9 @@ def _painted(name: str, paint: Callable[[QPainter, QRectF], None]) -> QIcon:
     made = _icons.get(key)
     if made is None:
         made = QIcon()
-        ratio = QGuiApplication.instance().devicePixelRatio()  # type: ignore[union-attr]
+        application = QGuiApplication.instance()
+        assert isinstance(application, QGuiApplication)
+        ratio = application.devicePixelRatio()
         for size in SIZES:
             image = _blank(size, ratio)
             painter = QPainter(image)

@@ -16,6 +16,7 @@ QFrame[bar="true"] {{ background: {s1}; border: none; border-bottom: 1px solid {
 QFrame[panel="left"] {{ background: {s1}; border: none; border-right: 1px solid {hair}; }}
 QFrame[panel="right"] {{ background: {s1}; border: none; border-left: 1px solid {hair}; }}
 QFrame[panel="bottom"] {{ background: {s1}; border: none; border-top: 1px solid {hair}; }}
+QFrame[drawer="true"] {{ border-left: 1px solid {line}; border-right: 1px solid {line}; }}
 QFrame[card="true"] {{ background: {s2}; border: 1px solid {hair}; border-radius: {radius}px; }}
 QFrame[card="true"][selected="true"] {{ border-color: {accent}; }}
 QFrame[notice="info"] {{ background: {accent_soft}; border: none; border-bottom: 1px solid {hair}; }}
@@ -60,6 +61,13 @@ QPushButton[quiet="true"] {{
 QPushButton[quiet="true"]:hover {{ background: {accent_soft}; }}
 QPushButton[quiet="true"]:focus {{ border: 2px solid {accent}; padding: 0 5px; }}
 QPushButton[quiet="true"]:disabled {{ color: {text3}; }}
+
+QPushButton[fold="true"] {{
+    background: transparent; border: 1px solid transparent; color: {text2}; font-size: 11px; font-weight: 600;
+    padding: 0; min-height: 18px; text-align: left;
+}}
+QPushButton[fold="true"]:hover {{ color: {text}; }}
+QPushButton[fold="true"]:focus {{ border: 2px solid {accent}; padding: 0; min-height: 16px; }}
 
 QToolButton {{ background: transparent; border: 1px solid transparent; border-radius: {radius}px; padding: 4px; }}
 QToolButton:hover {{ background: {hover}; }}
@@ -106,7 +114,7 @@ QComboBox QAbstractItemView {{ border: 1px solid {hair}; background: {s2}; paddi
 QComboBox QLineEdit, QAbstractSpinBox QLineEdit {{
     border: none; padding: 0; min-height: 20px; background: transparent; border-radius: 0;
 }}
-QAbstractSpinBox QLineEdit {{ padding-left: 8px; }}
+QComboBox QLineEdit:focus, QAbstractSpinBox QLineEdit:focus {{ border: none; padding: 0; min-height: 20px; }}
 QAbstractSpinBox::up-button, QAbstractSpinBox::down-button {{ border: none; width: 18px; background: transparent; }}
 QAbstractSpinBox::up-button {{ subcontrol-position: top right; margin: 2px 2px 0 0; }}
 QAbstractSpinBox::down-button {{ subcontrol-position: bottom right; margin: 0 2px 2px 0; }}
@@ -122,7 +130,9 @@ QRadioButton::indicator {{ border-radius: 8px; }}
 QCheckBox::indicator:checked {{ background: {accent}; border-color: {accent}; image: url("{tick}"); }}
 QCheckBox::indicator:indeterminate {{ background: {accent}; border-color: {accent}; image: url("{dash}"); }}
 QRadioButton::indicator:checked {{ border: 5px solid {accent}; width: 6px; height: 6px; background: {on_accent}; }}
-QCheckBox:focus, QRadioButton:focus {{ color: {accent}; }}
+QCheckBox::indicator:focus, QRadioButton::indicator:focus {{
+    width: 12px; height: 12px; border: 2px solid {accent};
+}}
 
 QAbstractItemView {{
     background: {s2}; color: {text}; border: none; outline: none; alternate-background-color: {s1};

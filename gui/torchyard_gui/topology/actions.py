@@ -11,6 +11,8 @@ from torchyard_gui.theme.icons import icon
 
 MENU = "menu"
 """The property that says which menu an action is in."""
+SUBMENU = "submenu"
+"""The property that says which menu within that one, by its title; without, in that one itself."""
 
 Keys = str | QKeySequence.StandardKey | None
 

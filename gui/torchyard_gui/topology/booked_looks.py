@@ -28,34 +28,36 @@ def booked_looks(plan: Plan, hosts: Sequence[HostFacts], planning: PlanningTime)
     used = {planned.host for planned in plan.replicas if planned.host is not None}
     looks = {}
     for host in hosts:
-        holders = {gpu.index: text for gpu in host.gpus if (text := _holder(host, gpu, planning))}
+        held = {gpu.index: said for gpu in host.gpus if (said := _holder(host, gpu, planning))}
         note = "" if host.name in used else _note(host, planning)
-        if holders or note:
+        if held or note:
             # A host of which nobody knows who uses it is not called fine.
             state = "ok" if host.checked and host.use_known else "idle"
-            looks[host.name] = HostLook(state, note=note, holders=holders)
+            lines = {index: short for index, (short, _) in held.items()}
+            told = {index: sentence for index, (_, sentence) in held.items()}
+            looks[host.name] = HostLook(state, note=note, holders=lines, held=told)
     return looks
 
 
-def _holder(host: HostFacts, gpu: Gpu, planning: PlanningTime) -> str:
-    """Two lines in the slot, and a third for who hovers; "" where nobody has it, or somebody is on it now."""
+def _holder(host: HostFacts, gpu: Gpu, planning: PlanningTime) -> tuple[str, str] | None:
+    """Two lines for the slot, and a sentence for who hovers; None where nobody has it, or somebody is on it now."""
     if host.gpu_users.get(gpu.uuid) or (gpu.uuid in host.busy_gpus and gpu.uuid not in host.gpu_bookings):
-        return ""
+        return None
     booking, is_own = planning.booked.others.get(gpu.uuid), False
     if booking is None:
         booking, is_own = planning.booked.own.get(gpu.uuid), True
     if booking is None:
-        return ""
+        return None
     who = translate("Topology", "You") if is_own else booking.owner
     start = planning.planned.interval(planning.now).start
     when = when_booked(booking, start, planning.zone)
     first = when.partition(" to ")[0] if booking.start > start else when.replace("until ", translate("Topology", "to "))
     told = (
-        translate("Topology", "you have booked GPU {gpu} of {host} {when}: “{title}”")
+        translate("Topology", "You have booked GPU {gpu} of {host} {when}: “{title}”")
         if is_own
         else translate("Topology", "{who} has booked GPU {gpu} of {host} {when}: “{title}”")
     ).format(who=who, gpu=gpu.index, host=host.name, when=when, title=booking.title)
-    return f"{who}\n{first}\n· {told}"
+    return f"{who}\n{first}", told
 
 
 def _note(host: HostFacts, planning: PlanningTime) -> str:

@@ -10,7 +10,7 @@ from PySide6.QtGui import QAction, QGuiApplication, QKeySequence
 
 from torchyard_core.topology.model import Role
 from torchyard_core.topology.presets import Preset, all_presets
-from torchyard_gui.topology.actions import action, dress
+from torchyard_gui.topology.actions import SUBMENU, action, dress
 from torchyard_gui.topology.editor import Editor
 from torchyard_gui.topology.words import preset_sentence, preset_title, role_name, role_sentence
 
@@ -86,13 +86,17 @@ class EditActions(QObject):
 
     def _adds(self, role: Role) -> QAction:
         text = self.tr("Add {role}").format(role=role_name(role).lower())
-        return action(self, "edit", text, lambda: self._do(self._editor.add(role)), None, "", role_sentence(role))
+        made = action(self, "edit", text, lambda: self._do(self._editor.add(role)), None, "", role_sentence(role))
+        made.setProperty(SUBMENU, self.tr("Add a role"))
+        return made
 
     def _adds_preset(self, preset: Preset) -> QAction:
         text = self.tr("Preset {strategy}").format(strategy=preset_title(preset))
-        return action(
+        made = action(
             self, "edit", text, lambda: self._do(self._editor.add_preset(preset.key)), None, "", preset_sentence(preset)
         )
+        made.setProperty(SUBMENU, self.tr("Presets"))
+        return made
 
     def _do(self, why_not: str) -> None:
         if why_not:

@@ -130,13 +130,22 @@ class Editor(QObject):
         # Nothing is selected after it: the inspector shows the design, and the strategy's settings with it.
         return self.apply(text, lambda value: with_preset(value, key, has_gpus=has_gpus)[0], select=lambda _: ())
 
-    def set_machine(self, name: str) -> str:
-        """Puts the pools of the selected replicas on a machine type, with its sizes."""
-        positions = self.selected_pools()
+    def set_machine(self, name: str, replicas: Sequence[str] | None = None) -> str:
+        """Puts the pools of the selected replicas, or of these, on a machine type, with its sizes."""
+        positions = edits.pools_of(self.value, self._selection if replicas is None else replicas)
         if not positions:
             return self.tr("Select replicas first: a machine type is that of their pool.")
         text = self.tr("Machine type {machine}").format(machine=name)
         return self.apply(text, lambda value: with_machine(value, positions, name))
+
+    def machine_told(self, name: str, replicas: Sequence[str]) -> tuple[str, bool]:
+        """What dropping a machine type on these replicas does, and whether it can be."""
+        pools = [self.value.pools[at].name for at in edits.pools_of(self.value, replicas)]
+        if not pools:
+            return self.tr("a machine type is a pool's: drop it on a replica, or on a host with some"), False
+        if len(pools) == 1:
+            return self.tr("put the pool {pool} on {machine}").format(pool=pools[0], machine=name), True
+        return self.tr("put the pools {pools} on {machine}").format(pools=", ".join(pools), machine=name), True
 
     def gpus_for(self, role: Role, target: str = "") -> int:
         """GPUs of a replica in a pool that is made for it: one for who trains, where there are any."""

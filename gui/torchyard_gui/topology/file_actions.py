@@ -12,6 +12,7 @@ from PySide6.QtGui import QAction, QKeySequence
 from PySide6.QtWidgets import QFileDialog, QWidget
 
 from torchyard_core.errors import FileProblem, TorchyardError
+from torchyard_core.topology.document import UNTITLED
 from torchyard_core.topology.model import Topology
 from torchyard_gui.topology.actions import action
 from torchyard_gui.topology.disk_watch import DiskWatch
@@ -130,9 +131,14 @@ class FileActions(QObject):
         dialog.setDefaultSuffix("yaml")
         # Qt would ask in a dialog that holds up all else, and before the suffix is there on some desktops.
         dialog.setOption(QFileDialog.Option.DontConfirmOverwrite)
-        dialog.selectFile(self._document.path.name if self._document.path is not None else "topology.yaml")
+        dialog.selectFile(self._document.path.name if self._document.path is not None else self._first_name())
         dialog.fileSelected.connect(lambda chosen: self._save_as(Path(chosen), then))
         dialog.open()
+
+    def _first_name(self) -> str:
+        """What the dialog proposes for what is in no file."""
+        name = self._document.value.name
+        return "topology.yaml" if name == UNTITLED else f"{name}.yaml"
 
     def _save_as(self, path: Path, then: Callable[[], object] | None) -> None:
         """Saves under that name; where another file has it, once somebody has said that this may go."""
@@ -143,9 +149,15 @@ class FileActions(QObject):
 
     def save_to(self, path: Path | None, then: Callable[[], object] | None = None) -> bool:
         """Saves, under another name where one is given. False where that cannot be: the page says why."""
+        # A run of what nobody has named is called as its file is.
+        names = path is not None and self._document.path is None and self._document.value.name == UNTITLED
+        if names and path is not None:
+            self._editor.set_name(path.stem)
         try:
             self._document.save(path)
         except FileProblem as problem:
+            if names:
+                self._editor.stack.undo()
             self._tell_unsaved(problem)
             return False
         for subject in ("file", "disk"):

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from PySide6.QtCore import QSize, Qt, Signal
-from PySide6.QtWidgets import QDialog, QDialogButtonBox, QListWidget, QListWidgetItem, QPushButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QDialog, QListWidget, QListWidgetItem, QVBoxLayout, QWidget
 
 from torchyard_gui.theme.theme import theme
+from torchyard_gui.widgets.dialog_buttons import DialogButtons
 from torchyard_gui.widgets.labels import label
 
 WIDTH = 420
@@ -34,14 +35,9 @@ class FormatChoice(QDialog):
         self.list.setCurrentRow(0)
         self.list.setFixedHeight(len(formats) * theme().metrics.row + 8)
         self.list.itemActivated.connect(lambda _: self.accept())
-        self.ok = QPushButton(self.tr("Import"))
-        self.ok.setProperty("primary", True)
+        buttons = DialogButtons(self, self.tr("Import"))
+        self.ok = buttons.agree
         self.ok.setDefault(True)
-        buttons = QDialogButtonBox()
-        buttons.addButton(self.ok, QDialogButtonBox.ButtonRole.AcceptRole)
-        buttons.addButton(self.tr("Cancel"), QDialogButtonBox.ButtonRole.RejectRole)
-        buttons.accepted.connect(self.accept)
-        buttons.rejected.connect(self.reject)
         sentence = self.tr("What is in it tells no format. Say which one is meant: you are told what it lacks.")
         layout = QVBoxLayout(self)
         layout.setContentsMargins(20, 18, 20, 16)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from torchyard_core.topology.problems import Problem
+from torchyard_gui.canvas.scene import TopologyScene
 from torchyard_gui.canvas.view import CanvasView
 from torchyard_gui.topology.editor import Editor
 from torchyard_gui.topology.inspector.inspector import Inspector
@@ -17,6 +18,7 @@ class Jumps:
     def __init__(
         self,
         editor: Editor,
+        scene: TopologyScene,
         view: CanvasView,
         inspector: Inspector,
         show_in_palette: Callable[[str], bool],
@@ -24,6 +26,7 @@ class Jumps:
     ) -> None:
         """`show_in_palette` goes to a host, or for "" to the roles; `show_line` to a line of the file."""
         self._editor = editor
+        self._scene = scene
         self._view = view
         self._inspector = inspector
         self._show_in_palette = show_in_palette
@@ -31,7 +34,7 @@ class Jumps:
 
     def to(self, problem: Problem) -> None:
         """Goes to where a problem can be mended."""
-        place = place_of(problem, self._editor.value)
+        place = place_of(problem, self._editor.value, self._scene.unplaced)
         self._editor.select(place.replicas)
         if place.replicas:
             self._view.show_replicas(place.replicas)

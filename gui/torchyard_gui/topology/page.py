@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from PySide6.QtCore import QPoint, Qt, QTimer, Signal
+from PySide6.QtCore import QPoint, Qt, Signal
 from PySide6.QtGui import QAction, QHideEvent, QShowEvent
 from PySide6.QtWidgets import QHBoxLayout, QMenu, QSplitter, QVBoxLayout, QWidget
 
 from torchyard_core.launch.plan import Plan, plan
 from torchyard_core.topology.document import TopologyDocument, topology_in
-from torchyard_core.topology.file import TopologyFile, topology_from_text
+from torchyard_core.topology.file import topology_from_text
 from torchyard_core.topology.model import Role, StrategyKind
 from torchyard_core.topology.problems import Problem
 from torchyard_gui.bridge.planning_time import PlanningTime
@@ -21,29 +20,27 @@ from torchyard_gui.canvas.view import CanvasView
 from torchyard_gui.topology.actions import action
 from torchyard_gui.topology.autosave import Autosave
 from torchyard_gui.topology.booked_looks import booked_looks
+from torchyard_gui.topology.checks import Checks
 from torchyard_gui.topology.edit_actions import EditActions
 from torchyard_gui.topology.editor import Editor
 from torchyard_gui.topology.file_actions import FileActions, RecentFiles
+from torchyard_gui.topology.find_bar import FindBar
 from torchyard_gui.topology.foreign_files import ForeignFiles
 from torchyard_gui.topology.hosts_source import HostsSource
 from torchyard_gui.topology.inspector.inspector import Inspector
+from torchyard_gui.topology.inspector_strip import InspectorSide
 from torchyard_gui.topology.jumps import Jumps
 from torchyard_gui.topology.notices import Notices, WayOut
 from torchyard_gui.topology.palette import Palette
 from torchyard_gui.topology.palette_strip import PaletteSide
-from torchyard_gui.topology.problem_places import in_window, place_of
 from torchyard_gui.topology.problems_dock import ProblemsDock
 from torchyard_gui.topology.recovery_offer import offer_recovery
 from torchyard_gui.topology.top_bar import TopBar
 from torchyard_gui.topology.when_control import name_launch
+from torchyard_gui.topology.yaml_pane import YamlPane
 from torchyard_gui.widgets.notice_bar import NoticeBar
 from torchyard_gui.widgets.toast import Toast
 
-if TYPE_CHECKING:
-    from torchyard_gui.topology.yaml_view import YamlView
-
-CHECK_AFTER_MS = 120
-"""From an edit to the checks, which look at the disk too."""
 YAML_WIDTH = 420
 
 
@@ -76,15 +73,17 @@ class TopologyPage(QWidget):
         self.planning = planning if planning is not None else PlanningTime(parent=self)
         self._may_close = False
         self._plan: Plan = plan(self.document.value, ())
-        self._file: TopologyFile | None = None
 
         self.scene = TopologyScene(self)
         self.view = CanvasView(self.scene)
         self.palette_ = Palette()
         self.side = PaletteSide(self.palette_, self)
         self.inspector = Inspector(self.editor, self.planning)
+        self.fields = InspectorSide(self.inspector, self)
+        self.finder = FindBar(self.editor, self.scene, self.view)
         self.problems = ProblemsDock()
-        self._yaml_place = QWidget()
+        self.yaml = YamlPane(self.editor)
+        self.checks = Checks(self.editor, self.scene, self.problems, self.inspector, self.yaml, self)
         self.notice_bar = NoticeBar()
         self.notices = Notices(self.notice_bar)
         self._lay_out()
@@ -96,11 +95,7 @@ class TopologyPage(QWidget):
         self.autosave = Autosave(self.document, recovery_folder, self)
         self._make_actions()
         self.bar = TopBar(self.edits.undo, self.edits.redo, self.show_yaml, self.launch_action, self.planning)
-        self._checks = QTimer(self)
-        self._checks.setSingleShot(True)
-        self._checks.setInterval(CHECK_AFTER_MS)
-        self._checks.timeout.connect(self.check_now)
-        self._jumps = Jumps(self.editor, self.view, self.inspector, self._show_in_palette, self._show_line)
+        self._jumps = Jumps(self.editor, self.scene, self.view, self.inspector, self._show_in_palette, self._show_line)
         self.setFocusProxy(self.view)
         self._join()
         self._refresh()
@@ -124,7 +119,7 @@ class TopologyPage(QWidget):
 
     def panes(self) -> list[QWidget]:
         """What F6 goes through."""
-        return [self.bar, self.side.pane, self.view, self._yaml_place, self.problems, self.inspector]
+        return [self.bar, self.side.pane, self.view, self.yaml, self.problems, self.fields.pane]
 
     def can_close(self) -> bool:
         """Whether the window may close now; else it closes once it is settled what happens with unsaved changes."""
@@ -150,7 +145,7 @@ class TopologyPage(QWidget):
 
     def say(self, sentence: str) -> None:
         """Says in passing why an edit was refused."""
-        self._toast.say(sentence)
+        self._toast.say(sentence, urgent=True)
 
     @property
     def current_plan(self) -> Plan:
@@ -158,27 +153,15 @@ class TopologyPage(QWidget):
 
     # Making
 
-    @cached_property
-    def yaml(self) -> YamlView:
-        """The file's text; made when it is first shown, which for most windows is never."""
-        from torchyard_gui.topology.yaml_view import YamlView
-
-        layout = QVBoxLayout(self._yaml_place)
-        layout.setContentsMargins(0, 0, 0, 0)
-        made = YamlView()
-        layout.addWidget(made)
-        made.show()
-        return made
-
     def _lay_out(self) -> None:
         self.split = QSplitter(Qt.Orientation.Horizontal)
         self.split.setObjectName("topology-canvas-yaml")
         self.split.setChildrenCollapsible(False)
         self.split.addWidget(self.view)
-        self.split.addWidget(self._yaml_place)
+        self.split.addWidget(self.yaml)
         self.split.setStretchFactor(0, 1)
         self.split.setSizes([YAML_WIDTH * 2, YAML_WIDTH])
-        self._yaml_place.hide()
+        self.yaml.hide()
         middle = QVBoxLayout()
         middle.setSpacing(0)
         middle.addWidget(self.notice_bar)
@@ -190,7 +173,8 @@ class TopologyPage(QWidget):
         for widget in self.side.widgets():
             layout.addWidget(widget)
         layout.addLayout(middle, 1)
-        layout.addWidget(self.inspector)
+        for widget in self.fields.widgets():
+            layout.addWidget(widget)
 
     def _make_actions(self) -> None:
         view = partial(action, self, "view")
@@ -205,7 +189,18 @@ class TopologyPage(QWidget):
             self.show_yaml,
             view(self.tr("Problems"), self.problems.toggle, "Ctrl+J", "warning", self.tr("Show or hide problems")),
             view(self.tr("Next problem"), self.problems.next_problem, "F8"),
+            view(
+                self.tr("Fields of what is selected"),
+                self.fields.toggle,
+                "Ctrl+I",
+                "edit",
+                self.tr("Go to the fields; shuts them again where they lie over the page"),
+            ),
         ]
+        found = self.tr("Select replicas by letters of their name, pool or host; is:pinned and is:invalid")
+        self._view_actions.append(
+            action(self, "edit", self.tr("Find replicas"), self.finder.open, "Ctrl+F", "search", found)
+        )
         tip = self.tr("For when is planned: what “free” means here")
         self.when_action = action(self, "run", self.tr("When …"), lambda: self.bar.when.open(), "Ctrl+T", "clock", tip)
         self.launch_action = action(self, "run", self.tr("Launch …"), self.launch, "F5", "play")
@@ -226,6 +221,8 @@ class TopologyPage(QWidget):
         self.view.role_dropped.connect(lambda role, target: self._do(self.editor.add(Role(role), 1, target)))
         self.view.host_dropped.connect(lambda host: self._do(self.editor.show_host(host)))
         self.view.preset_dropped.connect(self.palette_.preset_chosen)
+        self.view.machine_told = self.editor.machine_told
+        self.view.machine_dropped.connect(lambda name, on: self._do(self.editor.set_machine(name, on)))
         self.view.delete_requested.connect(lambda names: self._do(self.editor.remove(names)))
         self.view.context_requested.connect(self._context)
         self.view.activated.connect(lambda _: self.inspector.focus("pools", "replicas"))
@@ -249,11 +246,12 @@ class TopologyPage(QWidget):
         self.scene.set_selection(self.editor.selection)
         self.palette_.show_plan(self._plan, hosts)
         self.inspector.show_plan(self._plan)
+        self.finder.show_plan(self._plan)
         self.bar.show_plan(self._plan, hosts)
         self.bar.show_document(self.document)
         self.launch_action.setEnabled(bool(value.pools))
         self._say_title()
-        self._checks.start()
+        self.checks.soon()
         self.status_changed.emit()
 
     def _planning_changed(self) -> None:
@@ -265,54 +263,12 @@ class TopologyPage(QWidget):
         self.scene.set_selection(self.editor.selection)
         self.inspector.show_plan(self._plan)
         self.inspector.show_problems(self.problems.problems)
-        self._point_at_lines()
-
-    def check_now(self) -> None:
-        """Checks the document as `torchyard validate` and `plan` do, and shows what they found."""
-        self._checks.stop()
-        self._file = None
-        if self.document.broken:
-            found: tuple[Problem, ...] = self.document.broken
-        elif not self.document.value.pools and not self.document.is_modified:
-            found = ()  # A new document is not wrong, only empty.
-        else:
-            hosts = tuple(self.editor.facts())
-            self._file = file = self.document.as_file()
-            checked = plan(self.document.value, hosts, found=file.check(hosts), line=file.line)
-            found = in_window(checked.problems)
-        self.problems.show_problems(found)
-        self.inspector.show_problems(found)
-        self._mark_chips(found)
-        if self._yaml_place.isVisible():
-            self._show_text()
-
-    def _mark_chips(self, problems: tuple[Problem, ...]) -> None:
-        marks: dict[str, str] = {}
-        for problem in problems:
-            for name in place_of(problem, self.document.value).replicas:
-                marks.setdefault(name, problem.message)
-        self.scene.show_problems(marks)
+        self.yaml.point_at_selection()
 
     def _show_yaml(self, shown: bool) -> None:
-        self._yaml_place.setVisible(shown)
+        self.yaml.setVisible(shown)
         if shown:
-            self._show_text()
-
-    def _show_text(self) -> None:
-        self.yaml.show_text(self.document.text.removeprefix("\ufeff"))
-        lines: dict[int, Problem] = {}
-        for problem in self.problems.problems:
-            if problem.line is not None:
-                lines.setdefault(problem.line, problem)
-        self.yaml.show_problems(lines)
-        self._point_at_lines()
-
-    def _point_at_lines(self) -> None:
-        """Points at the lines of the selected replicas' pools."""
-        if not self._yaml_place.isVisible() or self._file is None:
-            return
-        lines = [line for at in self.editor.selected_pools() if (line := self._file.line(("pools", at)))]
-        self.yaml.show_lines(min(lines, default=0), max(lines, default=0))
+            self.yaml.show_text(self.problems.problems)
 
     def _follow_file(self) -> None:
         self._say_title()
@@ -340,10 +296,8 @@ class TopologyPage(QWidget):
 
     def launch(self) -> None:
         """Asks the window to launch the document as it is drawn; errors are shown instead."""
-        self.check_now()
-        found = self._file.check(self.editor.facts()) if self._file is not None else self.document.broken
-        errors = sum(problem.severity == "error" for problem in found)
-        if errors:
+        self.checks.now()
+        if errors := self.checks.errors:
             self._tell_errors(errors)
             return
         self.notices.clear("launch")
@@ -375,7 +329,7 @@ class TopologyPage(QWidget):
 
     def _show_line(self, line: int) -> None:
         self.show_yaml.setChecked(True)
-        self.yaml.show_lines(line, line)
+        self.yaml.point_at(line)
 
     def _do(self, why_not: str) -> None:
         if why_not:

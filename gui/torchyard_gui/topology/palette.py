@@ -5,19 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from PySide6.QtCore import QEvent, QMimeData, QPoint, Qt, Signal
-from PySide6.QtGui import QDrag, QKeyEvent, QMouseEvent
-from PySide6.QtWidgets import QApplication, QFrame, QListWidget, QListWidgetItem, QScrollArea, QVBoxLayout, QWidget
+from PySide6.QtCore import QEvent, Qt, Signal
+from PySide6.QtGui import QKeyEvent
+from PySide6.QtWidgets import QFrame, QScrollArea, QVBoxLayout, QWidget
 
 from torchyard_core.launch.plan import Plan
 from torchyard_core.topology.hosts import HostFacts
 from torchyard_core.topology.machines import cloudml_machines
 from torchyard_core.topology.model import Role
 from torchyard_core.topology.presets import Preset, presets_of
+from torchyard_gui.canvas.gestures.carried import HOST_MIME, MACHINE_MIME, PRESET_MIME, ROLE_MIME
 from torchyard_gui.theme.icons import icon, role_icon, state_icon
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.topology.count_popup import CountPopup
-from torchyard_gui.topology.palette_row import COUNT, PaletteRow
+from torchyard_gui.topology.palette_list import KEY, NONE, PaletteList
+from torchyard_gui.topology.palette_row import COUNT
+from torchyard_gui.topology.palette_section import PaletteSection
 from torchyard_gui.topology.words import (
     machine_sentence,
     preset_sentence,
@@ -26,120 +29,11 @@ from torchyard_gui.topology.words import (
     role_plural,
     role_sentence,
 )
-from torchyard_gui.widgets.labels import SectionLabel
+from torchyard_gui.widgets.labels import label
+from torchyard_gui.widgets.scrolled import scrolled
 from torchyard_gui.widgets.search_field import SearchField
 
-ROLE_MIME = "application/x-torchyard-role"
-HOST_MIME = "application/x-torchyard-host"
-PRESET_MIME = "application/x-torchyard-preset"
-MACHINE_MIME = "application/x-torchyard-machine"
-KEY = int(Qt.ItemDataRole.UserRole)
 _AMOUNT = re.compile(r"\s*([0-9]{1,5})?\s*(.*)", re.DOTALL)
-
-
-class PaletteList(QListWidget):
-    """One section: rows that can be dragged, clicked, and chosen with Enter. It is as high as its rows."""
-
-    chosen = Signal(str, bool)
-    """A row's key, and whether many were asked for (Shift)."""
-    drag_begun = Signal()
-
-    def __init__(self, mime: str, name: str) -> None:
-        super().__init__()
-        self._mime = mime
-        self._pressed: QPoint | None = None
-        self.setAccessibleName(name)
-        self.setItemDelegate(PaletteRow(self))
-        self.setVerticalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        self.setMouseTracking(True)
-        self.setStyleSheet("QListWidget { background: transparent; }")
-
-    def put(self, rows: Sequence[tuple[str, str, str]], tips: Sequence[str]) -> None:
-        """Rows as (key, text, count). Rows that stay keep being current."""
-        current = self.current_key()
-        self.clear()
-        for (key, text, count), tip in zip(rows, tips, strict=True):
-            item = QListWidgetItem(text, self)
-            item.setData(KEY, key)
-            item.setData(COUNT, count)
-            item.setToolTip(tip)
-            item.setData(Qt.ItemDataRole.AccessibleTextRole, f"{text}, {count}")
-            if key == current:
-                self.setCurrentItem(item)
-        self._fit()
-
-    def keep(self, letters: str) -> str:
-        """Shows only rows with these letters; gives the first one's key."""
-        first = ""
-        for row in range(self.count()):
-            item = self.item(row)
-            fits = letters.lower() in item.text().lower() or letters.lower() in str(item.data(KEY)).lower()
-            item.setHidden(not fits)
-            first = first or (str(item.data(KEY)) if fits else "")
-        self._fit()
-        return first
-
-    def current_key(self) -> str:
-        item = self.currentItem()
-        return str(item.data(KEY)) if item is not None else ""
-
-    def row_of(self, key: str) -> QListWidgetItem | None:
-        """The row of a key."""
-        return next((self.item(row) for row in range(self.count()) if self.item(row).data(KEY) == key), None)
-
-    def _fit(self) -> None:
-        shown = sum(not self.item(row).isHidden() for row in range(self.count()))
-        self.setFixedHeight(shown * theme().metrics.row)
-        self.setVisible(bool(shown))
-
-    def mousePressEvent(self, event: QMouseEvent) -> None:
-        super().mousePressEvent(event)
-        at = event.position().toPoint()
-        self._pressed = at if event.button() is Qt.MouseButton.LeftButton and self.itemAt(at) is not None else None
-
-    def mouseMoveEvent(self, event: QMouseEvent) -> None:
-        at = event.position().toPoint()
-        if self._pressed is None or not event.buttons() & Qt.MouseButton.LeftButton:
-            super().mouseMoveEvent(event)
-        elif (at - self._pressed).manhattanLength() >= QApplication.startDragDistance():
-            item = self.itemAt(self._pressed)
-            self._pressed = None
-            if item is not None:
-                self._drag(item)
-
-    def mouseReleaseEvent(self, event: QMouseEvent) -> None:
-        super().mouseReleaseEvent(event)
-        at = event.position().toPoint()
-        item = self.itemAt(at)
-        if self._pressed is not None and item is not None and item is self.itemAt(self._pressed):
-            self._choose(item, event.modifiers())
-        self._pressed = None
-
-    def keyPressEvent(self, event: QKeyEvent) -> None:
-        if event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter, Qt.Key.Key_Space) and self.currentItem() is not None:
-            self._choose(self.currentItem(), event.modifiers())
-            return
-        super().keyPressEvent(event)
-
-    def _choose(self, item: QListWidgetItem, modifiers: Qt.KeyboardModifier) -> None:
-        self.chosen.emit(str(item.data(KEY)), bool(modifiers & Qt.KeyboardModifier.ShiftModifier))
-
-    def mime_of(self, key: str) -> QMimeData:
-        """What a drag of a row carries."""
-        mime = QMimeData()
-        mime.setData(self._mime, key.encode())
-        return mime
-
-    def _drag(self, item: QListWidgetItem) -> None:
-        drag = QDrag(self)
-        drag.setMimeData(self.mime_of(str(item.data(KEY))))
-        icon = item.icon()
-        if not icon.isNull():
-            drag.setPixmap(icon.pixmap(20, 20))
-            drag.setHotSpot(QPoint(10, 10))
-        self.drag_begun.emit()
-        drag.exec(Qt.DropAction.CopyAction)
 
 
 class Palette(QFrame):
@@ -159,31 +53,40 @@ class Palette(QFrame):
         self.setAccessibleName(self.tr("Palette"))
         self.setFixedWidth(theme().metrics.palette)
         self.search = SearchField(self.tr("Add …"))
-        self.search.setToolTip(self.tr("Type a role, a preset or a host and press Enter; “4 worker” adds four. (A)"))
+        said = self.tr("Type a role, preset, host or machine type and press Enter; “4 worker” adds four. (A)")
+        self.search.setToolTip(said)
         self.roles = PaletteList(ROLE_MIME, self.tr("Roles"))
         self.hosts = PaletteList(HOST_MIME, self.tr("Hosts"))
         self.presets = PaletteList(PRESET_MIME, self.tr("Presets"))
-        self._presets_title = SectionLabel(self.tr("Presets"))
-        self._presets_title.setToolTip(self.tr("A strategy with the replicas that it needs"))
+        self.frameworks = PaletteList(PRESET_MIME, self.tr("Frameworks"))
         self.tiers = PaletteList(PRESET_MIME, self.tr("Scale tiers"))
-        self._tiers_title = SectionLabel(self.tr("Scale tiers"))
-        self._tiers_title.setToolTip(self.tr("CloudML's clusters, with the sizes of their machines"))
         self.machines = PaletteList(MACHINE_MIME, self.tr("Machine types"))
-        self._machines_title = SectionLabel(self.tr("Machine types"))
-        self._machines_title.setToolTip(self.tr("CloudML's machines, for the pools of the selected replicas"))
-        self._roles_title = SectionLabel(self.tr("Roles"))
-        self._hosts_title = SectionLabel(self.tr("Hosts"))
+        machines = self.tr(
+            "CloudML's machines, for the pools of the selected replicas, or of those they are dragged onto"
+        )
+        self.sections = (
+            PaletteSection(self.roles),
+            PaletteSection(self.presets, self.tr("A strategy with the replicas that it needs")),
+            PaletteSection(self.frameworks, self.tr("Clusters as other frameworks draw them"), folds=True),
+            PaletteSection(self.tiers, self.tr("CloudML's clusters, with the sizes of their machines"), folds=True),
+            PaletteSection(self.machines, machines, folds=True),
+            PaletteSection(self.hosts),
+        )
+        self.nothing = label(role="small", ink="2", wrap=True)
+        self.nothing.hide()
         self.popup = CountPopup(self)
         layout = QVBoxLayout(self)
         layout.setContentsMargins(12, 12, 8, 12)
         layout.setSpacing(8)
         layout.addWidget(self.search)
-        layout.addWidget(self._sections())
+        layout.addWidget(self.nothing)
+        layout.addWidget(self._scrolled())
         self.search.textChanged.connect(self._filter)
         self.search.installEventFilter(self)
         self.roles.chosen.connect(lambda role, many: self.choose_role(role, many))
         for rows, presets in (
-            (self.presets, (*presets_of("strategies"), *presets_of("frameworks"))),
+            (self.presets, presets_of("strategies")),
+            (self.frameworks, presets_of("frameworks")),
             (self.tiers, presets_of("scale tiers")),
         ):
             rows.chosen.connect(lambda key, _: self.preset_chosen.emit(key))
@@ -194,30 +97,17 @@ class Palette(QFrame):
         self.popup.agreed.connect(self.role_chosen)
         theme().changed.connect(self._paint_icons)
 
-    def _sections(self) -> QScrollArea:
-        """The lists below each other; they scroll where the window is too low for all of them."""
+    def _scrolled(self) -> QScrollArea:
+        """The sections below each other; they scroll where the window is too low for all of them."""
         inner = QWidget()
         layout = QVBoxLayout(inner)
         layout.setContentsMargins(0, 0, 0, 0)
-        layout.setSpacing(4)
-        for title, rows in (
-            (self._roles_title, self.roles),
-            (self._presets_title, self.presets),
-            (self._tiers_title, self.tiers),
-            (self._hosts_title, self.hosts),
-            (self._machines_title, self.machines),
-        ):
-            layout.addWidget(title)
-            layout.addWidget(rows)
-            layout.addSpacing(8)
+        layout.setSpacing(8)
+        for section in self.sections:
+            layout.addWidget(section)
         layout.addStretch()
-        area = QScrollArea()
-        area.setWidgetResizable(True)
-        area.setFrameShape(QFrame.Shape.NoFrame)
-        area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+        area = scrolled(inner)
         area.setStyleSheet("QScrollArea, QScrollArea > QWidget > QWidget { background: transparent; }")
-        area.setWidget(inner)
         return area
 
     def _put_presets(self, rows: PaletteList, presets: Sequence[Preset]) -> None:
@@ -226,7 +116,7 @@ class Palette(QFrame):
         rows.put([(preset.key, preset_title(preset), "") for preset in presets], tips)
 
     def _put_machines(self) -> None:
-        how = self.tr("Click or Enter puts the pools of the selected replicas on it.")
+        how = self.tr("Click or Enter puts the selected replicas' pools on it; or drag it onto a replica or host.")
         machines = cloudml_machines()
         tips = [f"{machine_sentence(one)}\n{how}" for one in machines]
         self.machines.put([(one.name, one.name, "") for one in machines], tips)
@@ -235,7 +125,7 @@ class Palette(QFrame):
         """Counts and free GPUs as of now."""
         counts = {role: sum(p.replicas for p in plan.topology.pools if p.role is role) for role in Role}
         self.roles.put(
-            [(role.value, role_name(role), str(counts[role]) if counts[role] else "–") for role in Role],
+            [(role.value, role_name(role), str(counts[role]) if counts[role] else NONE) for role in Role],
             [role_sentence(role) + "\n" + self.tr("Click or Enter adds one, Shift many; or drag it.") for role in Role],
         )
         used = {host.name: 0 for host in hosts}
@@ -246,7 +136,6 @@ class Palette(QFrame):
             [(host.name, host.name, self._free(host, used[host.name])) for host in hosts],
             [self._host_tip(host, used[host.name]) for host in hosts],
         )
-        self._hosts_title.setVisible(bool(hosts))
         self._paint_icons()
         self._filter(self.search.text())
 
@@ -289,7 +178,12 @@ class Palette(QFrame):
     def _paint_icons(self) -> None:
         for row in range(self.roles.count()):
             self.roles.item(row).setIcon(role_icon(str(self.roles.item(row).data(KEY))))
-        for rows, name in ((self.presets, "topology"), (self.tiers, "topology"), (self.machines, "cpu")):
+        for rows, name in (
+            (self.presets, "topology"),
+            (self.frameworks, "topology"),
+            (self.tiers, "topology"),
+            (self.machines, "cpu"),
+        ):
             for row in range(rows.count()):
                 rows.item(row).setIcon(icon(name))
         unknown = self.tr("unknown")
@@ -314,15 +208,13 @@ class Palette(QFrame):
         assert match is not None
         return int(match[1] or 1), match[2].strip()
 
-    def _filter(self, _text: str) -> tuple[str, str, str, str]:
-        """The first role, preset, host and machine type with these letters."""
+    def _filter(self, _text: str) -> dict[PaletteList, str]:
+        """The first row of each list with these letters."""
         _, letters = self._parted()
-        presets, tiers = self.presets.keep(letters), self.tiers.keep(letters)
-        self._presets_title.setVisible(bool(presets))
-        self._tiers_title.setVisible(bool(tiers))
-        machines = self.machines.keep(letters)
-        self._machines_title.setVisible(bool(machines))
-        return self.roles.keep(letters), presets or tiers, self.hosts.keep(letters), machines
+        found = {section.rows: section.keep(letters) for section in self.sections}
+        self.nothing.setVisible(not any(found.values()))
+        self.nothing.setText(self.tr("Nothing here is called “{letters}”.").format(letters=letters))
+        return found
 
     def eventFilter(self, watched: object, event: QEvent) -> bool:
         if isinstance(event, QKeyEvent) and event.type() == QEvent.Type.KeyPress:
@@ -330,8 +222,7 @@ class Palette(QFrame):
                 self._quick_add(bool(event.modifiers() & Qt.KeyboardModifier.ShiftModifier))
                 return True
             if event.key() == Qt.Key.Key_Down:
-                lists = (self.roles, self.presets, self.tiers, self.hosts, self.machines)
-                if shown := [rows for rows in lists if rows.isVisible()]:
+                if shown := [section.rows for section in self.sections if section.rows.isVisible()]:
                     shown[0].setFocus(Qt.FocusReason.TabFocusReason)
                 return True
         return False
@@ -340,7 +231,9 @@ class Palette(QFrame):
         count, letters = self._parted()
         if not letters:
             return
-        role, preset, host, machine = self._filter("")
+        found = self._filter("")
+        role, host, machine = found[self.roles], found[self.hosts], found[self.machines]
+        preset = found[self.presets] or found[self.frameworks] or found[self.tiers]
         if role and count == 1:
             self.choose_role(role, many)
         elif role:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from torchyard_core.topology.edits import members_of
@@ -25,8 +25,9 @@ class ProblemPlace:
     """To select; empty for what is about the design as a whole."""
 
 
-def place_of(problem: Problem, topology: Topology) -> ProblemPlace:
-    """Where a problem can be mended."""
+def place_of(problem: Problem, topology: Topology, unplaced: Collection[str] = ()) -> ProblemPlace:
+    """Where a problem can be mended. `unplaced`: replicas that have no place; of a pool without room for all, they are
+    what it is about, and not those that have one."""
     block, _, rest = problem.path.partition(".")
     if block == "pins":
         known = {name for names in members_of(topology) for name in names}
@@ -36,7 +37,9 @@ def place_of(problem: Problem, topology: Topology) -> ProblemPlace:
         pool = pool_of(problem, names)
         if pool is None:
             return ProblemPlace("pools", "", ())
-        return ProblemPlace("pools", _key(problem, f"pools.{pool}"), tuple(members_of(topology)[names.index(pool)]))
+        members = tuple(members_of(topology)[names.index(pool)])
+        lost = tuple(name for name in members if name in unplaced) if problem.code == "no-room" else ()
+        return ProblemPlace("pools", _key(problem, f"pools.{pool}"), lost or members)
     if block == HOSTS:
         return ProblemPlace(HOSTS, rest, ())
     if block in ("strategy", "program"):

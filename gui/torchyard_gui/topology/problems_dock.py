@@ -23,6 +23,7 @@ from torchyard_core.topology.problems import Problem
 from torchyard_gui.theme.icons import icon, state_icon
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.topology.foreign_documents import Told
+from torchyard_gui.widgets.announce import announce
 from torchyard_gui.widgets.labels import ElidedLabel, label
 from torchyard_gui.widgets.state_mark import StateMark
 
@@ -90,8 +91,11 @@ class ProblemsDock(QFrame):
         ordered = tuple(sorted(problems, key=lambda problem: (problem.severity != "error", problem.line or 0)))
         if ordered == self.problems and self.line.text.text():
             return
+        more = _errors(ordered) > _errors(self.problems)
         self.problems = ordered
         self._show()
+        if more and self.isVisible():
+            announce(self, self.tr("Problems: {summary}").format(summary=self.line.text.text()))
 
     def show_remarks(self, told: Told | None) -> None:
         """Remarks on a document, with the lines that they stand on there; None takes them away."""
@@ -101,7 +105,7 @@ class ProblemsDock(QFrame):
             self.set_open(True)
 
     def _show(self) -> None:
-        errors = sum(problem.severity == "error" for problem in self.problems)
+        errors = _errors(self.problems)
         summary = self._summary(errors, len(self.problems) - errors)
         self.line.say(summary, "failed" if errors else "warning", bool(self.problems))
         self.line.dismiss.setVisible(self.told is not None)
@@ -155,6 +159,10 @@ class ProblemsDock(QFrame):
             self.jump.emit(self.problems[row])
         elif self.told is not None:
             self.remark_chosen.emit(self.told, self.told.remarks[row - len(self.problems)])
+
+
+def _errors(problems: Sequence[Problem]) -> int:
+    return sum(problem.severity == "error" for problem in problems)
 
 
 class _Line(QFrame):

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QPoint, Qt
-from PySide6.QtGui import QKeyEvent
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QLineEdit, QPushButton, QVBoxLayout, QWidget
+from PySide6.QtCore import QPoint
+from PySide6.QtWidgets import QHBoxLayout, QLineEdit, QPushButton, QVBoxLayout, QWidget
 
 from torchyard_core.booking.planned_time import PlannedTime, read_planned
 from torchyard_core.booking.refusals import Refused
 from torchyard_gui.bridge.planning_time import PlanningTime
 from torchyard_gui.widgets.advice import as_sentence
+from torchyard_gui.widgets.announce import announce
 from torchyard_gui.widgets.form_row import FormRow
 from torchyard_gui.widgets.labels import label
+from torchyard_gui.widgets.popup import Popup
 
 WIDTH = 316
 LENGTHS = ("1h", "4h", "8h", "24h", "72h")
 
 
-class WhenPopup(QFrame):
-    """Enter agrees, Esc and a click beside it do not."""
+class WhenPopup(Popup):
+    """Start and length, read when somebody agrees."""
 
     def __init__(self, planning: PlanningTime, parent: QWidget) -> None:
-        super().__init__(parent, Qt.WindowType.Popup)
-        self.setProperty("popup", True)
+        super().__init__(parent)
         self.setAccessibleName(self.tr("When is planned"))
         self.setFixedWidth(WIDTH)
         self._planning = planning
@@ -43,7 +43,7 @@ class WhenPopup(QFrame):
         lengths.addStretch()
         self.ok = QPushButton(self.tr("Plan for it"))
         self.ok.setProperty("primary", True)
-        self.ok.clicked.connect(self._agree)
+        self.ok.clicked.connect(self.agree)
         self.usual = QPushButton(self.tr("Now, {length}").format(length="8 h"))
         self.usual.setToolTip(self.tr("The usual: now, for eight hours"))
         self.usual.clicked.connect(self._take_usual)
@@ -72,19 +72,10 @@ class WhenPopup(QFrame):
         zone = self.tr("now, 18:30, tomorrow 9, 2026-11-23 09:00; of {zone}").format(zone=planning.zone)
         self.start_row.set_note(zone)
         self.lasts_row.set_problem("")
-        self.move(place)
-        self.show()
+        self.open_at(place, self.start)
         self._fit()
-        self.start.setFocus(Qt.FocusReason.PopupFocusReason)
-        self.start.selectAll()
 
-    def keyPressEvent(self, event: QKeyEvent) -> None:
-        if event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter):
-            self._agree()
-            return
-        super().keyPressEvent(event)
-
-    def _agree(self) -> None:
+    def agree(self) -> None:
         planning = self._planning
         self.start_row.set_problem("")
         self.lasts_row.set_problem("")
@@ -103,6 +94,7 @@ class WhenPopup(QFrame):
     def _refuse(self, row: FormRow, refused: Refused) -> None:
         row.set_problem(as_sentence(refused.message[:1].upper() + refused.message[1:], refused.hint))
         row.field.setFocus()
+        announce(self, f"{row.name.text()}: {row.problem}", urgent=True)
         self._fit()
 
     def _fit(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from PySide6.QtCore import QCoreApplication
 
@@ -20,9 +21,10 @@ _ADD = re.compile(r"with `torchyard hosts add`")
 _CHECK = re.compile(r"see `torchyard hosts check`")
 _AT_THEN = re.compile(r" ?`torchyard run [^`]* --at [^`]*` books that and starts then\.")
 _BOOK_WITH = re.compile(r"Add --book \S+ \(or another length\) to book them with the launch, [^.]*\.")
-_FETCH = re.compile(r"until `torchyard runs fetch`")
 _IMAGE = re.compile(r"`--image` names it")
 _YES = re.compile(r", or add -y to send it all(?=\.)")
+_EXCLUDE = re.compile(r"in `program\.exclude`")
+_CODE = re.compile(r"`([^`]+)`")
 _BEGINNINGS = {"a", "compare", "no", "only", "port", "something", "the", "there", "this"}
 """Words that a sentence of the core begins with; other beginnings are names, which stay as they are."""
 
@@ -48,8 +50,13 @@ def in_the_window(text: str, *, elsewhere: bool = False) -> str:
         for found in command.finditer(text):
             text = text.replace(found[0], _press(found[1] == "R", button, elsewhere))
     for command, words in _elsewhere_in_the_window():
-        text = command.sub(lambda _, words=words: words, text)
-    return text
+        text = command.sub(_always(words), text)
+    return _CODE.sub(r"“\1”", text)
+
+
+def _always(words: str) -> Callable[[re.Match[str]], str]:
+    """A replacement that is taken as it stands, backslashes too."""
+    return lambda _: words
 
 
 def _elsewhere_in_the_window() -> tuple[tuple[re.Pattern[str], str], ...]:
@@ -61,7 +68,7 @@ def _elsewhere_in_the_window() -> tuple[tuple[re.Pattern[str], str], ...]:
         (_VALIDATE, _translate("Advice", "Problems on the Topology page lists")),
         (_ADD, _translate("Advice", "on the Fleet page")),
         (_CHECK, _translate("Advice", "see the Fleet page")),
-        (_FETCH, _translate("Advice", "until they are fetched on the Runs page")),
+        (_EXCLUDE, _translate("Advice", "in the field Not sent")),
         (_IMAGE, _translate("Advice", "name it in the field Image")),
         (_YES, ""),
         (_AT_THEN, ""),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QElapsedTimer, QTimer
+from PySide6.QtCore import QElapsedTimer, QObject, Qt, QTimer
 from PySide6.QtGui import QAccessible, QAccessibleAnnouncementEvent
 from PySide6.QtWidgets import QWidget
 
@@ -12,19 +12,29 @@ EVERY_MS = 2500
 send = QAccessible.updateAccessibility
 
 
-class Announcer:
-    """For one widget, which must be shown for anybody to listen."""
+def announce(widget: QWidget, text: str, *, urgent: bool = False) -> None:
+    """Says something by the window that a widget is in. `urgent` breaks into what is being read: something was
+    refused, failed, or is away."""
+    window = widget.window()
+    direct = Qt.FindChildOption.FindDirectChildrenOnly
+    announcer = window.findChild(Announcer, options=direct) or Announcer(window)
+    announcer.say(text, urgent=urgent)
 
-    def __init__(self, widget: QWidget):
-        self._widget = widget
+
+class Announcer(QObject):
+    """The voice of one window, which must be shown for anybody to listen."""
+
+    def __init__(self, window: QWidget):
+        super().__init__(window)
+        self._window = window
         self._since = QElapsedTimer()
         self._next: tuple[str, bool] | None = None
-        self._timer = QTimer(widget)
+        self._timer = QTimer(self)
         self._timer.setSingleShot(True)
         self._timer.timeout.connect(self._tell_next)
 
     def say(self, text: str, *, urgent: bool = False) -> None:
-        """`urgent` breaks into what is being read: something was refused, or is away."""
+        """Now, or in a while what is the newest by then; what is urgent before what is not."""
         if not text:
             return
         waited = self._since.elapsed() if self._since.isValid() else EVERY_MS
@@ -43,7 +53,9 @@ class Announcer:
 
     def _tell(self, text: str, urgent: bool) -> None:
         self._since.start()
-        event = QAccessibleAnnouncementEvent(self._widget, text)
+        if not self._window.isVisible():
+            return
+        event = QAccessibleAnnouncementEvent(self._window, text)
         politeness = QAccessible.AnnouncementPoliteness
         event.setPoliteness(politeness.Assertive if urgent else politeness.Polite)
         send(event)

@@ -23,6 +23,9 @@ class FormRow(QWidget):
         if not note:
             self.note.hide()  # to show it here, before it has a parent, would open it as a window
         self._plain_note = note
+        self._plain_description = field.accessibleDescription()
+        self.problem = ""
+        """What is wrong with the field; "" for nothing."""
         if not field.accessibleName():
             field.setAccessibleName(name)
         layout = QGridLayout(self)
@@ -40,7 +43,12 @@ class FormRow(QWidget):
         self.set_problem("")
 
     def set_problem(self, problem: str) -> None:
-        """Say what is wrong with the field, and outline it; "" takes that back."""
+        """Say what is wrong with the field, and outline it; "" takes that back. Who comes to it with a screen reader is
+        told."""
+        self.problem = problem
+        description = problem or self._plain_description
+        if description != self.field.accessibleDescription():
+            self.field.setAccessibleDescription(description)
         text = problem or self._plain_note
         self.note.setText(text)
         self.note.setVisible(bool(text))

@@ -30,9 +30,13 @@ def set_ink(widget: QWidget, ink: str) -> None:
 class SectionLabel(QLabel):
     """The small heading of a section, in capitals where the language has any."""
 
-    def __init__(self, text: str, parent: QWidget | None = None) -> None:
-        super().__init__(text.upper(), parent)
+    def __init__(self, text: str = "", parent: QWidget | None = None) -> None:
+        super().__init__(parent)
         self.setProperty("role", "section")
+        self.setText(text)
+
+    def setText(self, text: str) -> None:
+        super().setText(text.upper())
         self.setAccessibleName(text)
 
 

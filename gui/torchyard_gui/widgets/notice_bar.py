@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from PySide6.QtCore import QRectF, Qt, Signal
-from PySide6.QtGui import QPainter, QPaintEvent
+from PySide6.QtGui import QPainter, QPaintEvent, QShowEvent
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QPushButton, QToolButton, QWidget
 
 from torchyard_gui.theme.icons import icon, paint_state, pixmap
 from torchyard_gui.theme.theme import theme
+from torchyard_gui.widgets.advice import in_the_window
+from torchyard_gui.widgets.announce import announce
+from torchyard_gui.widgets.dropping import drop
 
 Kind = Literal["info", "warn", "fail"]
 
 
 class NoticeBar(QFrame):
-    """Hidden until `show_notice`. `action_triggered` carries the number of the button that was pressed."""
+    """Hidden until `show_notice`. `action_triggered` carries the number of the button that was pressed. Who listens is
+    told each notice once, when it is there to be seen."""
 
     action_triggered = Signal(int)
     closed = Signal()
@@ -23,6 +28,8 @@ class NoticeBar(QFrame):
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.kind: Kind = "info"
+        self._told = ""
+        """What was announced last."""
         self._mark = _Mark(self)
         self.label = QLabel(self)
         self.label.setTextFormat(Qt.TextFormat.PlainText)
@@ -46,28 +53,52 @@ class NoticeBar(QFrame):
     def text(self) -> str:
         return self.label.text()
 
-    def show_notice(self, kind: Kind, text: str, *actions: str, closable: bool = True) -> None:
-        """Say `text`, with a button for each of `actions`; replaces what was said before."""
+    def show_notice(self, kind: Kind, text: str, *actions: str, closable: bool = True, is_known: bool = False) -> None:
+        """Say `text`, with a button for each of `actions`; replaces what was said before.
+
+        `is_known`: it is no news to who listens.
+        """
+        text = in_the_window(text)
         self.kind = kind
         self._mark.kind = kind
         self.setProperty("notice", kind)
         self.style().unpolish(self)
         self.style().polish(self)
+        if is_known:
+            self.reword(text)
         self.label.setText(text)
         self.setAccessibleName(text)
-        for button in self.buttons:
-            self._layout.removeWidget(button)
-            button.hide()
-            button.deleteLater()
-        self.buttons = [self._button(number, words) for number, words in enumerate(actions)]
+        if [button.text() for button in self.buttons] != list(actions):
+            self._put_buttons(actions)  # the same ones stay, and the keyboard on them
         self._close.setVisible(closable)
         self._mark.update()
         self.show()
+        self._tell()
+
+    def reword(self, text: str) -> None:
+        """Say the same in newer words: its buttons stay, and nobody is told it again."""
+        self._told = text
+        self.label.setText(text)
+        self.setAccessibleName(text)
 
     def clear(self) -> None:
         """Nothing is the matter any more."""
+        self._told = ""
         self.hide()
         self.label.clear()
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        self._tell()
+
+    def _tell(self) -> None:
+        if self.isVisible() and self.text != self._told:
+            self._told = self.text
+            announce(self, self.text, urgent=self.kind != "info")
+
+    def _put_buttons(self, actions: Sequence[str]) -> None:
+        drop(self._layout, self.buttons)
+        self.buttons = [self._button(number, words) for number, words in enumerate(actions)]
 
     def _button(self, number: int, text: str) -> QPushButton:
         button = QPushButton(text, self)

@@ -19,14 +19,22 @@ class Question(QDialog):
     rather_chosen = Signal()
 
     def __init__(
-        self, question: str, sentence: str, yes: str, no: str, parent: QWidget | None = None, *, rather: str = ""
+        self,
+        question: str,
+        sentence: str,
+        yes: str,
+        no: str,
+        parent: QWidget | None = None,
+        *,
+        rather: str = "",
+        is_grave: bool = True,
     ):
-        """`rather`: what is better than yes or no, and what Enter then gives."""
+        """`rather`: what is better than yes or no, and what Enter then gives. `is_grave`: yes takes something away."""
         super().__init__(parent)
         self.setWindowTitle(question)
         self.setMinimumWidth(WIDTH)
         self.yes = QPushButton(yes)
-        self.yes.setProperty("danger", True)
+        self.yes.setProperty("danger", is_grave)
         buttons = QDialogButtonBox()
         role = QDialogButtonBox.ButtonRole
         buttons.addButton(self.yes, role.DestructiveRole if rather else role.AcceptRole)

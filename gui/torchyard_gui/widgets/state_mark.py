@@ -17,7 +17,6 @@ class StateMark(QWidget):
         super().__init__(parent)
         self._state = state
         self.setFixedSize(size, size)
-        self.setAccessibleName(state)
         theme().changed.connect(self.update)
 
     @property
@@ -27,7 +26,6 @@ class StateMark(QWidget):
     def set_state(self, state: str) -> None:
         if state != self._state:
             self._state = state
-            self.setAccessibleName(state)
             self.update()
 
     def paintEvent(self, event: QPaintEvent) -> None:
@@ -36,19 +34,17 @@ class StateMark(QWidget):
 
 
 class RoleBadge(QWidget):
-    """The badge of a role: shape, colour and letter."""
+    """The badge of a role: shape, colour and letter; say the role in words beside it."""
 
     def __init__(self, role: str, size: int = 20, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._role = role
         self.setFixedSize(size, size)
-        self.setAccessibleName(role)
         theme().changed.connect(self.update)
 
     def set_role(self, role: str) -> None:
         if role != self._role:
             self._role = role
-            self.setAccessibleName(role)
             self.update()
 
     def paintEvent(self, event: QPaintEvent) -> None:

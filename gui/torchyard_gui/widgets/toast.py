@@ -5,11 +5,14 @@ from __future__ import annotations
 from PySide6.QtCore import QEvent, QObject, Qt, QTimer
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QWidget
 
+from torchyard_gui.widgets.announce import announce
+
 SHOWN_FOR_MS = 4000
 
 
 class Toast(QFrame):
-    """One a window: a newer word takes the older one's place. Never for what needs an answer."""
+    """One a window: a newer word takes the older one's place, and is told to who listens. Never for what needs an
+    answer."""
 
     def __init__(self, parent: QWidget) -> None:
         super().__init__(parent)
@@ -27,14 +30,15 @@ class Toast(QFrame):
         parent.installEventFilter(self)
         self.hide()
 
-    def say(self, text: str, for_ms: int = SHOWN_FOR_MS) -> None:
-        """Show `text` for a while."""
+    def say(self, text: str, for_ms: int = SHOWN_FOR_MS, *, urgent: bool = False) -> None:
+        """Show `text` for a while. `urgent`: something was refused."""
         self.label.setText(text)
         self.setAccessibleName(text)
         self._place()
         self.show()
         self.raise_()
         self._timer.start(for_ms)
+        announce(self._around, text, urgent=urgent)
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
         if event.type() == QEvent.Type.Resize and self.isVisible():

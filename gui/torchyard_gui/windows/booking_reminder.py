@@ -13,7 +13,7 @@ from torchyard_gui.bookings import words
 from torchyard_gui.bookings.reminders import Reminder, reminders
 from torchyard_gui.bridge.bookings_model import BookingsModel
 from torchyard_gui.widgets import NoticeBar
-from torchyard_gui.widgets.announce import Announcer
+from torchyard_gui.widgets.announce import announce
 
 LOOK_MS = 15_000
 
@@ -40,7 +40,6 @@ class BookingReminder(QObject):
         self._sent_away: set[tuple[str, datetime]] = set()
         self._problem = ""
         self._doings: list[Callable[[], None]] = []
-        self._announcer = Announcer(self.bar)
         self._clock = QTimer(self)
         self._clock.setInterval(LOOK_MS)
         self._clock.timeout.connect(self.look)
@@ -61,12 +60,10 @@ class BookingReminder(QObject):
             return
         if self.shown is None or soon.key != self.shown.key:
             self._problem = ""
-            self._announcer.say(self._sentence(soon), urgent=True)
         if self.shown != soon or self.bar.isHidden():
             self._show(soon)
         elif self.bar.text != self._sentence(soon):
-            self.bar.label.setText(self._sentence(soon))  # its buttons stay, and the keyboard on them
-            self.bar.setAccessibleName(self._sentence(soon))
+            self.bar.reword(self._sentence(soon))
 
     def stop(self) -> None:
         """For a window that closes."""
@@ -115,7 +112,7 @@ class BookingReminder(QObject):
 
         def failed(error: TorchyardError) -> None:
             self._problem = words.said(error)
-            self._announcer.say(self._problem, urgent=True)
+            announce(self.bar, self._problem, urgent=True)
             self.look()
 
         self._model.act(lambda store: store.change(booking.id, end=end), done, failed, self)

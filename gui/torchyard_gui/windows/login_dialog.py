@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shiboken6
 from PySide6.QtCore import QObject, Qt
-from PySide6.QtWidgets import QApplication, QDialog, QDialogButtonBox, QLineEdit, QPushButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QApplication, QDialog, QLineEdit, QVBoxLayout, QWidget
 
 from torchyard_core.fleet.questions import Kind, Question
 from torchyard_gui.bridge.login_questions import LoginQuestions, WaitingQuestion
-from torchyard_gui.widgets import Card, NoticeBar, SectionLabel, label
+from torchyard_gui.widgets import Card, DialogButtons, NoticeBar, SectionLabel, label
 
 WIDTH = 460
 
@@ -36,13 +36,8 @@ class LoginDialog(QDialog):
             self.field.setEchoMode(QLineEdit.EchoMode.Password)
         self.field.setAccessibleName(f"{self.windowTitle()}, {question.about}: {self.prompt.text()}")
         self.prompt.setBuddy(self.field)
-        self.log_in = QPushButton(self.tr("Log in"))
-        self.log_in.setProperty("primary", True)
-        buttons = QDialogButtonBox()
-        buttons.addButton(self.log_in, QDialogButtonBox.ButtonRole.AcceptRole)
-        self.cancel = buttons.addButton(self.tr("Cancel"), QDialogButtonBox.ButtonRole.RejectRole)
-        buttons.accepted.connect(self.accept)
-        buttons.rejected.connect(self.reject)
+        buttons = DialogButtons(self, self.tr("Log in"))
+        self.log_in, self.cancel = buttons.agree, buttons.cancel
         head = QVBoxLayout()
         head.setContentsMargins(20, 0, 20, 0)
         head.setSpacing(2)
@@ -112,11 +107,15 @@ class LoginAsker(QObject):
         # A dialog that keeps the window waiting would keep this one waiting too, if it were not its own.
         dialog = LoginDialog(waiting, QApplication.activeModalWidget() or self._window)
         # It goes with the dialog that it lies over; the question stays.
-        dialog.destroyed.connect(lambda: shiboken6.isValid(self) and self._ask(waiting))
+        dialog.destroyed.connect(lambda: self._ask_again(waiting))
         self.dialog = dialog
         dialog.show()
         dialog.raise_()
         dialog.activateWindow()
+
+    def _ask_again(self, waiting: WaitingQuestion) -> None:
+        if shiboken6.isValid(self):
+            self._ask(waiting)
 
     def _withdraw(self) -> None:
         dialog, self.dialog = self.dialog, None

@@ -15,6 +15,7 @@ from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets.command_palette import CommandPalette
 from torchyard_gui.widgets.toast import Toast
 from torchyard_gui.windows.page_frame import PageFrame
+from torchyard_gui.windows.pages import as_page
 from torchyard_gui.windows.panes import next_pane
 from torchyard_gui.windows.rail import Rail
 from torchyard_gui.windows.status_line import Said, StatusLine
@@ -101,14 +102,15 @@ class MainWindow(QMainWindow):
     def page(self, key: str) -> QWidget:
         """A page; made now if it was not yet."""
         place = self._places[key]
-        if place.frame.page is None:
+        page = place.frame.page
+        if page is None:
             page = place.make()
             place.frame.hold(page)
             if not page.accessibleName():
                 page.setAccessibleName(place.title)
             if page.focusPolicy() == Qt.FocusPolicy.NoFocus:
                 page.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
-            for action in page.page_actions():  # type: ignore[attr-defined]
+            for action in as_page(page).page_actions():
                 if action not in page.actions():
                     page.addAction(action)
             changed = getattr(page, "status_changed", None)
@@ -116,7 +118,7 @@ class MainWindow(QMainWindow):
                 changed.connect(self.refresh_status)
             self.settings.restore_splitters(page)
             self.page_made.emit(key)
-        return place.frame.page  # type: ignore[return-value]
+        return page
 
     def has_page(self, key: str) -> bool:
         """Whether a page was made already."""
@@ -149,7 +151,7 @@ class MainWindow(QMainWindow):
 
     def page_actions(self, key: str) -> list[QAction]:
         """What a page can do."""
-        return list(self.page(key).page_actions()) if self.has_page(key) else []  # type: ignore[attr-defined]
+        return list(as_page(self.page(key)).page_actions()) if self.has_page(key) else []
 
     def all_actions(self) -> Iterator[QAction]:
         """What every page and the window can do."""
@@ -185,16 +187,16 @@ class MainWindow(QMainWindow):
     def refresh_status(self) -> None:
         """Ask the page again what it has to say."""
         page = self._places[self._current].frame.page if self._current else None
-        texts = list(page.status_texts()) if page is not None else []  # type: ignore[attr-defined]
+        texts = list(as_page(page).status_texts()) if page is not None else []
         self.status_line.say([*self._fleet_says, *texts], self._right_says)
 
     def lay_above(self, bar: QWidget) -> None:
         """Put a bar above whatever page is shown: for what is the matter on all of them."""
         self._above.insertWidget(0, bar)
 
-    def say(self, text: str) -> None:
-        """A word about what has just been done."""
-        self.toast.say(text)
+    def say(self, text: str, *, urgent: bool = False) -> None:
+        """A word about what has just been done; `urgent` where it went wrong."""
+        self.toast.say(text, urgent=urgent)
 
     # -- events
 

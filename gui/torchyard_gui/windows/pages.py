@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast, runtime_checkable
 
 from PySide6.QtGui import QAction
 from PySide6.QtWidgets import QWidget
 
 from torchyard_gui.windows.status_line import Said
 
+SUBMENU = "submenu"
+"""Property of an action: the menu within that menu, by its title, for what would make it long."""
 MENU = "menu"
 """Property of an action: the menu that it belongs to: "file", "edit", "view", "run" or "help"."""
 
@@ -26,3 +28,8 @@ class Page(Protocol):
     def page_actions(self) -> list[QAction]: ...
 
     def status_texts(self) -> Iterable[Said]: ...
+
+
+def as_page(widget: QWidget) -> Page:
+    """A page, of which a frame says only that it is a widget: Python has no type for what is both."""
+    return cast("Page", widget)

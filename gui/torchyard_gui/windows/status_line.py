@@ -8,6 +8,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QWidget
 
 from torchyard_gui.theme.theme import theme
+from torchyard_gui.widgets.dropping import drop
 from torchyard_gui.widgets.labels import label
 from torchyard_gui.widgets.state_mark import StateMark
 
@@ -43,10 +44,7 @@ class StatusLine(QFrame):
         if wanted == self._said:
             return
         self._said = wanted
-        for widget in self._shown:
-            self._layout.removeWidget(widget)
-            widget.hide()
-            widget.deleteLater()
+        drop(self._layout, self._shown)
         self._shown = []
         for said in wanted:
             state, text = ("", said) if isinstance(said, str) else said

@@ -8,7 +8,7 @@ from PySide6.QtCore import QCoreApplication, QPoint
 from PySide6.QtGui import QAction
 from PySide6.QtWidgets import QMenu, QWidget
 
-from torchyard_gui.windows.pages import MENU
+from torchyard_gui.windows.pages import MENU, SUBMENU
 
 NAMES = ("file", "edit", "view", "run", "help")
 TITLES = {
@@ -46,9 +46,22 @@ class WindowMenu(QMenu):
                 mine = [action for action in actions if menu_of(action) == name]
                 if mine and not menu.isEmpty():
                     menu.addSeparator()
-                menu.addActions(mine)
+                _put(menu, mine)
         for menu in self.menus.values():
             menu.menuAction().setVisible(not menu.isEmpty())
+
+
+def _put(menu: QMenu, actions: Iterable[QAction]) -> None:
+    """Actions in their order; those of a submenu in that, where the first of them would stand."""
+    within: dict[str, QMenu] = {}
+    for action in actions:
+        title = action.property(SUBMENU)
+        if not title:
+            menu.addAction(action)
+            continue
+        if title not in within:
+            within[title] = menu.addMenu(title)
+        within[title].addAction(action)
 
 
 def menu_of(action: QAction) -> str:

@@ -79,8 +79,10 @@ class Wiring(QObject):
     def runs(self) -> RunsModel:
         """Made when first wanted: the history is read then."""
         from torchyard_gui.bridge.runs_model import RunsModel
+        from torchyard_gui.windows.run_news import RunNews
 
         model = RunsModel(self.home, self.fleet, self)
+        model.runs_changed.connect(RunNews(model, self._shown_run, self.window).look)
         model.runs_changed.connect(self._runs_changed)
         return model
 
@@ -237,6 +239,13 @@ class Wiring(QObject):
         cast("RunsPage", self.window.show_page("runs")).show_run(run_id)
         if self.runs.run(run_id) is None:
             self.window.say(self.tr("Nobody here knows the run {run}. Its hosts are asked.").format(run=run_id))
+
+    def _shown_run(self) -> str:
+        """The run that somebody looks at, else ""."""
+        if self.window.current != "runs":
+            return ""
+        feed = cast("RunsPage", self.window.page("runs")).feed
+        return feed.run.run_id if feed is not None else ""
 
     def _show_booking(self, booking_id: str) -> None:
         cast("BookingsPage", self.window.show_page("bookings")).show_booking(booking_id)

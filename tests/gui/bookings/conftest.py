@@ -18,6 +18,7 @@ from torchyard_core.booking.offline import Calendar
 from torchyard_core.booking.refusals import StoreAway
 from torchyard_core.booking.store import BookingStore, default_url, open_store
 from torchyard_core.home import Home
+from torchyard_gui.bookings.booking_dialog import BookingDialog
 from torchyard_gui.bookings.page import BookingsPage
 from torchyard_gui.bridge.bookings_model import BookingsModel
 from torchyard_gui.bridge.fleet_model import FleetModel
@@ -122,6 +123,10 @@ class Desk:
     def shown(self, title: str) -> bool:
         return any(block.booking.title == title for block in self.page.surface.picture.blocks)
 
+    def hours(self, moment: datetime) -> float:
+        """How many from now."""
+        return (moment - self.now) / timedelta(hours=1)
+
     # -- the hand
 
     def place(self, gpu: str, hours: float) -> QPoint:
@@ -142,6 +147,15 @@ class Desk:
 
     def key(self, key: Qt.Key, held: Qt.KeyboardModifier = Qt.KeyboardModifier.NoModifier) -> None:
         QTest.keyClick(self.page.surface, key, held)
+
+    def accept(self, title: str = "") -> None:
+        """Enter in the dialog that books, after its title was typed."""
+        dialog = self.page.dialog
+        assert isinstance(dialog, BookingDialog)
+        if title:
+            QTest.keyClicks(dialog.title, title)
+        QTest.keyClick(dialog.title, Qt.Key.Key_Return)
+        self.wait(lambda: self.page.dialog is None)
 
 
 @pytest.fixture

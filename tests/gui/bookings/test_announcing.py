@@ -101,6 +101,7 @@ def test_who_listens_is_told_one_sentence_every_few_seconds_and_then_the_newest(
     monkeypatch.setattr(announce, "EVERY_MS", 60)
     widget = QWidget()
     qtbot.addWidget(widget)
+    widget.show()
     announcer = Announcer(widget)
     announcer.say("one")
     for text in ("two", "three", "four"):

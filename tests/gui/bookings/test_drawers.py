@@ -49,13 +49,22 @@ def test_find_a_slot_shows_five_numbered_fits_in_list_and_calendar_and_enter_boo
     assert desk.page.surface.fits == ()
 
 
-def test_a_wish_that_cannot_be_read_says_so_beside_its_field(desk: Desk) -> None:
+def test_a_wish_that_cannot_be_read_or_ever_be_met_says_so(desk: Desk) -> None:
     desk.open()
     desk.page.acts.find.trigger()
     find = desk.page.finder
     find.length.setText("long")
     find.search()
     assert "not a length of time" in find.length_row.note.text()
+    find.length.setText("6h")
+    find.count.setValue(5)
+    find.search()
+    desk.wait(lambda: "o host has 5 GPUs of that kind" in find.said.text())
+    assert not find.wait.isVisible()  # to wait for it is of no use
+    find.count.setValue(4)
+    find.search()
+    desk.wait(lambda: len(find.cards) == 5)
+    assert find.wait.isVisible()
 
 
 def test_who_waits_is_listed_in_order_gets_what_is_freed_and_can_leave(desk: Desk) -> None:
@@ -111,6 +120,16 @@ def test_a_clash_in_the_dialog_offers_the_nearest_free_places(desk: Desk) -> Non
         field.setText(text)
     dialog.accept()
     desk.wait(lambda: "booked by lee" in dialog.problem.text())
+    assert dialog.problem.text().startswith("gpu-a:0 is booked"), "a name stays as it is"
+    # What is wrong in another way leaves nothing of it, and has the keyboard.
+    dialog.end.setText("soon")
+    dialog.accept()
+    assert dialog.problem.text() == ""
+    assert dialog.focusWidget() is dialog.end
+    assert "not a time" in dialog.end.accessibleDescription()
+    dialog.end.setText("+2h")
+    dialog.accept()
+    desk.wait(lambda: "booked by lee" in dialog.problem.text())
     ways = [item.widget() for number in range(dialog.ways.count()) if (item := dialog.ways.itemAt(number))]
     first = next(way for way in ways if isinstance(way, QPushButton))
     assert first.text().startswith("Take gpu-")
@@ -127,7 +146,7 @@ def test_wrong_fields_are_told_beside_them_and_nothing_is_booked(desk: Desk) -> 
     dialog.start.setText("tomorrow 9")
     dialog.end.setText("tomorrow 8")
     dialog.accept()
-    assert dialog.rows["gpus"].note.text().startswith("No host `gpu-x`")
+    assert dialog.rows["gpus"].note.text().startswith("No host “gpu-x”")
     assert dialog.rows["end"].note.text().startswith("The booking does not end after its start")
     assert dialog.rows["title"].note.text().startswith("The booking has no title")
     assert desk.live() == {}

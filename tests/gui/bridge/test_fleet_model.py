@@ -243,7 +243,7 @@ def test_hosts_are_asked_who_uses_them_while_somebody_watches_and_not_otherwise(
 def test_a_host_that_stops_answering_is_unknown_and_comes_back(
     desktop: Desktop, lab3: Lab, desktop_model: DesktopModel, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("torchyard_gui.bridge.fleet_model.SILENT_AFTER_S", 1.0)
+    monkeypatch.setattr("torchyard_gui.bridge.host_links.SILENT_AFTER_S", 1.0)
     model = desktop_model(desktop)
     model.deploy(["gpu-a"])
     qtbot.waitUntil(lambda: state_of(model, "gpu-a") == "ready", timeout=WITHIN_MS)

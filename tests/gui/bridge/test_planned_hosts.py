@@ -18,6 +18,8 @@ from torchyard_core.launch.history import History, RunRecord
 from torchyard_core.launch.plan import plan
 from torchyard_core.topology.hosts import HostFacts
 from torchyard_gui.bridge.fleet_model import FleetModel
+from torchyard_gui.bridge.host_status import HostStatus
+from torchyard_gui.bridge.planned_hosts import PlannedHosts
 
 GPUS = [{"index": index, "uuid": f"GPU-{index}", "name": "NVIDIA L40S", "memory_mb": 46068} for index in range(2)]
 
@@ -123,3 +125,15 @@ def test_gpus_that_others_have_booked_are_taken_by_name(model: FleetModel, qtbot
     with qtbot.waitSignal(model.facts_changed, timeout=5000):
         model.set_booked({})
     assert facts(model).busy_gpus == frozenset()
+
+
+def test_a_host_without_gpus_that_somebody_else_has_booked_is_left_alone(model: FleetModel, home: Home) -> None:
+    planned = PlannedHosts(model, home.history)
+    (host,) = model.inventory.hosts
+    status = HostStatus(host, HostFacts("big-cpu", checked=True, cpus=64))
+    assert not planned.of(status).booked_by
+    planned.set_booked({"big-cpu:cpu": "kim until 17:00"})
+    servers = topology("{name: servers, role: ps, replicas: 1}")
+    said = [problem.message for problem in plan(servers, [planned.of(status)]).problems]
+    assert "ps-0 cannot be placed: big-cpu is booked by kim until 17:00" in said
+    planned.stop()

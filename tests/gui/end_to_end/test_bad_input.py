@@ -73,7 +73,7 @@ def test_a_wrong_document_is_told_on_the_page_and_touches_no_host(
 ) -> None:
     person = window_of(desktop, topology(tmp_path / "wrong", "\n" + text, train_py="print()"))
     page = person.topology
-    page.check_now()
+    page.checks.now()
     if page.launch_action.isEnabled():
         person.press(page.bar.launch)
         person.until(lambda: page.notice_bar.isVisible() or red_topology(person))

@@ -11,7 +11,7 @@ from typing import cast
 import pytest
 
 from tests.core.cli.commands import torchyard
-from tests.end_to_end.test_bookings import HOSTS, topology, with_gpus
+from tests.end_to_end.test_bookings import HOSTS, topology
 from tests.gui.end_to_end.conftest import OpenWindow
 from tests.gui.end_to_end.person import LAUNCHED_WITHIN_MS, Person
 from tests.lab import Desktop, Lab
@@ -24,17 +24,9 @@ pytestmark = pytest.mark.lab
 ZONE = "Europe/Berlin"
 
 
-@pytest.fixture(scope="module")
-def fleet(module_lab: Callable[..., Lab]) -> Lab:
-    made = module_lab(2)
-    for host in made.hosts:
-        with_gpus(host)
-    return made
-
-
 @pytest.fixture
-def kim(fleet: Lab, make_desktop: Callable[..., Desktop], tmp_path: Path) -> Desktop:
-    desktop = make_desktop(fleet, python=None)
+def kim(gpu_lab: Lab, make_desktop: Callable[..., Desktop], tmp_path: Path) -> Desktop:
+    desktop = make_desktop(gpu_lab, python=None)
     url = f"sqlite:///{tmp_path / 'team.sqlite3'}"
     (desktop.home / "settings.yaml").write_text(f"bookings_url: {url}\nperson: kim\nzone: {ZONE}\n")
     torchyard(desktop, "hosts", "check", code=1)  # no torch there, which is no matter here

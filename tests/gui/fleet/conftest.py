@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.gui.fleet.hosts import desktop_model
+from tests.gui.fleet.hosts import desktop_model, show
 
-__all__ = ["desktop_model"]
+__all__ = ["desktop_model", "show"]

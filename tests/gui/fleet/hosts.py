@@ -1,18 +1,22 @@
-"""The window's fleet on lab hosts, and what tests ask of it."""
+"""The window's fleet on lab hosts and its page, and what tests ask of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
 import pytest
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QPushButton, QVBoxLayout, QWidget
 from pytestqt.qtbot import QtBot
 
 from tests.lab import Desktop
 from torchyard_core.home import Home
 from torchyard_gui.bridge.fleet_model import FleetModel
+from torchyard_gui.fleet.page import FleetPage
 
 WITHIN_MS = 60_000
 DesktopModel = Callable[[Desktop], FleetModel]
+Show = Callable[[FleetModel], FleetPage]
 
 
 @pytest.fixture
@@ -32,6 +36,30 @@ def desktop_model(bare_hosts: None, qtbot: QtBot, monkeypatch: pytest.MonkeyPatc
         model.close()
 
 
+@pytest.fixture
+def show(qtbot: QtBot) -> Iterator[Show]:
+    """Shows the page in a window, and asks nobody by itself."""
+    windows: list[QWidget] = []
+
+    def show(model: FleetModel) -> FleetPage:
+        model.has_looked = True
+        page = FleetPage(model)
+        windows.append(window := QWidget())
+        qtbot.addWidget(window)
+        rows = QVBoxLayout(window)
+        rows.addWidget(page.bar)
+        rows.addWidget(page, 1)
+        window.resize(1152, 776)
+        with qtbot.waitActive(window):
+            window.show()
+            window.activateWindow()
+        return page
+
+    yield show
+    for window in windows:
+        window.close()
+
+
 def at_rest(model: FleetModel) -> bool:
     """Whether nothing is under way on any host."""
     return all(status.doing is None for status in model.hosts)
@@ -40,3 +68,9 @@ def at_rest(model: FleetModel) -> bool:
 def state_of(model: FleetModel, name: str) -> str:
     status = model.status(name)
     return "" if status is None else status.state
+
+
+def press(qtbot: QtBot, button: QPushButton | None) -> None:
+    assert button is not None
+    assert button.isVisible()
+    qtbot.mouseClick(button, Qt.MouseButton.LeftButton)

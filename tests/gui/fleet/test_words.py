@@ -16,13 +16,16 @@ from torchyard_core.errors import (
     NoPython,
     Unreachable,
 )
+from torchyard_core.fleet.host_acts import Act
 from torchyard_core.fleet.host_check import HostCheck, failed_check
 from torchyard_core.fleet.inventory import Host
 from torchyard_core.topology.hosts import HostFacts
 from torchyard_gui.bridge.host_status import Doing, GpuNow, HostStatus
+from torchyard_gui.fleet.act_words import act_pairs
 from torchyard_gui.fleet.words import (
     full_time,
     gpu_kinds,
+    policing_lines,
     sentence,
     short_time,
     since,
@@ -65,6 +68,24 @@ def test_each_trouble_has_its_mark_word_sentence_and_way_out(error: HostError, m
     assert error.message.lower() in sentence(status).lower()
     assert found is not None
     assert (found.action, bool(found.text)) == (action, True)
+
+
+@pytest.mark.parametrize(
+    ("level", "dry_run", "acts_on", "is_fresh", "said"),
+    [
+        ("off", True, "all", True, ["not enforced"]),
+        ("warn", False, "own", True, ["warns", "its user's processes"]),
+        ("stop", True, "all", True, ["warns and stops, dry run", "everybody's processes"]),
+        ("stop", False, "all", False, ["warns and stops", "once it knows today's"]),
+    ],
+)
+def test_what_its_agent_does_for_bookings_and_to_whom(
+    level: str, dry_run: bool, acts_on: str, is_fresh: bool, said: list[str]
+) -> None:
+    told = {"enforcement": {"level": level, "dry_run": dry_run}, "capabilities": {"acts_on": acts_on}}
+    check = HostCheck("gpu-a", "ready", bookings={**told, "fresh": is_fresh, "findings": []})
+    assert policing_lines(fresh().checked(check, NOW)) == said
+    assert policing_lines(fresh()) == []
 
 
 def test_a_missing_agent_is_nothing_to_worry_about() -> None:
@@ -121,3 +142,20 @@ def test_what_nobody_knows_is_a_question_mark() -> None:
 def test_a_little_memory_is_not_told_as_none() -> None:
     assert used_of(4, 81920) == "4 MB of 80 GB"
     assert used_of(1536, 81920) == "1.5 of 80 GB"
+
+
+def test_what_was_done_lately_is_told_newest_first_with_who_asked_for_it() -> None:
+    time = NOW.isoformat()
+    acts: list[Act] = [
+        {"time": time, "what": "upgrade", "by": "kim", "from": "laptop", "version": "1.1", "before": "1.0"},
+        {"time": time, "what": "housekeeping", "by": "", "from": "", "runs": 2},
+        {"time": time, "what": "enforcement", "by": "", "act": "warned", "user": "lee", "dry_run": True},
+        {"time": "soon", "what": "unheard of", "by": ""},
+    ]
+    assert act_pairs(acts) == [
+        ("?", "unheard of"),
+        (short_time(NOW), "dry run: lee warned"),
+        (short_time(NOW), "tidied up by itself"),
+        (short_time(NOW), "agent 1.0 replaced by 1.1"),
+        ("", "by kim@laptop"),
+    ]

@@ -252,8 +252,10 @@ class Acting:
         use: float = 92.0,
         slow: str = "",
         step: Mapping[str, float] | None = None,
+        served: Mapping[str, float] | None = None,
     ) -> dict[str, Any]:
-        """What a host measures `at` seconds after the beginning. `step`: what its trainers tell of a step besides."""
+        """What a host measures `at` seconds after the beginning. `step`: what its trainers tell of a step besides;
+        `served`: what its servers and reducers tell."""
         own = self.plan.on_host(name)
         key = {replica.name: f"{self.run_id}/{replica.name}" for replica in own}
         jitter = self.random.uniform
@@ -284,6 +286,8 @@ class Acting:
             for replica in own
             if replica.trains
         }
+        if served is not None:
+            reports |= {key[replica.name]: {**served} for replica in own if replica.role.value in ("ps", "reducer")}
         replicas = {each: {"cpu": 96 + jitter(-9, 9), "memory_mb": 2100, "processes": 5} for each in key.values()}
         return {"time": BEGAN + at, "host": {}, "gpus": gpus, "replicas": replicas, "reports": reports}
 

@@ -43,6 +43,9 @@ def test_an_hour_is_drawn_in_as_many_points_as_there_are_pixels(plots: Plots) ->
     assert values.min() == 1.0  # of one second among 3,600
     assert (times[0], times[-1]) == (1_000_000.0, 1_000_000.0 + HOUR - 1)
     assert seconds_shown(plots) >= HOUR - 1
+    # They stand as far below each other as beside each other.
+    first, beside, below = (plots._plots[kind].geometry() for kind in ("throughput", "loss", "use"))
+    assert beside.left() - first.right() == below.top() - first.bottom() > 8
 
 
 def test_keys_zoom_and_move_and_show_all_again(qtbot: Any, plots: Plots) -> None:

@@ -14,7 +14,7 @@ from torchyard_gui.canvas import words as canvas_words
 from torchyard_gui.canvas.content import racks_of
 from torchyard_gui.runs.needs_you import needs_of
 from torchyard_gui.runs.page import RunsPage
-from torchyard_gui.runs.replica_table import STATE
+from torchyard_gui.runs.table_columns import STATE
 from torchyard_gui.runs.words import clock, moment_in_words
 
 CAUSE = "worker-1 on gpu-b: exited with 1: RuntimeError: bad batch"

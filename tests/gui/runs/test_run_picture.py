@@ -40,11 +40,17 @@ def tell(picture: RunPicture, run: Acting) -> Changes:
     return changes
 
 
-def test_a_live_run_adds_up() -> None:
+def started() -> tuple[Acting, RunPicture]:
+    """A run that has started, and what its journal says of it."""
     run = Acting(HOSTS)
     picture = picture_of(run)
     run.start()
     tell(picture, run)
+    return run, picture
+
+
+def test_a_live_run_adds_up() -> None:
+    run, picture = started()
     changes = watch(picture, run)
     assert picture.state == "running"
     assert changes.replicas == {"chief-0", "worker-0", "worker-1", "worker-2"}
@@ -57,10 +63,7 @@ def test_a_live_run_adds_up() -> None:
 
 
 def test_a_sum_waits_for_those_that_run_and_were_not_heard_yet() -> None:
-    run = Acting(HOSTS)
-    picture = picture_of(run)
-    run.start()
-    tell(picture, run)
+    run, picture = started()
     picture.take_sample("gpu-a", run.sample("gpu-a", 10.0, loss=1.0), 100.0, Changes())
     picture.sum_up()
     assert picture.total("throughput") is None  # of half of them
@@ -68,20 +71,14 @@ def test_a_sum_waits_for_those_that_run_and_were_not_heard_yet() -> None:
 
 
 def test_nobody_is_slow_who_is_not_heard_of() -> None:
-    run = Acting(HOSTS)
-    run.start()
-    picture = picture_of(run)
-    tell(picture, run)
+    run, picture = started()
     watch(picture, run, slow="worker-1")
     picture.take_event({"event": "connection", "host": "gpu-b", "state": "lost"}, Changes())
     assert [need.title for need in needs_of(picture)] == ["gpu-b unknown"]
 
 
 def test_a_lost_host_is_unknown_and_never_failed() -> None:
-    run = Acting(HOSTS)
-    picture = picture_of(run)
-    run.start()
-    tell(picture, run)
+    run, picture = started()
     watch(picture, run)
     changes = Changes()
     picture.take_event({"event": "connection", "host": "gpu-b", "state": "lost"}, changes)
@@ -99,10 +96,7 @@ def test_a_lost_host_is_unknown_and_never_failed() -> None:
 
 
 def test_without_its_primary_the_run_is_as_of_then() -> None:
-    run = Acting(HOSTS)
-    picture = picture_of(run)
-    run.start()
-    tell(picture, run)
+    run, picture = started()
     watch(picture, run)
     picture.take_event({"event": "connection", "host": "gpu-a", "state": "lost"}, Changes())
     assert picture.is_stale
@@ -112,10 +106,7 @@ def test_without_its_primary_the_run_is_as_of_then() -> None:
 
 
 def test_a_host_that_falls_silent_without_hanging_up_is_unknown() -> None:
-    run = Acting(HOSTS)
-    picture = picture_of(run)
-    run.start()
-    tell(picture, run)
+    run, picture = started()
     watch(picture, run)
     changes = Changes()
     picture.look_for_silence(104.0 + 5, acting.BEGAN + 20, changes)
@@ -159,20 +150,14 @@ def test_the_past_of_a_run_comes_from_its_journal() -> None:
 
 
 def test_a_journal_that_is_told_twice_changes_nothing() -> None:
-    run = Acting(HOSTS)
-    run.start()
-    picture = picture_of(run)
-    tell(picture, run)
+    run, picture = started()
     before = list(picture.moments)
     assert not tell(picture, run)
     assert picture.moments == before
 
 
 def test_who_holds_the_others_up_is_named() -> None:
-    run = Acting(HOSTS)
-    run.start()
-    picture = picture_of(run)
-    tell(picture, run)
+    run, picture = started()
     watch(picture, run, slow="worker-1")
     assert picture.slow == {"worker-1": pytest.approx(1.8)}
     assert [need.title for need in needs_of(picture)] == ["worker-1 is slow"]

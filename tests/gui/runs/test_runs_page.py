@@ -14,7 +14,8 @@ from tests.gui.runs.conftest import MakePage
 from torchyard_core.home import Home
 from torchyard_core.topology.file import dump
 from torchyard_gui.runs.page import RunsPage
-from torchyard_gui.runs.replica_table import GPUS, PAST, USE
+from torchyard_gui.runs.table_columns import GPUS, PAST, USE
+from torchyard_gui.widgets.nothing_found import NothingFound
 
 LEFT = Qt.MouseButton.LeftButton
 
@@ -52,6 +53,11 @@ def test_live_runs_stand_above_past_ones_and_a_click_shows_one(
     qtbot.waitUntil(lambda: "succeeded" in page.bar.state.text())
     QTest.keyClicks(page.search, "dig")
     assert labels(page) == ["Live", "digits"]
+    (nothing,) = page.list.findChildren(NothingFound)
+    assert nothing.isHidden()
+    QTest.keyClicks(page.search, "zzz")
+    assert nothing.isVisible()
+    assert nothing.text() == "No run matches “digzzz”."
 
 
 def test_a_run_that_was_just_launched_is_shown(qtbot: Any, home: Home, run: Acting, make_page: MakePage) -> None:
@@ -101,7 +107,7 @@ def test_a_column_sorts_by_values(qtbot: Any, page: RunsPage, run: Acting) -> No
     QTest.mouseClick(header.viewport(), LEFT, pos=at)
     hosts = [table.model().index(row, 2).data() for row in range(4)]
     assert hosts in (["gpu-a", "gpu-a", "gpu-b", "gpu-b"], ["gpu-b", "gpu-b", "gpu-a", "gpu-a"])
-    page.run_view.find.setText("gpu-b")
+    page.run_view.search.setText("gpu-b")
     assert table.model().rowCount() == 2
 
 
@@ -110,6 +116,7 @@ def test_stop_asks_first_and_can_kill(qtbot: Any, page: RunsPage, run: Acting) -
     dialog = page._stop_dialog
     assert dialog is not None
     assert not dialog.isModal() or dialog.windowModality() == Qt.WindowModality.WindowModal
+    assert dialog.focusWidget() is dialog.keep
     QTest.mouseClick(dialog.keep, LEFT)
     assert run.stopped == []
     qtbot.waitUntil(lambda: page._stop_dialog is None)
@@ -189,7 +196,7 @@ def test_the_keyboard_reaches_everything(qtbot: Any, page: RunsPage, run: Acting
     wanted = {
         "the search for runs": page.search,
         "the list": page.list,
-        "the search for replicas": view.find,
+        "the search for replicas": view.search,
         "the table": view.table,
         "whose log": view.log.replica,
         "search in the log": view.log.search,

@@ -18,7 +18,7 @@ from torchyard_core.topology.model import Topology
 from torchyard_gui.topology.inspector.fields import ChoiceField, LineField, LinesField
 from torchyard_gui.topology.inspector.group import Group
 from torchyard_gui.topology.page import TopologyPage
-from torchyard_gui.topology.palette import PaletteList
+from torchyard_gui.topology.palette_list import PaletteList
 
 LEFT = Qt.MouseButton.LeftButton
 PLAIN = Qt.KeyboardModifier.NoModifier
@@ -106,7 +106,7 @@ class Driver:
 
     def codes(self) -> list[str]:
         """Codes of the problems, once they are checked."""
-        self.page.check_now()
+        self.page.checks.now()
         return [problem.code for problem in self.page.problems.problems]
 
     # Keys
@@ -185,6 +185,9 @@ class Driver:
         return rows.visualItemRect(item).center()
 
     def choose(self, rows: PaletteList, key: str, modifiers: Qt.KeyboardModifier = PLAIN) -> None:
+        if not rows.isVisible():
+            (section,) = (section for section in self.page.palette_.sections if section.rows is rows)
+            QTest.mouseClick(section.head, LEFT)
         QTest.mouseClick(rows.viewport(), LEFT, modifiers, self.row(rows, key))
 
     # The inspector

@@ -98,6 +98,10 @@ def test_a_host_dropped_on_the_canvas_is_shown_and_can_be_taken_back(empty: Driv
 
 
 def test_the_palette_counts_replicas_and_free_gpus(digits: Driver) -> None:
+    role = int(Qt.ItemDataRole.AccessibleTextRole)
+    roles = [digits.page.palette_.roles.item(row).data(role) for row in range(3)]
+    assert roles == ["Chief, 1", "Worker, 4", "Parameter server, none"]
+    assert digits.page.palette_.presets.item(0).data(role) == "All-reduce"
     palette = digits.page.palette_
     told = {
         rows.item(row).text(): rows.item(row).data(Qt.ItemDataRole.UserRole + 1)
@@ -184,6 +188,36 @@ def test_a_rubber_band_and_control_choose_many(digits: Driver) -> None:
     assert set(digits.page.editor.selection) == on_host - {"chief-0"}
     digits.keys(Qt.Key.Key_A, CONTROL)
     assert len(digits.page.editor.selection) == 5
+
+
+def test_letters_find_and_select_replicas(digits: Driver) -> None:
+    digits.page.editor.pin(["worker-2"], "gpu-b")
+    digits.select("chief-0")
+    finder = digits.page.finder
+    for typed, found, said in (
+        ("workers", ("worker-0", "worker-1", "worker-2", "worker-3"), "4 found"),
+        ("work is:pinned", ("worker-2",), "1 found"),
+        ("gpu-b", ("worker-2",), "1 found"),
+        ("is:invalid", (), "0 found"),
+    ):
+        digits.on_canvas()
+        digits.keys(Qt.Key.Key_F, CONTROL)
+        assert finder.field.hasFocus()
+        digits.type(typed)
+        assert (digits.page.editor.selection, finder.found.text()) == (found, said)
+        digits.keys(Qt.Key.Key_Escape)
+        assert finder.isHidden()
+        assert digits.page.editor.selection == ("chief-0",)
+    digits.keys(Qt.Key.Key_F, CONTROL)
+    digits.type("worker-1")
+    digits.keys(Qt.Key.Key_Return)
+    assert digits.page.editor.selection == ("worker-1",)
+    assert QApplication.focusWidget() is digits.page.view
+    digits.page.editor.set_pools([1], "gpus", 8, "GPUs")
+    digits.page.checks.now()
+    digits.keys(Qt.Key.Key_F, CONTROL)
+    digits.type("is:invalid")
+    assert len(digits.page.editor.selection) == 4
 
 
 def test_copy_and_paste_across_pages(digits: Driver, make_driver: MakeDriver) -> None:

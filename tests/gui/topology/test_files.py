@@ -77,6 +77,11 @@ def test_an_untitled_topology_is_saved_under_a_name(empty: Driver, tmp_path: Pat
     empty.until(lambda: (tmp_path / "drawn.yaml").exists())
     assert empty.page.bar.unsaved.text() == ""
     assert empty.page.bar.file.text() == "drawn.yaml"
+    # Its runs are called so too; a name that somebody gave stays.
+    assert empty.value.name == "drawn"
+    assert empty.undo_text() == "Rename to drawn"
+    assert empty.page.files.save_to(tmp_path / "other.yaml")
+    assert empty.value.name == "drawn"
 
 
 @pytest.mark.parametrize("typed", ["second.yaml", "digi", "digits2.yaml"])
@@ -262,7 +267,7 @@ def test_a_file_that_holds_no_topology_shows_its_problems_and_is_read_again_when
     assert empty.codes() == ["unknown-key"]
     assert empty.page.problems.is_open
     assert empty.page.yaml.isVisible()
-    assert empty.page.yaml.marked_lines() == [13]
+    assert empty.page.yaml.view.marked_lines() == [13]
     empty.choose(empty.page.palette_.roles, "worker")
     assert empty.counts() == {}
     replace_file(digits_file, DIGITS)
@@ -275,10 +280,10 @@ def test_text_that_is_no_yaml_is_told_by_its_line(empty: Driver, tmp_path: Path)
     path = tmp_path / "bad.yaml"
     path.write_text("version: 1\nname: [a\npools: []\n")
     empty.page.open(path)
-    empty.page.check_now()
+    empty.page.checks.now()
     (problem,) = empty.page.problems.problems
     assert problem.line == 2
-    assert empty.page.yaml.marked_lines() == [2]
+    assert empty.page.yaml.view.marked_lines() == [2]
 
 
 def replace_file(path: Path, text: str) -> None:

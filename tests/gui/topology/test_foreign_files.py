@@ -20,6 +20,7 @@ from torchyard_core.interop.writing import Wishes
 from torchyard_gui.topology.document_window import DocumentWindow
 from torchyard_gui.topology.export_dialog import ExportDialog
 from torchyard_gui.topology.format_choice import FormatChoice
+from torchyard_gui.widgets.advice import in_the_window
 
 LETTERS = "not one of them\n"
 
@@ -78,11 +79,11 @@ def test_an_import_asks_for_unsaved_changes_and_is_a_new_topology(
 
 def test_remarks_stand_in_the_dock_with_the_line_of_the_document(empty: Driver, tmp_path: Path) -> None:
     empty.page.foreign.import_file(document(tmp_path, samples.VERTEX))
-    empty.page.check_now()
+    empty.page.checks.now()
     dock = empty.page.problems
     assert dock.is_open
     assert "remarks on job.yaml" in dock.line.text.text()
-    (disk,) = (row for row in range(dock.table.rowCount()) if "`diskSpec`" in dock.table.item(row, 0).text())
+    (disk,) = (row for row in range(dock.table.rowCount()) if "“diskSpec”" in dock.table.item(row, 0).text())
     assert rows(empty)[disk][1:] == ("job.yaml", "line 9")
     QTest.mouseClick(dock.table.viewport(), LEFT, PLAIN, dock.table.visualItemRect(dock.table.item(disk, 0)).center())
     (window,) = empty.page.findChildren(DocumentWindow)
@@ -137,15 +138,15 @@ def test_what_is_wrong_is_told_with_its_line_and_what_is_allowed(digits: Driver,
     for name, text, line, message, hint in BAD:
         digits.page.foreign.import_file(document(tmp_path, text, "doc"), name)
         assert digits.notice().startswith(f"doc:{line}: "), digits.notice()
-        assert message in digits.notice()
-        assert hint in digits.notice()
+        assert in_the_window(message) in digits.notice()
+        assert in_the_window(hint) in digits.notice()
     assert digits.counts() == {"chief": 1, "workers": 5}
     assert digits.undo_text() == "Add worker"
     assert rows(digits) == []
 
 
 BROKEN = [
-    ("trainingInput:\n  scaleTier: [CUSTOM\n", "job.yaml:2: the `[` that begins here is not closed by `]`"),
+    ("trainingInput:\n  scaleTier: [CUSTOM\n", "job.yaml:2: the “[” that begins here is not closed by “]”"),
     ('{"cluster": {"worker": ["a:1"]},\n "task": {"type": "worker}', "job.yaml:2: the quote that begins here"),
     ("#!/bin/bash\n#SBATCH --nodes=2\n", "job.yaml looks like a Slurm batch script. That is written only; these"),
     ("", "job.yaml: the file is empty."),
@@ -173,7 +174,7 @@ def test_what_cannot_be_recognised_is_asked_for(digits: Driver, tmp_path: Path) 
     assert box.list.count() == len(READ)
     QTest.keyClick(box.list, Qt.Key.Key_Down)
     QTest.keyClick(box.list, Qt.Key.Key_Return)
-    assert digits.notice().startswith("job.yaml:1: this is not a Vertex job. It must hold `workerPoolSpecs`")
+    assert digits.notice().startswith("job.yaml:1: this is not a Vertex job. It must hold “workerPoolSpecs”")
     assert digits.counts() == {"chief": 1, "workers": 4}
 
 
@@ -234,7 +235,7 @@ def test_what_is_shown_is_written_and_its_remarks_stand_in_the_dock(digits: Driv
     assert [file.name for file in folder.iterdir()] == ["job.yaml"]
     assert not dialog.isVisible()
     assert [(text, place) for text, place, _ in rows(digits)] == [
-        (remark.message, "job.yaml") for remark in expected.remarks
+        (in_the_window(remark.message), "job.yaml") for remark in expected.remarks
     ]
     assert not digits.page.document.is_modified
     assert export_dialog(digits).name == "kubernetes", "the format of the last time"

@@ -110,7 +110,7 @@ def test_the_least_replicas_are_set_for_many_pools_at_once(digits: Driver) -> No
     assert digits.undo_text() == "Change Least replicas of 2 pools"
     digits.select("worker-1")
     digits.fill(pool, "min_replicas", "9")
-    digits.page.check_now()
+    digits.page.checks.now()
     assert pool.rows["min_replicas"].note.text() == "min_replicas is 9, more than the 4 replicas"
     digits.fill(pool, "min_replicas", "")
     assert digits.value.pools[1].min_replicas is None
@@ -122,6 +122,7 @@ def test_what_is_too_long_for_its_field_ends_with_a_mark_and_is_told_whole(
 ) -> None:
     digits.window.resize(*size)
     digits.select("worker-1")
+    digits.page.fields.reveal()
     pools = digits.page.inspector.pools
     digits.fill(pools.pool, "hosts", "gpu-a, gpu-b, gpu-c, cpu-d")
     digits.fill(pools.pool, "machine", "a2-ultragpu-8g-with-much-memory")
@@ -235,7 +236,7 @@ def test_a_pin_that_cannot_be_is_told_beside_it(digits: Driver) -> None:
     place.pin.setFocus()
     QTest.keyClicks(place.pin, "gpu-b:9")
     QTest.keyClick(place.pin, Qt.Key.Key_Return)
-    digits.page.check_now()
+    digits.page.checks.now()
     assert place.row.note.text() == "gpu-b has no GPU 9; it has 4 GPUs"
 
 
@@ -246,8 +247,8 @@ def test_the_program_shows_the_keys_of_its_launcher(digits: Driver) -> None:
     digits.pick(program.program.field("launcher"), "any command")  # type: ignore[arg-type]
     assert digits.value.program.launcher is Launcher.COMMAND
     assert program.program.rows["command"].isVisible()
-    digits.page.check_now()
-    assert program.program.rows["command"].note.text().startswith("launcher command needs `command`")
+    digits.page.checks.now()
+    assert program.program.rows["command"].note.text().startswith("launcher command needs “command”")
     # It is set, and in the way of the other launcher: it stays to be seen, with the reason.
     assert "is for launcher torch" in program.program.rows["script"].note.text()
 

@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,25 +16,6 @@ ROOT = Path(__file__).parents[3]
 WITHIN_S = 60
 
 pytestmark = pytest.mark.skipif(shutil.which("Xvfb") is None, reason="needs Xvfb: offscreen Qt has no drag and drop")
-
-
-@pytest.fixture(scope="module")
-def display() -> Iterator[str]:
-    """A display of our own."""
-    reading, writing = os.pipe()
-    server = subprocess.Popen(
-        ["Xvfb", "-displayfd", str(writing), "-screen", "0", "1440x900x24", "-nolisten", "tcp"],
-        pass_fds=[writing],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    os.close(writing)
-    with os.fdopen(reading) as numbers:
-        number = numbers.readline().strip()  # said once it takes connections
-    assert number, "Xvfb did not start"
-    yield f":{number}"
-    server.terminate()
-    server.wait(WITHIN_S)
 
 
 def dragged(display: str, way: str) -> dict[str, Any]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 from PySide6.QtCore import Qt
+from PySide6.QtGui import QDragLeaveEvent
+from PySide6.QtWidgets import QApplication
 
 from tests.gui.topology.driving import CONTROL, Driver
 from torchyard_core.topology.model import StrategyKind
-from torchyard_gui.topology.palette import PaletteList
+from torchyard_gui.topology.palette_list import PaletteList
 
 RETURN = Qt.Key.Key_Return
 
@@ -18,16 +20,16 @@ def names_of(rows: PaletteList) -> list[str]:
 
 def test_the_palette_has_a_preset_for_each_strategy_and_framework(empty: Driver) -> None:
     presets = empty.page.palette_.presets
-    names = names_of(presets)
-    assert names[:5] == ["All-reduce", "Sandblaster", "Reduction server", "Downpour", "Hogwild"]
-    assert set(names[5:]) == {
+    assert names_of(presets) == ["All-reduce", "Sandblaster", "Reduction server", "Downpour", "Hogwild"]
+    frameworks = empty.page.palette_.frameworks
+    assert set(names_of(frameworks)) == {
         "Mirrored",
         "MultiWorkerMirrored",
         "ParameterServer",
         "Horovod-style",
         "Vertex Reduction Server",
     }
-    assert all(presets.item(row).toolTip() for row in range(presets.count()))
+    assert all(rows.item(row).toolTip() for rows in (presets, frameworks) for row in range(rows.count()))
 
 
 def test_scale_tiers_are_a_group_of_their_own(empty: Driver) -> None:
@@ -42,8 +44,19 @@ def test_scale_tiers_are_a_group_of_their_own(empty: Driver) -> None:
 def test_a_scale_tier_can_be_typed_and_what_does_not_fit_is_hidden(empty: Driver) -> None:
     empty.on_canvas()
     empty.keys(Qt.Key.Key_A)
+    # What is wanted seldom is folded, so that the hosts are in sight, and found all the same.
+    palette = empty.page.palette_
+    assert not palette.tiers.isVisible()
+    assert not palette.hosts.visibleRegion().isEmpty()
+    empty.type("zzz")
+    assert palette.nothing.text() == "Nothing here is called “zzz”."
+    assert palette.nothing.isVisible()
+    assert not any(section.isVisible() for section in palette.sections)
+    empty.keys(Qt.Key.Key_Escape)
+    assert not palette.nothing.isVisible()
     empty.type("premium")
-    assert not empty.page.palette_.presets.isVisible()
+    assert palette.tiers.isVisible()
+    assert not palette.presets.isVisible()
     empty.keys(RETURN)
     assert empty.counts() == {"chief": 1, "workers": 19, "servers": 11}
 
@@ -127,6 +140,29 @@ def test_machine_types_put_the_pools_of_the_selected_replicas_on_their_sizes(dig
     digits.page.editor.set_pools([1], "gpus", 2, "GPUs")
     digits.choose(machines, "complex_model_l")
     assert digits.value.pools[1].gpus == 2, "those are somebody's"
+
+
+def test_a_machine_type_is_dragged_onto_a_replica_a_host_or_the_selection(digits: Driver) -> None:
+    def machines_after(target: str) -> list[str | None]:
+        assert digits.drop(digits.page.palette_.machines, "complex_model_m", target)
+        found = [pool.machine for pool in digits.value.pools]
+        digits.page.edits.undo.trigger()
+        assert [pool.machine for pool in digits.value.pools] == [None, None]
+        return found
+
+    assert digits.where("worker-1").startswith("gpu-a:")
+    assert machines_after(digits.where("worker-1")) == [None, "complex_model_m"]
+    assert machines_after("gpu-a") == ["complex_model_m", "complex_model_m"]
+    digits.select("chief-0")
+    assert machines_after("") == ["complex_model_m", None]
+    assert machines_after(digits.where("chief-0")) == ["complex_model_m", None]
+    # Where nothing of the design is, it says what to do instead, and nothing is marked any more after it.
+    digits.page.editor.select(())
+    digits.page.editor.show_host("cpu-d")
+    assert not digits.drop(digits.page.palette_.machines, "complex_model_m", "cpu-d")
+    assert "drop it on a replica" in digits.page.view._drop.caption  # type: ignore[union-attr]
+    QApplication.sendEvent(digits.page.view.viewport(), QDragLeaveEvent())
+    assert not digits.page.scene.mark.item.isVisible()
 
 
 def test_servers_get_no_gpus_of_their_machine_and_it_can_be_typed(empty: Driver) -> None:

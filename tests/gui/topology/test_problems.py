@@ -22,7 +22,7 @@ def test_problems_come_and_go_with_the_edits(digits: Driver) -> None:
     digits.fill(digits.page.inspector.program.program, "script", "trian.py")
     digits.until(lambda: len(digits.page.problems.problems) == 1)
     note = digits.page.inspector.program.program.rows["script"].note.text()
-    assert note == "the script trian.py is not in the working folder; did you mean `train.py`?"
+    assert note == "the script trian.py is not in the working folder; did you mean “train.py”?"
     assert note in digits.page.problems.line.text.text()
     digits.on_canvas()
     digits.keys(Qt.Key.Key_Z, CONTROL)
@@ -32,7 +32,7 @@ def test_problems_come_and_go_with_the_edits(digits: Driver) -> None:
 
 def test_a_click_on_a_problem_jumps_to_its_field(digits: Driver) -> None:
     digits.page.editor.set_pools([1], "env", {"RANK": "1"}, "env")
-    digits.page.check_now()
+    digits.page.checks.now()
     dock = digits.page.problems
     QTest.mouseClick(dock.line, LEFT, PLAIN)
     assert dock.is_open
@@ -44,7 +44,7 @@ def test_a_click_on_a_problem_jumps_to_its_field(digits: Driver) -> None:
 def test_the_key_for_the_next_problem_goes_round(digits: Driver) -> None:
     digits.page.editor.set_pools([1], "env", {"RANK": "1"}, "env")
     digits.page.editor.pin_exactly("worker-1", "gpu-z")
-    digits.page.check_now()
+    digits.page.checks.now()
     seen = []
     for _ in range(len(digits.page.problems.problems) + 1):
         digits.on_canvas()
@@ -55,7 +55,7 @@ def test_the_key_for_the_next_problem_goes_round(digits: Driver) -> None:
 
 def test_chips_carry_the_same_text(digits: Driver) -> None:
     digits.page.editor.pin_exactly("worker-1", "gpu-z")
-    digits.page.check_now()
+    digits.page.checks.now()
     assert "gpu-z" in digits.page.scene.described("worker-1")
     assert "gpu-z" not in digits.page.scene.described("worker-2")
 
@@ -63,7 +63,7 @@ def test_chips_carry_the_same_text(digits: Driver) -> None:
 def test_what_fits_nowhere_is_told(digits: Driver) -> None:
     digits.select("worker-1")
     digits.fill(digits.page.inspector.pools.pool, "gpus", "8")
-    digits.page.check_now()
+    digits.page.checks.now()
     assert [problem.path for problem in digits.page.problems.problems] == ["pools.workers"]
     assert digits.page.problems.problems[0].message.startswith("worker-0 to worker-3 each need 8 GPUs")
 
@@ -71,6 +71,13 @@ def test_what_fits_nowhere_is_told(digits: Driver) -> None:
 def test_hosts_that_come_change_what_fits(digits: Driver) -> None:
     digits.page.editor.set_pools([1], "replicas", 20, "replicas")
     assert digits.codes() == ["no-room"]
+    # It is about those without a place: only they are marked, and a jump selects no others.
+    scene = digits.page.scene
+    lost = scene.unplaced
+    assert 0 < len(lost) < 20
+    assert [name for name in scene.names if "each need 1 GPU" in scene.described(name)] == lost
+    digits.page.jump_to(digits.page.problems.problems[0])
+    assert list(digits.page.editor.selection) == lost
     digits.fleet.hosts.append(host("gpu-x", 16))
     digits.fleet.facts_changed.emit()
     assert digits.codes() == []
@@ -85,7 +92,7 @@ def unchecked(name: str) -> HostFacts:
 
 def jump(driver: Driver, code: str) -> None:
     """Presses Enter on the problem of that code in the dock."""
-    driver.page.check_now()
+    driver.page.checks.now()
     dock = driver.page.problems
     dock.set_open(True)
     row = next(row for row, problem in enumerate(dock.problems) if problem.code == code)
@@ -160,7 +167,7 @@ def test_nothing_that_trains_leads_to_the_roles(empty: Driver) -> None:
 
 
 def test_the_yaml_follows_and_marks_the_line(digits: Driver) -> None:
-    yaml = digits.page.yaml
+    yaml = digits.page.yaml.view
     digits.keys(Qt.Key.Key_E, CONTROL)
     assert yaml.toPlainText() == digits.page.document.text
     digits.choose(digits.page.palette_.roles, "worker")
@@ -175,9 +182,9 @@ def test_the_yaml_follows_and_marks_the_line(digits: Driver) -> None:
 
 def test_the_yaml_cannot_be_typed_into(digits: Driver) -> None:
     digits.keys(Qt.Key.Key_E, CONTROL)
-    digits.page.yaml.setFocus()
-    QTest.keyClicks(digits.page.yaml, "hello")
-    assert digits.page.yaml.toPlainText() == digits.page.document.text
+    digits.page.yaml.view.setFocus()
+    QTest.keyClicks(digits.page.yaml.view, "hello")
+    assert digits.page.yaml.view.toPlainText() == digits.page.document.text
 
 
 # Launch

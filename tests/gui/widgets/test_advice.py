@@ -21,12 +21,11 @@ from torchyard_gui.widgets.advice import as_sentence, in_the_window
         ),
         (
             "Delete what is not needed there (`torchyard runs list` shows old runs), or set `agent_dir` elsewhere.",
-            "Delete what is not needed there (the Runs page shows old runs), or set `agent_dir` elsewhere.",
+            "Delete what is not needed there (the Runs page shows old runs), or set “agent_dir” elsewhere.",
         ),
         ("`torchyard validate a/b.yaml` lists them all.", "Problems on the Topology page lists them all."),
         ("gpu-b was never checked; see `torchyard hosts check`", "gpu-b was never checked; see the Fleet page"),
         ("no hosts; add one with `torchyard hosts add`", "no hosts; add one on the Fleet page"),
-        ("until `torchyard runs fetch`.", "until they are fetched on the Runs page."),
         ("an image with the program: `--image` names it.", "an image with the program: name it in the field Image."),
         (
             'Free nearby: gpu-b:2 from Mon 23 Nov 17:00 to 23:00. `torchyard run a --at "2026-11-23 17:00" --book 6h` '
@@ -36,6 +35,10 @@ from torchyard_gui.widgets.advice import as_sentence, in_the_window
         (
             "Add --book 8h (or another length) to book them with the launch, or book them first: `torchyard book`.",
             "The booking ends with the run. For another length, press “When” first.",
+        ),
+        (
+            "Name what a run does not need in `program.exclude` or .gitignore, or add -y to send it all.",
+            "Name what a run does not need in the field Not sent or .gitignore.",
         ),
         ("Is sshd running there?", "Is sshd running there?"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QAction
 from PySide6.QtWidgets import QLineEdit, QWidget
@@ -17,6 +18,7 @@ from torchyard_gui.widgets import (
     SearchField,
     Segmented,
     Toast,
+    announce,
 )
 
 
@@ -47,6 +49,32 @@ def test_a_notice_says_which_of_its_buttons_was_pressed(qtbot: QtBot) -> None:
     with qtbot.waitSignal(bar.action_triggered) as pressed:
         qtbot.mouseClick(bar.buttons[1], Qt.MouseButton.LeftButton)
     assert pressed.args == [1]
+
+
+def test_a_notice_is_told_once_to_who_listens_and_keeps_its_buttons(
+    qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[str] = []
+    monkeypatch.setattr(announce, "EVERY_MS", 0)
+    monkeypatch.setattr(announce, "send", lambda event: heard.append(event.message()))
+    window = QWidget()
+    qtbot.addWidget(window)
+    bar, toast = NoticeBar(window), Toast(window)
+    bar.show_notice("warn", "The calendar is away.", "Try again")
+    assert heard == [], "nobody sees it yet"
+    window.show()
+    again = bar.buttons[0]
+    bar.show_notice("warn", "The calendar is away.", "Try again")
+    bar.reword("The calendar is away, for 2 min.")
+    assert bar.buttons == [again]
+    assert bar.accessibleName() == "The calendar is away, for 2 min."
+    bar.show_notice("fail", "Write `python` in it.", is_known=True)
+    toast.say("Booked.")
+    assert heard == ["The calendar is away.", "Booked."]
+    assert bar.text == "Write “python” in it."
+    bar.clear()
+    bar.show_notice("warn", "The calendar is away.")
+    assert heard[2:] == ["The calendar is away."]
 
 
 def test_a_second_notice_takes_the_firsts_place(qtbot: QtBot) -> None:

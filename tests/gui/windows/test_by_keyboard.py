@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QAccessible, QAction
 from PySide6.QtTest import QTest
-from PySide6.QtWidgets import QAbstractScrollArea, QListWidget, QWidget
+from PySide6.QtWidgets import QAbstractScrollArea, QListWidget, QMenu, QWidget
 from pytestqt.qtbot import QtBot
 from tools.launch_phases import phases
-from tools.sample_yard import let_hosts_answer, write_yard
+from tools.sample_yard import FAILED_RUN, let_hosts_answer, write_yard
 
 from tests.gui.dressing import undressed
 from torchyard_gui import app
 from torchyard_gui.launch import panel as launch_panel
+from torchyard_gui.widgets import announce
 from torchyard_gui.windows.main_window import MainWindow
 from torchyard_gui.windows.wiring import Wiring
 
@@ -82,6 +84,34 @@ def test_no_action_is_out_of_the_keyboards_reach(window: MainWindow) -> None:
     beside = {action.text() for action in ours if action not in in_palette and not action.isSeparator()}
     # The empty page's button, and what pyqtgraph brings along for a menu that is never shown.
     assert beside <= {"Go to the topology", "Export..."}
+
+
+def test_long_menus_have_menus_within_them(window: MainWindow) -> None:
+    window.menu.fill()
+    edit = window.menu.menus["edit"]
+    assert len(edit.actions()) < 18
+    within = {each.title(): [action.text() for action in each.actions()] for each in edit.findChildren(QMenu)}
+    assert within["Add a role"][:2] == ["Add chief", "Add worker"]
+    assert "Preset BASIC_GPU" in within["Presets"]
+
+
+def test_what_becomes_of_a_run_is_told_on_any_page(window: MainWindow, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[tuple[str, bool]] = []
+    assertive = QAccessible.AnnouncementPoliteness.Assertive
+    monkeypatch.setattr(announce, "EVERY_MS", 0)
+    monkeypatch.setattr(
+        announce, "send", lambda event: heard.append((event.message(), event.politeness() == assertive))
+    )
+    runs = wiring_of(window).runs
+    failed = runs.history.load(FAILED_RUN)
+    assert failed is not None
+    record = replace(failed, run_id="20261125-100000-f0f0", name="digits", ended=None, reason="")
+    for state, reason in (("running", ""), ("restarting", ""), ("running", ""), ("failed", "gpu-a was lost")):
+        runs.history.save(replace(record, state=state, reason=reason))
+        runs.read_history()
+    window.show_page("runs")
+    assert heard == [("digits starts again", False), ("digits failed: gpu-a was lost", True)]
+    assert window.toast.label.text() == "digits failed: gpu-a was lost"
 
 
 @pytest.mark.parametrize("page", ["topology", "fleet", "runs", "bookings"])

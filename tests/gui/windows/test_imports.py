@@ -56,6 +56,23 @@ def test_the_first_paint_needs_nothing_slow(with_file: bool, tmp_path: Path) -> 
     assert found["collects"], "garbage is collected again from the first paint on"
 
 
+def test_without_a_screen_or_a_home_it_says_so_and_does_not_abort(tmp_path: Path) -> None:
+    screens = ("DISPLAY", "WAYLAND_DISPLAY", "QT_QPA_PLATFORM")
+    bare = {name: value for name, value in os.environ.items() if name not in screens}
+    for more, options, said in (
+        ({}, [], "there is no screen here to open the window on. Log in with `ssh -X`"),
+        (
+            {"QT_QPA_PLATFORM": "offscreen"},
+            ["--home", "~nobody-of-this-name/x"],
+            "cannot be found out. Name the folder",
+        ),
+    ):
+        command = [sys.executable, "-m", "torchyard_gui.app", *options]
+        done = subprocess.run(command, env={**bare, **more}, capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert said in done.stderr
+
+
 def test_help_is_there_without_qt(tmp_path: Path) -> None:
     ended = program(
         "import sys\nfrom torchyard_gui import app\ntry: app.main(['--help'])\n"

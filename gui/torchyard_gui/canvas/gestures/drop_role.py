@@ -1,25 +1,16 @@
-"""A role or a host from the palette held over the canvas."""
+"""A role from the palette held over the canvas."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from PySide6.QtCore import QMimeData, QPoint
+from PySide6.QtCore import QPoint
 from PySide6.QtWidgets import QGraphicsView
 
 from torchyard_gui.canvas import words
 from torchyard_gui.canvas.gestures.gesture import Gesture
 from torchyard_gui.canvas.ghost import Ghost
 from torchyard_gui.canvas.scene import TopologyScene
-
-ROLE_MIME = "application/x-torchyard-role"
-HOST_MIME = "application/x-torchyard-host"
-PRESET_MIME = "application/x-torchyard-preset"
-
-
-def carried(data: QMimeData, kind: str) -> str:
-    """The role, host or preset in a drag, else ""."""
-    return bytes(data.data(kind).data()).decode("utf-8", "replace") if data.hasFormat(kind) else ""
 
 
 class DropRole(Gesture):

@@ -11,8 +11,9 @@ from PySide6.QtWidgets import QVBoxLayout, QWidget
 from torchyard_core.topology.model import FrozenModel
 from torchyard_gui.topology.inspector.fields import ChoiceField, Field
 from torchyard_gui.topology.inspector.lines_field import LinesField
+from torchyard_gui.widgets.announce import announce
 from torchyard_gui.widgets.form_row import FormRow
-from torchyard_gui.widgets.labels import SectionLabel
+from torchyard_gui.widgets.labels import Divider, SectionLabel
 
 NAME_WIDTH = 112
 LEAST_WIDTH = 72
@@ -20,6 +21,14 @@ LEAST_WIDTH = 72
 
 Change = Callable[[str, Any, str], str]
 """(key, new value, what the window calls the key) → why not, or ""."""
+
+
+def stack(groups: Sequence[QWidget], inside: QVBoxLayout) -> None:
+    """Puts groups below each other, with a hair between two."""
+    for number, group in enumerate(groups):
+        if number:
+            inside.addWidget(Divider())
+        inside.addWidget(group)
 
 
 class Group(QWidget):
@@ -90,6 +99,8 @@ class Group(QWidget):
 
     def _refuse(self, key: str, why: str) -> None:
         self._refused.add(key)
-        self.rows[key].set_problem(why)
+        row = self.rows[key]
+        row.set_problem(why)
+        announce(row, f"{row.name.text()}: {why}", urgent=True)
         if isinstance(field := self.field(key), ChoiceField):
             field.set_values([getattr(block, key) for block in self._blocks])  # What was typed can be mended; this not.

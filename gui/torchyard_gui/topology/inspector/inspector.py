@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from PySide6.QtCore import Qt
+from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QScrollArea, QStackedWidget, QVBoxLayout, QWidget
 
 from torchyard_core.launch.plan import Plan
@@ -14,19 +14,23 @@ from torchyard_gui.bridge.planning_time import PlanningTime
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.topology.editor import Editor
 from torchyard_gui.topology.inspector.fields import LineField
-from torchyard_gui.topology.inspector.group import Group
+from torchyard_gui.topology.inspector.group import Group, stack
 from torchyard_gui.topology.inspector.place_group import PlaceGroup
 from torchyard_gui.topology.inspector.pool_group import PoolGroup
 from torchyard_gui.topology.inspector.program_group import ProgramGroup
 from torchyard_gui.topology.inspector.strategy_group import StrategyGroup
 from torchyard_gui.topology.problem_places import keys_of_block, pool_of, whole_block_key
 from torchyard_gui.topology.words import named, role_name
-from torchyard_gui.widgets.labels import Divider, ElidedLabel
+from torchyard_gui.widgets.labels import ElidedLabel
+from torchyard_gui.widgets.scrolled import scrolled
 from torchyard_gui.widgets.state_mark import RoleBadge
 
 
 class Inspector(QFrame):
     """Two panels in one place; which one is shown follows the selection."""
+
+    wanted = Signal()
+    """The keyboard is about to go to one of its fields: it is to be shown."""
 
     def __init__(self, editor: Editor, planning: PlanningTime, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -104,7 +108,15 @@ class Inspector(QFrame):
                 return self._focus(group.field(key))
         return False
 
+    def focus_first(self) -> None:
+        """Puts the cursor into the first field that there is."""
+        if self._editor.selection:
+            self.focus("pools", "replicas")
+        else:
+            self.focus("", "name")
+
     def _focus(self, field: QWidget) -> bool:
+        self.wanted.emit()
         field.setFocus(Qt.FocusReason.OtherFocusReason)
         area = self._panels.currentWidget()
         if isinstance(area, QScrollArea):
@@ -163,15 +175,6 @@ def _scrolled(name: str, *groups: QWidget) -> QScrollArea:
     layout = QVBoxLayout(inside)
     layout.setContentsMargins(16, 4, 10, 16)
     layout.setSpacing(14)
-    for number, group in enumerate(groups):
-        if number:
-            layout.addWidget(Divider())
-        layout.addWidget(group)
+    stack(groups, layout)
     layout.addStretch()
-    area = QScrollArea()
-    area.setAccessibleName(name)
-    area.setWidgetResizable(True)
-    area.setFrameShape(QFrame.Shape.NoFrame)
-    area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-    area.setWidget(inside)
-    return area
+    return scrolled(inside, name)

@@ -25,7 +25,7 @@ class PlaceGroup(QWidget):
         self._plan: Plan | None = None
         self.booked = label(role="small", ink="2", wrap=True)
         self._where = label(role="small", ink="2", wrap=True)
-        self.pin = TextField(self.tr("the planner chooses"))
+        self.pin = TextField(self.tr("planner chooses"))
         self.pin.setToolTip(self.tr("A host as gpu-b, or its GPUs: gpu-b:2, gpu-b:0-3, gpu-b:0,2. Empty: free."))
         self.row = FormRow(self.tr("Pinned to"), self.pin, name_width=NAME_WIDTH)
         self.pin_here = QPushButton(icon("pin"), self.tr("Pin here"))

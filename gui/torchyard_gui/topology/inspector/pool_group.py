@@ -17,10 +17,9 @@ from torchyard_gui.topology.inspector.fields import (
     WholeField,
     WordsField,
 )
-from torchyard_gui.topology.inspector.group import Group
+from torchyard_gui.topology.inspector.group import Group, stack
 from torchyard_gui.topology.inspector.lines_field import PairsField
 from torchyard_gui.topology.words import role_name
-from torchyard_gui.widgets.labels import Divider
 
 
 class PoolGroup(QWidget):
@@ -38,10 +37,7 @@ class PoolGroup(QWidget):
         layout = QVBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(12)
-        for group in self.groups:
-            if group is not self.pool:
-                layout.addWidget(Divider())
-            layout.addWidget(group)
+        stack(self.groups, layout)
 
     @property
     def groups(self) -> tuple[Group, ...]:

@@ -15,9 +15,8 @@ from torchyard_gui.topology.inspector.fields import (
     WholeField,
     WordsField,
 )
-from torchyard_gui.topology.inspector.group import Group
+from torchyard_gui.topology.inspector.group import Group, stack
 from torchyard_gui.topology.inspector.lines_field import LinesField, PairsField
-from torchyard_gui.widgets.labels import Divider
 
 OF_TORCH = ("script", "module")
 OF_COMMAND = ("command", "tf_master_name")
@@ -40,10 +39,7 @@ class ProgramGroup(QWidget):
         layout = QVBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(12)
-        for group in self.groups:
-            if group is not self.program:
-                layout.addWidget(Divider())
-            layout.addWidget(group)
+        stack(self.groups, layout)
 
     @property
     def groups(self) -> tuple[Group, ...]:

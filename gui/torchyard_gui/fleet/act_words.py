@@ -1,0 +1,59 @@
+"""What was done to a host in words, as its agent noted it: `agent 0.1.0 put there`, `by kim@laptop`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from PySide6.QtCore import QCoreApplication
+
+from torchyard_agent.protocol.asked import cleaned, who
+from torchyard_core.fleet.host_acts import Act
+from torchyard_gui.fleet.words import short_time
+
+translate = QCoreApplication.translate
+
+
+def act_pairs(acts: Sequence[Act]) -> list[tuple[str, str]]:
+    """Names and values for the details, the newest act first: when and what, and below it by whom where one knows."""
+    pairs: list[tuple[str, str]] = []
+    for act in reversed(acts):
+        pairs.append((_time(act), cleaned(deed(act))))
+        if doer := who(act):
+            pairs.append(("", cleaned(translate("Fleet", "by {whom}").format(whom=doer))))
+    return pairs
+
+
+def deed(act: Act) -> str:
+    """What was done. The agent's own word for what this version does not know."""
+    what = str(act.get("what", ""))
+    texts = {
+        "deploy": translate("Fleet", "agent {version} put there"),
+        "upgrade": translate("Fleet", "agent {before} replaced by {version}"),
+        "start": translate("Fleet", "agent {version} started again"),
+        "retire": translate("Fleet", "agent sent away"),
+        "undeploy": translate("Fleet", "undeploy refused"),
+        "remove": translate("Fleet", "run {run_id} removed"),
+        "take_back": translate("Fleet", "launch {run_id} taken back"),
+        "enforcement": _enforced(act),
+        "housekeeping": translate("Fleet", "tidied up by itself"),
+    }
+    told = {key: str(act.get(key) or "?") for key in ("version", "before", "run_id", "user")}
+    return texts[what].format(**told) if what in texts else what
+
+
+def _enforced(act: Act) -> str:
+    did = {
+        "observed": translate("Fleet", "use of {user} noted"),
+        "warned": translate("Fleet", "{user} warned"),
+        "terminated": translate("Fleet", "process of {user} ended"),
+        "killed": translate("Fleet", "process of {user} killed"),
+    }.get(str(act.get("act")), "?")
+    return translate("Fleet", "dry run: {what}").format(what=did) if act.get("dry_run") else did
+
+
+def _time(act: Act) -> str:
+    try:
+        return short_time(datetime.fromisoformat(str(act.get("time", ""))))
+    except ValueError:
+        return "?"

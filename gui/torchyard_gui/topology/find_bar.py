@@ -1,0 +1,108 @@
+"""Find: letters that select every replica which has them in its name, role, pool, host or pin."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QEvent, QObject, Qt
+from PySide6.QtGui import QKeyEvent
+from PySide6.QtWidgets import QFrame, QHBoxLayout
+
+from torchyard_core.launch.plan import Plan, PlannedReplica
+from torchyard_gui.canvas.scene import TopologyScene
+from torchyard_gui.canvas.view import CanvasView
+from torchyard_gui.topology.editor import Editor
+from torchyard_gui.topology.words import role_name
+from torchyard_gui.widgets.announce import announce
+from torchyard_gui.widgets.labels import label
+from torchyard_gui.widgets.search_field import SearchField
+
+WIDTH = 300
+MARGIN = 12
+
+
+class FindBar(QFrame):
+    """Lies over the canvas while it is used. Enter keeps what is selected, Esc what was selected before."""
+
+    def __init__(self, editor: Editor, scene: TopologyScene, view: CanvasView) -> None:
+        super().__init__(view)
+        self._editor = editor
+        self._scene = scene
+        self._view = view
+        self._plan: Plan | None = None
+        self._before: tuple[str, ...] = ()
+        self.setProperty("popup", True)
+        self.setAccessibleName(self.tr("Find replicas"))
+        self.field = SearchField(self.tr("Name, pool, host, is:pinned, is:invalid"))
+        self.field.setToolTip(self.tr("All words must fit. Enter keeps what was found selected, Esc does not"))
+        self.found = label(role="small", ink="2")
+        across = QHBoxLayout(self)
+        across.setContentsMargins(8, 6, 10, 6)
+        across.setSpacing(8)
+        across.addWidget(self.field, 1)
+        across.addWidget(self.found)
+        self.field.textChanged.connect(self._search)
+        self.field.installEventFilter(self)
+        view.installEventFilter(self)
+        self.hide()
+
+    def show_plan(self, plan: Plan) -> None:
+        """What is searched from now on."""
+        self._plan = plan
+
+    def open(self) -> None:
+        """Shows it, with the cursor in the field."""
+        if self.isHidden():
+            self._before = self._editor.selection
+        self.field.clear()
+        self.found.setText("")
+        self._place()
+        self.show()
+        self.raise_()
+        self.field.setFocus(Qt.FocusReason.ShortcutFocusReason)
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        if watched is self._view:
+            if event.type() == QEvent.Type.Resize:
+                self._place()
+            return False
+        if event.type() == QEvent.Type.KeyPress and isinstance(event, QKeyEvent):
+            if event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter):
+                self._close()
+                return True
+            if event.key() == Qt.Key.Key_Escape:
+                self._editor.select(self._before)
+                self._close()
+                return True
+        elif event.type() == QEvent.Type.FocusOut and self._view.hasFocus():
+            self.hide()
+        return False
+
+    def _close(self) -> None:
+        self.hide()
+        self._view.setFocus(Qt.FocusReason.OtherFocusReason)
+
+    def _search(self, text: str) -> None:
+        words = text.casefold().split()
+        replicas = self._plan.replicas if self._plan is not None and words else ()
+        names = [planned.name for planned in replicas if all(self._fits(planned, word) for word in words)]
+        self._editor.select(names if words else self._before)
+        if not words:
+            self.found.setText("")
+            return
+        said = self.tr("1 found") if len(names) == 1 else self.tr("{count} found").format(count=len(names))
+        self.found.setText(said)
+        announce(self, said)
+        if names:
+            self._view.show_replicas(names)
+
+    def _fits(self, planned: PlannedReplica, word: str) -> bool:
+        if word == "is:invalid":
+            return planned.name in self._scene.troubled or planned.host is None
+        pin = self._editor.value.pins.get(planned.name, "")
+        if word == "is:pinned":
+            return bool(pin)
+        has = (planned.name, role_name(planned.role), planned.replica.pool.name, planned.host or "", pin)
+        return any(word in one.casefold() for one in has)
+
+    def _place(self) -> None:
+        width = min(WIDTH, self._view.width() - 2 * MARGIN)
+        self.setGeometry(self._view.width() - width - MARGIN, MARGIN, width, self.sizeHint().height())

@@ -1,0 +1,7 @@
+"""Fixtures of these tests."""
+
+from __future__ import annotations
+
+from tests.gui.launch.window import window
+
+__all__ = ["window"]
