@@ -56,6 +56,7 @@ int clock_gettime(clockid_t which, struct timespec *now) {
 """
 FLOOD = """
 import os, socket, sys
+os.nice(-10)
 listener = socket.create_server(("", 7777))
 print(os.getpid(), flush=True)
 taker, _ = listener.accept()
@@ -64,6 +65,7 @@ while taker.recv(1 << 20):
 """
 POUR = """
 import os, socket, sys
+os.nice(-10)  # that it pours at every moment, however busy the machine is
 way = socket.create_connection((sys.argv[1], 7777))
 print(os.getpid(), flush=True)
 while True:

@@ -33,7 +33,8 @@ WARM_UP_S = 0.1
 BUSY_BYTES_S = 5_000_000
 BUSY_SHARE = 0.05
 """More than this of an interface's speed, and than the bytes above, is traffic that no measurement should disturb."""
-LOOK_AT_TRAFFIC_S = 0.1
+LOOK_AT_TRAFFIC_S = 0.3
+"""Those who train exchange in bursts, a step apart."""
 _CHUNK = 1 << 20
 _RESET = struct.pack("ii", 1, 0)
 

@@ -15,12 +15,13 @@ translate = QCoreApplication.translate
 
 
 def act_pairs(acts: Sequence[Act]) -> list[tuple[str, str]]:
-    """Names and values for the details, the newest act first: when and what, and below it by whom where one knows."""
+    """Names and values for the details, the newest act first: when and what, and below it of what and by whom."""
     pairs: list[tuple[str, str]] = []
     for act in reversed(acts):
+        doer = who(act)
+        by = translate("Fleet", "by {whom}").format(whom=doer) if doer else ""
         pairs.append((_time(act), cleaned(deed(act))))
-        if doer := who(act):
-            pairs.append(("", cleaned(translate("Fleet", "by {whom}").format(whom=doer))))
+        pairs += [("", cleaned(text)) for text in (_of_what(act), by) if text]
     return pairs
 
 
@@ -29,17 +30,25 @@ def deed(act: Act) -> str:
     what = str(act.get("what", ""))
     texts = {
         "deploy": translate("Fleet", "agent {version} put there"),
-        "upgrade": translate("Fleet", "agent {before} replaced by {version}"),
+        "upgrade": translate("Fleet", "agent replaced"),
         "start": translate("Fleet", "agent {version} started again"),
         "retire": translate("Fleet", "agent sent away"),
         "undeploy": translate("Fleet", "undeploy refused"),
-        "remove": translate("Fleet", "run {run_id} removed"),
-        "take_back": translate("Fleet", "launch {run_id} taken back"),
+        "remove": translate("Fleet", "run removed"),
+        "take_back": translate("Fleet", "launch taken back"),
         "enforcement": _enforced(act),
         "housekeeping": translate("Fleet", "tidied up by itself"),
     }
-    told = {key: str(act.get(key) or "?") for key in ("version", "before", "run_id", "user")}
+    told = {key: str(act.get(key) or "?") for key in ("version", "user")}
     return texts[what].format(**told) if what in texts else what
+
+
+def _of_what(act: Act) -> str:
+    """The run, or the agents' versions."""
+    if act.get("before"):
+        text = translate("Fleet", "{version} after {before}")
+        return text.format(version=act.get("version") or "?", before=act["before"])
+    return str(act.get("run_id") or "")
 
 
 def _enforced(act: Act) -> str:

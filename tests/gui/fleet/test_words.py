@@ -156,6 +156,7 @@ def test_what_was_done_lately_is_told_newest_first_with_who_asked_for_it() -> No
         ("?", "unheard of"),
         (short_time(NOW), "dry run: lee warned"),
         (short_time(NOW), "tidied up by itself"),
-        (short_time(NOW), "agent 1.0 replaced by 1.1"),
+        (short_time(NOW), "agent replaced"),
+        ("", "1.1 after 1.0"),
         ("", "by kim@laptop"),
     ]
