@@ -25,6 +25,19 @@ def say(nonce: str, answer: dict[str, object]) -> None:
     os.write(1, nonce.encode() + b" " + json.dumps(answer).encode() + b"\n")
 
 
+def make_store(store: str) -> None:
+    """Makes the store, which lies in the agent's folder. Folders above that one which were missing too are noted in it:
+    they go with the last of ours. Raises OSError."""
+    made, above = [], os.path.dirname(os.path.dirname(store))
+    while not os.path.isdir(above):
+        made.append(above)
+        above = os.path.dirname(above)
+    os.makedirs(store, 0o700, exist_ok=True)
+    if made:
+        with open(os.path.join(store, "made.json"), "w") as file:
+            json.dump(made, file)
+
+
 def receive(size: int, sha256: str, place: str) -> bytes:
     """The archive's bytes from stdin, verified and kept at `place`."""
     import hashlib
@@ -34,7 +47,7 @@ def receive(size: int, sha256: str, place: str) -> bytes:
         raise OSError(f"the connection ended after {len(data)} of the archive's {size} bytes")
     if hashlib.sha256(data).hexdigest() != sha256:
         raise OSError("the archive was damaged on the way")
-    os.makedirs(os.path.dirname(place), 0o700, exist_ok=True)
+    make_store(os.path.dirname(place))
     scratch = f"{place}.{os.getpid()}.{os.urandom(4).hex()}"
     try:
         with open(scratch, "wb") as file:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -20,7 +21,8 @@ GONE_WITHIN_S = 10.0
 
 
 def remove_everything(agent_dir: str, node: str) -> dict[str, Any]:
-    """Removes this host's folder and, where no other host shares the agent's folder, the store and the folder itself.
+    """Removes this host's folder and, where no other host shares the agent's folder, the store and the folder itself,
+    with those above it that were made for it and hold nothing else.
 
     Returns {"removed": folder, "shared_with": [nodes]}: who still needs the store. Raises RpcError where the folder
     holds what is not ours.
@@ -39,12 +41,26 @@ def remove_everything(agent_dir: str, node: str) -> dict[str, Any]:
     hosts = os.path.dirname(places.host_dir(agent_dir, node))
     shared_with = sorted(_names(hosts))
     if not shared_with:
+        above = _made_above(agent_dir)
         _remove(places.store_dir(agent_dir))
         for folder in (hosts, agent_dir):
             if not _names(folder):
                 with contextlib.suppress(FileNotFoundError):  # a host with the same home was faster
                     os.rmdir(folder)
+        if not os.path.exists(agent_dir):
+            for folder in above:
+                with contextlib.suppress(OSError):  # somebody else uses it now
+                    os.rmdir(folder)
     return {"removed": agent_dir, "shared_with": shared_with}
+
+
+def _made_above(agent_dir: str) -> list[str]:
+    """Folders above the agent's that were made for it, from below: see `bootstrap.make_store`."""
+    try:
+        with open(os.path.join(places.store_dir(agent_dir), "made.json"), encoding="utf-8") as file:
+            return [str(folder) for folder in json.load(file) if agent_dir.startswith(f"{folder}/")]
+    except (OSError, ValueError):
+        return []
 
 
 def _end_helpers(agent_dir: str) -> None:

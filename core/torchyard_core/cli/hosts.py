@@ -197,7 +197,8 @@ def audit(
 ) -> None:
     """Print what was done to hosts: agents put there, started and sent away, runs removed, and who asked for it.
 
-    Nothing is put on a host. Exit code 1: an agent is too old to tell. 3: a host could not be reached or used.
+    Nothing is put on a host without an agent. Exit code 1: an agent is too old to tell. 3: a host could not be reached
+    or used.
 
     Example: torchyard hosts audit gpu-a --last 20
     """

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.core.cli.commands import answer, daemons_on, ours_on, torchyard
 from tests.core.cli.runs import sleeping
@@ -136,6 +137,21 @@ def test_undeploy_takes_away_an_agent_of_another_version(desktop: Desktop, lab3:
     for host in lab3.hosts[:2]:
         assert not ours_on(host).exists()
         assert daemons_on(host) == []
+
+
+def test_undeploy_takes_the_folders_that_were_made_for_the_agents_own(desktop: Desktop, lab3: Lab) -> None:
+    fleet = yaml.safe_load(desktop.fleet_file.read_text())
+    for entry in fleet["hosts"]:
+        entry["agent_dir"] = "team/tools/agent"
+    desktop.fleet_file.write_text(yaml.safe_dump(fleet))
+    kept = lab3["gpu-b"].home / "team"  # was there before, and is not ours to take
+    kept.mkdir()
+    torchyard(desktop, "deploy", "gpu-a", "gpu-b")
+    assert (lab3["gpu-a"].home / "team" / "tools" / "agent" / "store").is_dir()
+    torchyard(desktop, "undeploy", "gpu-a", "gpu-b", "-y")
+    assert not (lab3["gpu-a"].home / "team").exists()
+    assert list(kept.iterdir()) == []
+    kept.rmdir()
 
 
 def test_undeploy_asks_first(desktop: Desktop, lab3: Lab) -> None:
