@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from tests.core.booking.teams import NOW, SLOTS, Clock, Team, draft
-from torchyard_core.booking.find_slot import Wish
+from torchyard_core.booking.find_slot import Wish, find_slots
 from torchyard_core.booking.model import IdleEvidence, Login, Slot, State, Use
 from torchyard_core.booking.refusals import Clash, NoRights, Refused
 from torchyard_core.booking.rules import Rules
@@ -182,6 +183,22 @@ def test_a_series_counts_its_own_bookings_towards_the_quota(team):
     found = team.open("kim").book_series(draft("a0", 1, 2), "FREQ=DAILY;COUNT=3", free_ones=True)
     assert len(found.booked) == 2
     assert [one.why.code for one in found.missed] == ["quota"]
+
+
+def test_the_database_finds_the_gaps_that_all_bookings_leave(team):
+    store = team.open("kim")
+    chance = random.Random(4)
+    for gpu in ("a0", "a1", "b0"):
+        at = chance.randrange(3)
+        while at < 200:
+            length = chance.randint(1, 5)
+            store.book(draft(gpu, at, length))
+            at += length + chance.choice((0, 0, 1, 2, 6))
+    for count, hours, days in ((1, 2, 8), (2, 1, 5), (3, 1, 8), (1, 6, 8)):
+        wish = Wish(
+            count, hours * HOUR, NOW, NOW + timedelta(days=days), one_host=False, gpus=("GPU-a0", "GPU-a1", "GPU-b0")
+        )
+        assert store.find(wish, 50) == find_slots(wish, SLOTS, store.busy(NOW, wish.latest), 50)
 
 
 def test_a_slot_is_found_where_it_is_free_first(team):
