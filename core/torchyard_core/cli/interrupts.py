@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import select
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -58,3 +61,27 @@ def raising_interrupts() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def ask(question: str) -> str:
+    """A line from the terminal. Raises KeyboardInterrupt on Ctrl-C at whatever moment, and EOFError.
+
+    input() misses a Ctrl-C that comes between its words and its reading: it reads on, and nobody hears it.
+    """
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    before = signal.set_wakeup_fd(writing)
+    try:
+        with raising_interrupts():
+            print(question, end="", flush=True)
+            terminal = sys.stdin.fileno()
+            while terminal not in select.select([terminal, reading], [], [])[0]:
+                os.read(reading, 1)  # another signal
+            line = os.read(terminal, 4096)  # a terminal gives one line
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(reading)
+        os.close(writing)
+    if not line:
+        raise EOFError
+    return line.decode(errors="replace").strip()

@@ -12,7 +12,7 @@ import typer
 from torchyard_core.cli.context import Settings, settings
 from torchyard_core.cli.documents import topology_of
 from torchyard_core.cli.find_run import note_end
-from torchyard_core.cli.interrupts import Interrupts, counting_interrupts, raising_interrupts
+from torchyard_core.cli.interrupts import Interrupts, ask, counting_interrupts, raising_interrupts
 from torchyard_core.cli.output import Json, leave_unread, remark, say
 from torchyard_core.cli.run_views import JsonView, PlainView, RunView
 from torchyard_core.cli.validate import FILE
@@ -279,10 +279,10 @@ def request_stop(started: Started, fleet: Fleet, *, force: bool) -> None:
 
 def ask_what_to_do(view: RunView, run_id: str) -> str:
     """`stop`, `detach` or `go on`, from the terminal. Ctrl-C once more leaves it running."""
-    with view.paused(), raising_interrupts():
+    with view.paused():
         remark(f"\nRun {run_id} is running.")
         try:
-            answer = input("[s]top it, [d]etach and leave it running, or [g]o on following? ").strip().lower()
+            answer = ask("[s]top it, [d]etach and leave it running, or [g]o on following? ").lower()
         except EOFError:
             answer = "g"
         except KeyboardInterrupt:
