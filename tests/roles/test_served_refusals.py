@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import nn
@@ -28,12 +30,12 @@ def test_several_groups_of_servers_are_refused_before_anybody_is_met() -> None:
         Run(1, 1, 1, "downpour", options={"server_groups": 2}, peers=Peers(ps=(Place("ps-0", "", 0),))).worker(0)
 
 
-def test_a_model_that_is_not_the_chiefs_is_refused_by_name() -> None:
-    run = Run(2, 1)
+def told(run: Run, model_of: Callable[[int], nn.Module]) -> list[str]:
+    """What each worker is told that distributes its model; empty where it may."""
 
     def act(rank: int) -> str:
         strategy = run.worker(rank)
-        model = nn.Linear(4, 3 + rank)
+        model = model_of(rank)
         try:
             strategy.distribute(model, momentum(model), CPU)
         except UsageProblem as problem:
@@ -43,7 +45,11 @@ def test_a_model_that_is_not_the_chiefs_is_refused_by_name() -> None:
         return ""
 
     with run.serving():
-        chief, other = run.on_workers(act)
+        return run.on_workers(act)
+
+
+def test_a_model_that_is_not_the_chiefs_is_refused_by_name() -> None:
+    chief, other = told(Run(2, 1), lambda rank: nn.Linear(4, 3 + rank))
     assert chief == ""
     assert other == (
         "The model of worker-1 is not the chief's: it has weight (4×4, float32, parameter group 0) "
@@ -81,22 +87,12 @@ def test_buffers_of_another_size_than_the_chief_has_described_are_not_received(
 
 
 def test_buffers_that_are_not_the_chiefs_are_refused_by_name() -> None:
-    run = Run(2, 2)
-
-    def act(rank: int) -> str:
-        strategy = run.worker(rank)
+    def model_of(rank: int) -> nn.Module:
         model = nn.Linear(4, 4)
         model.register_buffer("seen", torch.zeros(1 + rank))
-        try:
-            strategy.distribute(model, momentum(model), CPU)
-        except UsageProblem as problem:
-            return str(problem)
-        finally:
-            strategy.leave()
-        return ""
+        return model
 
-    with run.serving():
-        assert "it has 8 bytes of buffers where the chief's has 4" in run.on_workers(act)[1]
+    assert "it has 8 bytes of buffers where the chief's has 4" in told(Run(2, 2), model_of)[1]
 
 
 def test_a_server_that_cannot_hold_its_shard_says_so_before_anything_trains() -> None:

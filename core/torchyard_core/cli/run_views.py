@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import typer
 
 from torchyard_core.cli.output import print_json_line, remark, say
+from torchyard_core.telemetry.amounts import size
 
 Event = dict[str, Any]
 
@@ -185,15 +186,15 @@ class PlainView:
         done, total = event["done"], event["total"]
         if self._bars is None:
             if done >= total:
-                remark(f"sent {_size(total)}")
+                remark(f"sent {size(total)}")
             return
         if self._sending is None:
             self._sending = self._bars.add_task("sending", note="")
-        self._bars.update(self._sending, completed=done, total=total, note=f"{_size(done)} of {_size(total)}")
+        self._bars.update(self._sending, completed=done, total=total, note=f"{size(done)} of {size(total)}")
         if done >= total:
             self._bars.remove_task(self._sending)
             self._sending = None
-            self._line(f"sent {_size(total)}")
+            self._line(f"sent {size(total)}")
 
     def _run_state(self, event: Event) -> None:
         if event["state"] in ("starting", "running", "restarting", "stopping"):
@@ -248,11 +249,3 @@ def _training(report: Event, replicas: int) -> str:
         each = " each" if replicas > 1 else ""
         parts.append(f"{report['throughput']:,.0f} samples/s{each}")
     return ", ".join(parts)
-
-
-def _size(number: float) -> str:
-    for unit in ("B", "kB", "MB"):
-        if number < 1000:
-            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
-        number /= 1000
-    return f"{number:.1f} GB"
