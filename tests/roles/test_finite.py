@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from torchyard_roles.errors import NotFinite
-from torchyard_roles.strategies.finite import FiniteGradients
+from torchyard_roles.strategies.finite import FiniteGradients, all_finite
 
 pytestmark = pytest.mark.train
 
@@ -112,6 +112,22 @@ def test_a_gradscaler_that_skips_by_itself_is_left_to_it_under_fail(fused: bool)
     (model(torch.ones(1, 3)).sum() * float("nan")).backward()
     with pytest.raises(NotFinite):
         optimizer.step()  # without the scaler
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+def test_on_a_gpu_one_bad_number_of_any_kind_is_found_at_any_place_and_the_largest_are_finite() -> None:
+    for dtype in KINDS:
+        limits = torch.finfo(dtype)
+        large = [torch.full((count,), limits.max, dtype=dtype, device="cuda") for count in (70_000, 3, 1)]
+        assert all_finite(large).item()
+        for bad in (float("nan"), float("inf"), -float("inf")):
+            for gradient, place in ((0, 0), (0, 69_999), (0, 40_000), (1, 2), (2, 0)):
+                spoilt = [each.clone() for each in large]
+                spoilt[gradient][place] = bad
+                flag = all_finite(spoilt)
+                assert flag.is_cuda
+                assert not flag.item(), (dtype, bad, gradient, place)
 
 
 @pytest.mark.gpu
