@@ -1,34 +1,147 @@
-"""Gradients that are on a GPU, on their way to servers and reducers and back: the same numbers as without.
+"""Training on GPUs: the same numbers as on the CPU, whatever is between a gradient and its average.
 
 These run where there is a GPU and torch sees it; nothing of it is acted elsewhere.
 """
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from tests.roles.served_run import SEEDING, Run, descend, difference
+from tests.roles import join_stores, test_own_strategy
+from tests.roles.checkpointed import Gang
+from tests.roles.on_gpus import GPU_MARKS, Interpreters, interpreters
+from tests.roles.processes import DEADLINE_S, Start, free_port, output_of, trainer_environment
+from tests.roles.reduction_runs import PROGRAMS, Runs, digests
+from tests.roles.served_run import Run, descend, difference
+from tests.roles.test_hogwild import Groups, last_line
+from tests.roles.test_resume import killed_somewhere_and_resumed, uninterrupted
 from tests.roles.test_sandblaster import batches, momentum, network
+from tests.roles.test_server_processes import Cluster
+from tests.roles.test_step_times import check_sums
 from torchyard_roles.exchange.reduce_client import ReduceClient
 from torchyard_roles.exchange.reducer import Reducer
 from torchyard_roles.exchange.wire import Peer, listen
 from torchyard_roles.strategies.host_exchange import HostExchange, LocalGroups
 
-pytestmark = [
-    pytest.mark.train,
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
-]
+pytestmark = GPU_MARKS
 
 DEVICE = torch.device("cuda", 0)
 
 
+@pytest.fixture
+def gpu_processes() -> Iterator[Interpreters]:
+    with interpreters() as found:
+        yield found
+
+
+@pytest.fixture
+def start(gpu_processes: Interpreters) -> Start:
+    return gpu_processes.start
+
+
+@pytest.fixture
+def runs(gpu_processes: Interpreters) -> Runs:
+    return Runs(gpu_processes)
+
+
+@pytest.fixture
+def store() -> Iterator[join_stores.Served]:
+    served = join_stores.serve_in_a_process()
+    yield served
+    served.end()
+
+
+EXCHANGES = pytest.mark.parametrize(
+    ("ranks", "reducers"),
+    [((1, 1), 0), ((1, 1, 1), 3), ((1, 1, 1), 1), ((1, 2, 1), 3)],
+    ids=["nccl alone", "reducers", "mixed", "reducers after nccl in a host"],
+)
+
+
+@EXCHANGES
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-12), ("float32", 1e-5)])
+def test_300_steps_over_nccl_or_reducers_equal_one_gpu_on_the_whole_batch(
+    runs: Runs, ranks: tuple[int, ...], reducers: int, dtype: str, tolerance: float
+) -> None:
+    """In single precision with clipping by the norm, and a schedule."""
+    topology = runs.topology(len(ranks), reducers, ranks=ranks)
+    chief, *_ = topology.outputs("large_batch.py", dtype, *["clip"] * (dtype == "float32"))
+    result = json.loads(chief.splitlines()[-1])
+    assert result["world_size"] == sum(ranks)
+    assert result["difference"] <= tolerance
+    assert [output_of(reducer) for reducer in topology.reducers] == [""] * reducers
+
+
+@EXCHANGES
+def test_every_kind_of_parameter_is_the_same_on_all_ranks(runs: Runs, ranks: tuple[int, ...], reducers: int) -> None:
+    """Shared, frozen, never or sometimes used ones, a buffer; under autocast, and where a step with NaN is left out."""
+    for arguments, skipped in ((["amp=1"], 0), (["nan=2"], 1)):
+        outputs = runs.topology(len(ranks), reducers, ranks=ranks, on_nan="skip").outputs("reduced.py", *arguments)
+        assert len(set(digests(outputs[0]))) == 6
+        for output in outputs:
+            assert digests(output) == digests(outputs[0])
+            assert json.loads(output.splitlines()[-1])["statistics"].get("skipped", 0) == skipped
+
+
+@EXCHANGES
+def test_a_step_with_nan_ends_all_one_step_later(runs: Runs, ranks: tuple[int, ...], reducers: int) -> None:
+    """A GPU is not waited for: the step itself is made."""
+    for worker in runs.topology(len(ranks), reducers, ranks=ranks, on_nan="fail").train("reduced.py", "nan=2"):
+        output, _ = worker.communicate(timeout=DEADLINE_S)
+        assert worker.returncode == 1
+        assert "The gradients of step 3 are NaN or infinite" in output
+        assert len(digests(output)) == 3
+
+
+def check_scaled(outputs: list[str]) -> None:
+    found = [json.loads(output.splitlines()[-1]) for output in outputs]
+    for each in found:
+        assert each["device"] == "cuda:0"
+        assert each["scale"] == each["expected_scale"] == 2.0**11  # grown twice and halved once
+        assert each["difference"] < 2e-3, each
+        assert each["digest"] == found[0]["digest"]
+
+
+@EXCHANGES
+def test_float16_with_a_gradscaler_learns_what_one_gpu_does_and_all_leave_out_one_step(
+    runs: Runs, ranks: tuple[int, ...], reducers: int
+) -> None:
+    check_scaled(runs.topology(len(ranks), reducers, ranks=ranks).outputs("scaled.py", "1"))
+
+
+@pytest.mark.parametrize("overflowing", [["0", "1"], ["1"]], ids=["both overflow", "one overflows"])
+def test_float16_with_a_gradscaler_through_parameter_servers(
+    start: Start, tmp_path: Path, overflowing: list[str]
+) -> None:
+    """Where one overflows alone, the step is the other's."""
+    cluster = Cluster(tmp_path, "sandblaster", workers=2, servers=2)
+    program = PROGRAMS / "scaled.py"
+    servers = [start(program, environment=cluster.server(number)) for number in range(2)]
+    workers = [start(program, *overflowing, environment=cluster.worker(rank)) for rank in range(2)]
+    outputs = [output_of(worker) for worker in workers]
+    if len(overflowing) == 2:
+        check_scaled(outputs)
+    else:
+        first, second = (json.loads(output.splitlines()[-1]) for output in outputs)
+        assert (first["scale"], second["scale"]) == (2.0**13, 2.0**11)
+        assert first["digest"] == second["digest"]
+        assert first["difference"] < 0.02  # from who makes the step with neither
+    assert [output_of(server) for server in servers] == ["", ""]
+
+
 @pytest.mark.parametrize(("strategy", "groups"), [("sandblaster", 1), ("downpour", 2)])
-def test_a_worker_on_a_gpu_trains_with_servers_as_one_on_the_cpu(strategy: str, groups: int) -> None:
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_a_worker_on_a_gpu_trains_with_servers_as_one_on_the_cpu(
+    strategy: str, groups: int, dtype: torch.dtype
+) -> None:
     """In a stream of the script's own, which the threads that send and receive know nothing of."""
 
     def trained(device: torch.device) -> dict[str, torch.Tensor]:
@@ -40,11 +153,10 @@ def test_a_worker_on_a_gpu_trains_with_servers_as_one_on_the_cpu(strategy: str, 
 
         def train(rank: int) -> dict[str, torch.Tensor]:
             served = run.worker(rank)
-            with SEEDING:
-                model = network().to(device)
+            model = network(dtype).to(device)
             model, optimizer = served.distribute(model, momentum(model), device)
             if rank == 0:  # other groups do nothing
-                descend(model, optimizer, [(x.to(device), y.to(device)) for x, y in batches(20, 8)])
+                descend(model, optimizer, [(x.to(device), y.to(device)) for x, y in batches(20, 8, dtype)])
             served.finish()
             served.leave()
             return {name: value.cpu() for name, value in model.state_dict().items()}
@@ -52,7 +164,74 @@ def test_a_worker_on_a_gpu_trains_with_servers_as_one_on_the_cpu(strategy: str, 
         with run.serving():
             return run.on_workers(act)[0]
 
-    assert difference(trained(DEVICE), trained(torch.device("cpu"))) < 1e-10
+    apart = difference(trained(DEVICE), trained(torch.device("cpu")))
+    assert apart < (1e-10 if dtype == torch.float64 else 0.05)
+
+
+def test_groups_of_hogwild_on_gpus_count_every_update_once(
+    start: Start, store: join_stores.Served, tmp_path: Path
+) -> None:
+    groups = Groups(start, store, 2, 1)
+    updates = {0: 60, 1: 60, 2: 35}
+    program = PROGRAMS / "counts_updates.py"
+    processes = [groups.start(rank, program, tmp_path, count, 0.005) for rank, count in updates.items()]
+    said = [last_line(output_of(process)) for process in processes]
+    for rank in (0, 1):  # the chief's group, which ends last
+        assert said[rank] == {"rank": rank, "least": -95.0, "most": -95.0, "rest": 0.0}
+
+
+def test_two_ranks_over_nccl_that_were_killed_have_the_losses_of_two_that_were_not(
+    start: Start, tmp_path: Path, store: join_stores.Served
+) -> None:
+    """With dropout, whose random numbers are the GPU's."""
+    whole = uninterrupted(Gang(start, tmp_path / "whole", 2))
+    gang = Gang(start, tmp_path / "killed", 2, store)
+    outputs = killed_somewhere_and_resumed(gang, kills=1, seed=2)
+    assert all("resumed from" in output for output in outputs[:1])
+    for rank in range(2):
+        assert gang.losses(rank) == whole[rank]
+        assert len(whole[rank]) == 48
+
+
+def test_a_strategy_of_the_script_s_own_meets_over_nccl(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(test_own_strategy.EXAMPLE))
+    port = free_port()
+    processes = [start(test_own_strategy.PROGRAM, environment=trainer_environment(rank, 2, port)) for rank in range(2)]
+    first, second = (json.loads(output_of(process).splitlines()[-1]) for process in processes)
+    _, after = test_own_strategy.alone([first, second])  # on the CPU
+    assert first["after"] == second["after"]
+    assert torch.allclose(torch.tensor(first["after"]), torch.tensor(after), rtol=0, atol=1e-12)
+
+
+@EXCHANGES
+def test_the_times_of_a_step_add_up(runs: Runs, ranks: tuple[int, ...], reducers: int) -> None:
+    """What is waited for a GPU that is late is part of the exchange, where no reducer knows better."""
+    outputs = runs.topology(len(ranks), reducers, ranks=ranks).outputs("timed.py", "12", "1", "0.3")
+    found: list[list[dict[str, Any]]] = [json.loads(output.splitlines()[-1]) for output in outputs]
+    check_sums(found)
+    assert found[1][-1]["compute_s"] > 0.3
+    assert all(told["exchange_s"] + told["wait_s"] > 0 for steps in found for told in steps[2:])
+
+
+def test_a_model_that_takes_no_inputs_trains_too(start: Start) -> None:
+    code = """
+import torch, torchyard_roles as ty
+class Flat(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.row = torch.nn.Parameter(torch.ones(5))
+    def forward(self):
+        return self.row.sum()
+cluster = ty.join()
+model = Flat()
+model, optimizer = cluster.distribute(model, torch.optim.SGD(model.parameters(), lr=0.5))
+model().backward()
+optimizer.step()
+print(model.row.device, model.row.tolist())
+"""
+    port = free_port()
+    processes = [start("-c", code, environment=trainer_environment(rank, 2, port)) for rank in range(2)]
+    assert [output_of(process).splitlines()[-1] for process in processes] == ["cuda:0 [0.5, 0.5, 0.5, 0.5, 0.5]"] * 2
 
 
 def test_a_bucket_on_a_gpu_goes_through_a_reducer_and_comes_back() -> None:

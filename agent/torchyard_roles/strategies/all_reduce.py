@@ -126,6 +126,15 @@ class SharedModel(DistributedDataParallel):  # type: ignore[misc]  # torch is no
                 raise
             return getattr(self.module, name)
 
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        if inputs or named or not self.device_ids:
+            return super().forward(*inputs, **named)
+        ids, self.device_ids = self.device_ids, None  # DDP moves the first of the inputs to the GPU, which is missing
+        try:
+            return super().forward()
+        finally:
+            self.device_ids = ids
+
     def state_dict(self, *arguments: Any, **options: Any) -> Any:
         return self.module.state_dict(*arguments, **options)
 

@@ -27,7 +27,7 @@ def main() -> None:
     model.frozen = torch.nn.Parameter(torch.full((3,), float(cluster.rank)), requires_grad=False)
     model.register_buffer("seen", torch.full((2,), float(cluster.rank)))
     model, optimizer = cluster.distribute(model, torch.optim.SGD(model.parameters(), lr=1.0))
-    ones = torch.ones(1, 1000, dtype=torch.float64)
+    ones = torch.ones(1, 1000, dtype=torch.float64, device=cluster.device)
     for update in range(updates):
         if (folder / "enough").exists():
             break

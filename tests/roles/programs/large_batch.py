@@ -60,7 +60,7 @@ def compare(cluster: Cluster, dtype: torch.dtype, *, clips: bool) -> dict[str, f
     inputs = torch.randn(count, 12, generator=generator, dtype=dtype)
     dataset = torch.utils.data.TensorDataset(inputs, torch.sin(inputs[:, :3]))
 
-    alone = model_of(dtype)
+    alone = model_of(dtype).to(cluster.device)
     order = torch.utils.data.DistributedSampler(dataset, num_replicas=1, rank=0, shuffle=True, seed=5)
     steps = torch.utils.data.DataLoader(dataset, BATCH * cluster.world_size, sampler=order)
 
@@ -70,7 +70,7 @@ def compare(cluster: Cluster, dtype: torch.dtype, *, clips: bool) -> dict[str, f
         def __iter__(self):
             order.set_epoch(self.epoch)
             self.epoch += 1
-            return iter(steps)
+            return ((inputs.to(cluster.device), targets.to(cluster.device)) for inputs, targets in steps)
 
     shared = model_of(dtype)
     distributed, optimizer = cluster.distribute(shared, optimizer_of(shared))

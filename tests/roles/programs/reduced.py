@@ -40,7 +40,7 @@ class Net(nn.Module):
 def digest(model: nn.Module) -> str:
     hashed = hashlib.sha256()
     for value in model.state_dict().values():
-        hashed.update(bytes(value.contiguous().view(torch.uint8).flatten().tolist()))
+        hashed.update(bytes(value.cpu().contiguous().view(torch.uint8).flatten().tolist()))
     return hashed.hexdigest()[:16]
 
 
@@ -56,8 +56,9 @@ if __name__ == "__main__":
         optimizer.zero_grad()
         for part in range(2):
             inputs = torch.randn(8, 12, generator=torch.Generator().manual_seed(100 * step + 10 * part + cluster.rank))
+            inputs = inputs.to(cluster.device)
             with model.no_sync() if part == 0 else contextlib.nullcontext():
-                with torch.autocast("cpu", torch.bfloat16, enabled="amp" in arguments):
+                with torch.autocast(cluster.device.type, torch.bfloat16, enabled="amp" in arguments):
                     outputs = model(inputs, step % 2 == 1 and cluster.rank == 1)
                 loss = (outputs - torch.sin(inputs[:, :3])).square().mean()
                 if step == nan_step and cluster.rank == 1:

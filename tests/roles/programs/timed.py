@@ -17,7 +17,7 @@ if __name__ == "__main__":
     cluster = ty.join()
     model = nn.Sequential(nn.Linear(256, 256), nn.Tanh(), nn.Linear(256, 256))
     model, optimizer = cluster.distribute(model, torch.optim.SGD(model.parameters(), lr=0.01))
-    inputs = torch.randn(8, 256)
+    inputs = torch.randn(8, 256, device=cluster.device)
     stepped_at = time.monotonic()
     found = []
     for step in range(steps):

@@ -1,0 +1,71 @@
+"""Trainers that share this machine's first GPU, each as if it were on a host of its own.
+
+NCCL refuses two ranks on one GPU of one host; NCCL_HOSTID is its own word for what a host is. So all that goes between
+hosts goes as it does there, by NCCL's sockets.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.roles.processes import bare_environment
+
+GPU_MARKS = [
+    pytest.mark.train,
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
+]
+
+
+class Interpreters:
+    """Starts scripts in interpreters of their own: what was forked from a process that has looked at a GPU cannot."""
+
+    def __init__(self) -> None:
+        self._started: list[subprocess.Popen[str]] = []
+
+    def start(self, *arguments: str | Path, environment: dict[str, str] | None = None) -> subprocess.Popen[str]:
+        """A process whose output is one text."""
+        given = environment or {}
+        servant = given.get("TORCHYARD_ROLE") in ("ps", "reducer")
+        gpu = {
+            "CUDA_VISIBLE_DEVICES": "" if servant else "0",
+            "LOCAL_RANK": "0",
+            "LOCAL_WORLD_SIZE": "1",
+            "NCCL_HOSTID": uuid.uuid4().hex,
+            "NCCL_SOCKET_IFNAME": "lo",
+        }
+        process = subprocess.Popen(
+            [sys.executable, *map(str, arguments)],
+            env={**bare_environment(), **given, **gpu},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+        self._started.append(process)
+        return process
+
+    def close(self) -> None:
+        for process in self._started:
+            process.kill()
+            process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
+
+
+@contextmanager
+def interpreters() -> Iterator[Interpreters]:
+    found = Interpreters()
+    try:
+        yield found
+    finally:
+        found.close()
