@@ -17,6 +17,7 @@ from benchmarks import (
     resend,
     restart,
     roles,
+    roles_on_gpus,
     runs_page,
 )
 
@@ -31,6 +32,7 @@ BENCHMARKS = {
     "canvas": canvas.main,
     "runs_page": runs_page.main,
     "roles": roles.main,
+    "roles_on_gpus": roles_on_gpus.main,
     "placement": placement.main,
     "bookings": bookings.main,
     "bookings_page": bookings_page.main,

@@ -10,7 +10,7 @@ import json
 import shutil
 import statistics
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,8 +45,10 @@ class Steps:
 class Arms:
     """Launches runs on a lab and reads what their trainers measured."""
 
-    def __init__(self, folder: Path, lab: Lab) -> None:
+    def __init__(self, folder: Path, lab: Lab, setup: Sequence[str] = ()) -> None:
+        """`setup`: shell lines before each replica."""
         self._folder = folder
+        self._setup = list(setup)
         self._lab = lab
         self._desktop = Desktop(folder / "desktop", lab)
         self._place = folder / "programs"
@@ -65,7 +67,12 @@ class Arms:
             "name": "roles",
             "strategy": dict(strategy),
             "pools": pools,
-            "program": {"script": script, "args": [str(one) for one in args], "env": {"OMP_NUM_THREADS": "1"}},
+            "program": {
+                "script": script,
+                "args": [str(one) for one in args],
+                "env": {"OMP_NUM_THREADS": "1"},
+                "setup": self._setup,
+            },
         }
         file = self._place / "topology.yaml"
         file.write_text(yaml.safe_dump(topology, sort_keys=False))
@@ -93,10 +100,10 @@ class Arms:
         self._desktop.close()
 
 
-def on_lab(count: int, measure: Any) -> Any:
+def on_lab(count: int, measure: Any, setup: Sequence[str] = ()) -> Any:
     """`measure(arms)` on so many fresh hosts."""
     with tempfile.TemporaryDirectory() as folder, Lab(count, directory=Path(folder) / "lab") as lab:
-        arms = Arms(Path(folder), lab)
+        arms = Arms(Path(folder), lab, setup)
         try:
             return measure(arms)
         finally:
@@ -133,7 +140,7 @@ def overhead(arms: Arms) -> list[Promise]:
     return promises
 
 
-def exchanges(arms: Arms) -> list[Promise]:
+def exchanges(arms: Arms, name: str = "roles_exchange_4") -> list[Promise]:
     """60 MB among 4 workers at 200 Mbit/s: the ring, reducers, both, parameter servers."""
     arms.shape("200mbit")
     bound = MEGABYTES * 8 / 200
@@ -157,7 +164,7 @@ def exchanges(arms: Arms) -> list[Promise]:
         Promise("2 reducers mixed: a step, of the ring's", middle(mixed.whole) / middle(ring.whole), 1 / 1.15),
         Promise("sandblaster, 4 servers: a step, over the bound", middle(served.whole) / bound, 1.15),
     ]
-    record("roles_exchange_4", found, promises)
+    record(name, found, promises)
     return promises
 
 

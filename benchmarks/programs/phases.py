@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 import torchyard_roles as ty
 
 BATCH = {"compute": 128, "communication": 32}
-"""So that a step computes for about a fifth of a second, or for next to nothing."""
+"""So that a step computes for about a fifth of a second on a core, or for next to nothing."""
 
 
 def compute_bound() -> nn.Module:
@@ -40,8 +40,9 @@ def communication_bound() -> nn.Module:
     return nn.Sequential(nn.AdaptiveAvgPool2d(8), nn.Flatten(), nn.Linear(192, 1800), nn.ReLU(), nn.Linear(1800, 920))
 
 
-def trainer(model: nn.Module, optimizer: torch.optim.Optimizer, batch: int) -> Callable[[], None]:
-    images, labels = torch.randn(batch, 3, 32, 32), torch.randint(0, 10, (batch,))
+def trainer(model: nn.Module, optimizer: torch.optim.Optimizer, batch: int, device: torch.device) -> Callable[[], None]:
+    images = torch.randn(batch, 3, 32, 32, device=device)
+    labels = torch.randint(0, 10, (batch,), device=device)
 
     def step() -> None:
         optimizer.zero_grad()
@@ -56,22 +57,25 @@ def main() -> None:
     parser.add_argument("--model", choices=["compute", "communication"], default="compute")
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--batch", type=int, help="samples a step of one worker")
     args = parser.parse_args()
 
     cluster = ty.join()
     torch.set_num_threads(1)
     torch.manual_seed(0)
     make = compute_bound if args.model == "compute" else communication_bound
-    batch = BATCH[args.model]
+    batch = args.batch or BATCH[args.model]
+    device = cluster.device
 
     def pair() -> tuple[nn.Module, torch.optim.Optimizer]:
-        model = make()
+        model = make().to(device)
         return model, torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 
-    alone = trainer(*pair(), batch)
+    alone = trainer(*pair(), batch, device)
     by_hand, optimizer = pair()
-    plain = trainer(DistributedDataParallel(by_hand), optimizer, batch)
-    ours = trainer(*cluster.distribute(*pair()), batch)
+    ids = [device.index] if device.type == "cuda" else None
+    plain = trainer(DistributedDataParallel(by_hand, device_ids=ids), optimizer, batch, device)
+    ours = trainer(*cluster.distribute(*pair()), batch, device)
 
     turns = {"alone": alone, "plain DDP": plain, "distribute": ours}
     found: dict[str, list[float]] = {name: [] for name in turns}
@@ -81,6 +85,8 @@ def main() -> None:
             began = time.perf_counter()
             for _ in range(args.steps):
                 step()
+            if device.type == "cuda":
+                torch.cuda.synchronize()
             if number:  # the first round warms up
                 found[name].append(batch * args.steps / (time.perf_counter() - began))
     folder = Path(os.environ["TORCHYARD_RUN_DIR"])

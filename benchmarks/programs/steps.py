@@ -31,6 +31,12 @@ class Flat(nn.Module):
         return sum(part.sum() for part in self.parts)
 
 
+def settle(device: torch.device) -> None:
+    """Wait for what was set going on a GPU."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--megabytes", type=float, default=60.0)
@@ -49,8 +55,10 @@ def main() -> None:
         began = time.perf_counter()
         time.sleep(args.compute)
         model().backward()
+        settle(cluster.device)
         middle = time.perf_counter()
         optimizer.step()
+        settle(cluster.device)
         took.append((middle - began, time.perf_counter() - began))
         optimizer.zero_grad(set_to_none=False)
     folder = Path(os.environ["TORCHYARD_RUN_DIR"])

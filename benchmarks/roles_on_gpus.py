@@ -1,0 +1,71 @@
+"""The training roles where gradients are on a GPU; nothing is measured on a machine without one."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from benchmarks import roles
+from benchmarks.harness import Promise, record, show
+
+AGENT = Path(__file__).parents[1] / "agent"
+ONE_GPU = ["export CUDA_VISIBLE_DEVICES=0"]
+"""The hosts of the lab share this machine's first GPU, as if each had one of its own."""
+
+
+def overhead() -> list[Promise]:
+    """What `distribute` costs over DDP by hand, in a world of one GPU: no wire hides it."""
+    done = subprocess.run(
+        [sys.executable, roles.PROGRAMS / "one_gpu.py"],
+        env={**os.environ, "PYTHONPATH": str(AGENT), "CUDA_VISIBLE_DEVICES": "0"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, list[float]] = json.loads(done.stdout.splitlines()[-1])
+    show("A step on one GPU", found, "ms")
+    promises = [
+        Promise(
+            f"on a GPU, {model}: a step through distribute over plain DDP's",
+            roles.by_round(found, f"{model}: distribute", f"{model}: plain DDP"),
+            1 / 0.98,
+        )
+        for model in ("convolutions", "transformer")
+    ]
+    record("roles_on_gpus_overhead", found, promises)
+    return promises
+
+
+def turns(arms: roles.Arms) -> list[Promise]:
+    """Two workers whose processes take turns on one GPU: each collective waits for the other's turn, and `distribute`
+    has one more of them. Shown, not promised: whoever has two GPUs has no such turns."""
+    figures = arms.run(
+        "phases.py", {"kind": "all_reduce"}, {"chief": 1, "worker": 1},
+        *("--rounds", 6, "--steps", 20, "--batch", 4096),
+    )  # fmt: skip
+    ranks = list(figures.values())
+    found = {name: [sum(turn) for turn in zip(*(rank[name] for rank in ranks), strict=True)] for name in ranks[0]}
+    show("Two workers that take turns on one GPU, samples/s of both", found, "/s")
+    record("roles_on_gpus_turns", found, [])
+    return []
+
+
+def main() -> list[Promise]:
+    if shutil.which("nvidia-smi") is None:
+        print("There is no NVIDIA GPU here: the roles on GPUs are not measured.")
+        return []
+    return [
+        *overhead(),
+        *roles.on_lab(2, turns, ONE_GPU),
+        *roles.on_lab(8, lambda arms: roles.exchanges(arms, "roles_on_gpus_exchange"), ONE_GPU),
+    ]
+
+
+if __name__ == "__main__":
+    main()
