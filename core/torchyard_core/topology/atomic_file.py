@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import secrets
 import stat
+import time
+from contextlib import suppress
 from pathlib import Path
 
 from torchyard_core.errors import FileProblem
+
+_STALE_S = 3600.0
+"""Older than any writing lasts."""
 
 
 def write_atomically(path: Path, text: str, mode: int = 0o666) -> None:
     """Replaces the file's content in one step, following a link to it. Raises FileProblem.
 
     An existing file keeps its mode; a new one gets `mode`, less the umask. Whoever reads meanwhile sees the old
-    text or the new.
+    text or the new. What writers left behind that were killed is removed.
     """
     target = Path(os.path.realpath(path))
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(target)
         temporary = target.with_name(f".{target.name}.{secrets.token_hex(6)}")
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         try:
@@ -37,3 +44,11 @@ def write_atomically(path: Path, text: str, mode: int = 0o666) -> None:
         raise FileProblem(
             f"{path} cannot be written: {reason}.", code="unwritable_file", hint="Check the folder's rights and room."
         ) from None
+
+
+def _sweep(target: Path) -> None:
+    """Remove unfinished copies beside the file that nobody can be writing any more."""
+    for left in target.parent.glob(f".{glob.escape(target.name)}.{'[0-9a-f]' * 12}"):
+        with suppress(OSError):
+            if time.time() - left.stat().st_mtime > _STALE_S:
+                left.unlink()

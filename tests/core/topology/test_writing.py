@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import os
 import stat
+import time
 from pathlib import Path
 
 import pytest
@@ -120,3 +122,14 @@ def test_a_place_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(FileProblem, match="cannot be written"):
         write_atomically(tmp_path, "x")
     assert [found.name for found in tmp_path.parent.glob(f".{tmp_path.name}.*")] == []
+
+
+def test_what_a_killed_writer_left_is_removed_once_nobody_can_be_writing_it(tmp_path: Path) -> None:
+    abandoned, fresh, others = (
+        tmp_path / name for name in (".a.yaml.0123456789ab", ".a.yaml.ba9876543210", ".b.yaml.0123456789ab")
+    )
+    for path, age_s in ((abandoned, 7200), (fresh, 60), (others, 7200)):
+        path.write_text("half")
+        os.utime(path, (time.time() - age_s,) * 2)
+    write_atomically(tmp_path / "a.yaml", "whole")
+    assert sorted(tmp_path.iterdir()) == sorted([tmp_path / "a.yaml", fresh, others])
