@@ -117,6 +117,8 @@ class SharedModel(DistributedDataParallel):  # type: ignore[misc]  # torch is no
     that what a cluster has saved loads into one process, and the other way round.
     """
 
+    device_ids: list[int] | None
+
     def __getattr__(self, name: str) -> Any:
         try:
             return super().__getattr__(name)
