@@ -49,6 +49,8 @@ class Ghost:
         self._place = AWAY
         self._shift = AWAY
         self._size = (0, 0)
+        self._said: dict[tuple[str, bool], QPixmap] = {}
+        """What was said before: between two slots it is their rack again and again."""
         if chips:
             depth = min(len(chips), MOST_CHIPS)
             picture = self._paint_stack(chips[:depth], len(chips))
@@ -83,7 +85,10 @@ class Ghost:
         if (caption, refused) == (self.caption, self.is_refused):
             return
         self.caption, self.is_refused = caption, refused
-        picture = self._paint_words(ink.wrapped(caption, CAPTION_WIDTH, "small")[:MOST_LINES], refused)
+        picture = self._said.get((caption, refused))
+        if picture is None:
+            picture = self._paint_words(ink.wrapped(caption, CAPTION_WIDTH, "small")[:MOST_LINES], refused)
+            self._said[caption, refused] = picture
         self._size = (round(picture.width() / self._ratio), round(picture.height() / self._ratio))
         self._words.setPixmap(picture)
 

@@ -52,6 +52,8 @@ class TopologyScene(QGraphicsScene):
 
     def __init__(self, parent: QObject | None = None):
         super().__init__(parent)
+        # Four items lie on it, all others on these: an index of places would only be kept up to date.
+        self.setItemIndexMethod(QGraphicsScene.ItemIndexMethod.NoIndex)
         ink.follow_theme()
         self._chips: dict[str, ChipContent] = {}
         self.ground = self._layer(None, 0.0)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from PySide6.QtCore import QObject, QPoint
 from PySide6.QtGui import QPixmap, QRegion
-from PySide6.QtWidgets import QGraphicsItem, QGraphicsPixmapItem, QGraphicsView, QWidget
+from PySide6.QtWidgets import QGraphicsItem, QWidget
 
 from torchyard_gui.canvas.scene import TopologyScene
+from torchyard_gui.canvas.zoom_view import ZoomView
 
 CALM = 3
 """Moves in a row in which nothing changed: the picture is worth its taking."""
@@ -18,35 +19,30 @@ CALM = 3
 class Still(QObject):
     """From its making until `end`. What changes meanwhile is seen at once: the picture goes, and comes back later."""
 
-    def __init__(self, view: QGraphicsView, scene: TopologyScene, carried: QGraphicsItem):
+    def __init__(self, view: ZoomView, scene: TopologyScene, carried: QGraphicsItem):
         """`carried` is no part of the picture, nor is the mark of where it would go."""
         super().__init__()
         self._view = view
         self._scene = scene
         self._above = (carried, scene.mark.item)
-        self._item: QGraphicsPixmapItem | None = None
+        self.is_taken = False
+        """Whether a picture stands for racks and edges now."""
         self._calm = 0
         scene.touched.connect(self.drop)
 
-    @property
-    def is_taken(self) -> bool:
-        """Whether a picture stands for racks and edges now."""
-        return self._item is not None
-
     def moved(self) -> None:
-        """What is carried moved."""
-        if self._item is None:
-            self._calm += 1
-            if self._calm > CALM:
-                self._take()
+        """What is carried moved, and there is no picture."""
+        self._calm += 1
+        if self._calm > CALM:
+            self._take()
 
     def drop(self) -> None:
         """Something changed, or is seen elsewhere: racks and edges are painted themselves."""
         self._calm = 0
-        item, self._item = self._item, None
-        if item is not None:
-            self._scene.removeItem(item)
-            self._scene.ground.setVisible(True)
+        if self.is_taken:
+            self.is_taken = False
+            self._view.lay_picture(None)
+            self._scene.ground.setOpacity(1)
 
     def end(self) -> None:
         self.drop()
@@ -63,8 +59,7 @@ class Still(QObject):
         viewport.render(picture, QPoint(), QRegion(), QWidget.RenderFlag.DrawWindowBackground)
         for item in seen:
             item.setVisible(True)
-        self._item = QGraphicsPixmapItem(picture)
-        self._item.setFlag(QGraphicsItem.GraphicsItemFlag.ItemIgnoresTransformations)
-        self._item.setPos(self._view.mapToScene(QPoint()))
-        self._scene.ground.setVisible(False)
-        self._scene.addItem(self._item)
+        self.is_taken = True
+        # Not hidden: Qt would drop the racks' own pictures then, and at the end all would be painted anew.
+        self._scene.ground.setOpacity(0)
+        self._view.lay_picture(picture)

@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 
 from PySide6.QtCore import QEvent, QPoint, QRect, QRectF, Qt, Signal
 from PySide6.QtGui import (
-    QAccessible,
-    QAccessibleEvent,
     QContextMenuEvent,
     QDragEnterEvent,
     QDragLeaveEvent,
@@ -184,7 +182,8 @@ class CanvasView(ZoomView):
         if self._gesture is None:
             self._canvas.set_hovered(self._canvas.replica_at(self.mapToScene(position)))
             return
-        self._scroll_along(position)
+        if not self._inner.contains(position):
+            self._scroll_along(position)
         self._gesture.move(position)
         if self._cursor is None:  # till it carries something
             self._show_cursor()
@@ -240,8 +239,6 @@ class CanvasView(ZoomView):
         self._canvas.set_selection([*selection, name] if name not in selection else set(selection) - {name})
 
     def _scroll_along(self, position: QPoint) -> None:
-        if self._inner.contains(position):
-            return
         across, down = _beyond(position.x(), self.viewport().width()), _beyond(position.y(), self.viewport().height())
         carries = isinstance(self._gesture, DragChips) and self._gesture.is_carrying
         if carries or isinstance(self._gesture, RubberBand):
@@ -363,6 +360,8 @@ class CanvasView(ZoomView):
         else:
             text = ""
         if text != self.accessibleDescription():
+            from PySide6.QtGui import QAccessible, QAccessibleEvent  # as in `announce`
+
             self.setAccessibleDescription(text)
             if QAccessible.isActive():
                 QAccessible.updateAccessibility(QAccessibleEvent(self, QAccessible.Event.DescriptionChanged))

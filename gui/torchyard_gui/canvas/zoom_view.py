@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from PySide6.QtCore import QPointF, QRect, QRectF, QSizeF, Qt, Signal
-from PySide6.QtGui import QInputDevice, QPainter, QPixmapCache, QResizeEvent, QTransform, QWheelEvent
+from PySide6.QtGui import QInputDevice, QPainter, QPixmap, QPixmapCache, QResizeEvent, QTransform, QWheelEvent
 from PySide6.QtWidgets import QFrame, QGraphicsView, QWidget
 
 from torchyard_gui.canvas.background import paint_dots, paint_empty
@@ -35,6 +35,7 @@ class ZoomView(QGraphicsView):
         self._follows = True
         self._empty = ("", "")
         self._was_empty = True
+        self._picture: QPixmap | None = None
         self._room = QSizeF()
         QPixmapCache.setCacheLimit(max(QPixmapCache.cacheLimit(), PICTURES_KB))
         self.setFrameShape(QFrame.Shape.NoFrame)
@@ -194,9 +195,20 @@ class ZoomView(QGraphicsView):
 
     def drawBackground(self, painter: QPainter, rect: QRectF | QRect) -> None:
         # Kept by Qt (CacheBackground): drags over it cost no Python.
+        if self._picture is not None:
+            painter.save()
+            painter.resetTransform()
+            painter.drawPixmap(0, 0, self._picture)
+            painter.restore()
+            return
         paint_dots(painter, QRectF(rect), self.zoom)
         if self._canvas.is_empty:
             paint_empty(painter, QRectF(self.viewport().rect()), *self._empty)
+
+    def lay_picture(self, picture: QPixmap | None) -> None:
+        """Paints a picture of the viewport below what lies on the scene, in place of the dots; None takes it away."""
+        self._picture = picture
+        self._repaint_background()
 
     def _repaint_background(self) -> None:
         self.resetCachedContent()

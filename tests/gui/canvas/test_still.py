@@ -18,7 +18,7 @@ from torchyard_gui.theme.theme import theme
 
 
 def is_taken(scene: TopologyScene) -> bool:
-    return not scene.ground.isVisible()
+    return not scene.ground.opacity()
 
 
 def seen(view: CanvasView) -> QImage:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from PySide6.QtCore import QPoint, Qt
-from PySide6.QtWidgets import QApplication, QGraphicsView
+from PySide6.QtWidgets import QApplication
 
 from torchyard_gui.canvas import words
 from torchyard_gui.canvas.gestures.gesture import Gesture
 from torchyard_gui.canvas.ghost import Ghost
 from torchyard_gui.canvas.scene import TopologyScene
 from torchyard_gui.canvas.still import Still
+from torchyard_gui.canvas.zoom_view import ZoomView
 from torchyard_gui.theme.tokens import METRICS as M
 
 Fits = Callable[[list[str], str], str]
@@ -29,7 +30,7 @@ class DragChips(Gesture):
 
     def __init__(
         self,
-        view: QGraphicsView,
+        view: ZoomView,
         scene: TopologyScene,
         pressed: str,
         position: QPoint,
@@ -69,7 +70,8 @@ class DragChips(Gesture):
         point = self._view.mapToScene(position)
         self._aim(self._scene.target_at(point))
         self._ghost.move(point, position, self._room)
-        self._still.moved()
+        if not self._still.is_taken:
+            self._still.moved()
 
     def finish(self, position: QPoint) -> None:
         self.move(position)
