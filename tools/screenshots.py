@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, cast
 
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 
-from PySide6.QtCore import QCoreApplication, QDeadlineTimer, QEvent, QEventLoop, QPointF, QRectF
+from PySide6.QtCore import QCoreApplication, QEvent, QEventLoop, QPointF, QRectF, QTimer
 from PySide6.QtGui import QCursor, QPainter, QPixmap
 from PySide6.QtWidgets import QApplication, QWidget
 from tools.launch_phases import phases
@@ -243,9 +243,11 @@ def _prepare(page: object, key: str) -> None:
 
 def _settle(for_ms: int = SETTLE_MS) -> None:
     """Let everything that is under way arrive."""
-    deadline = QDeadlineTimer(for_ms)
-    while not deadline.hasExpired():
-        QApplication.processEvents(QEventLoop.ProcessEventsFlag.AllEvents, 20)
+    enough = QTimer()
+    enough.setSingleShot(True)
+    enough.start(for_ms)
+    while enough.isActive():
+        QApplication.processEvents(QEventLoop.ProcessEventsFlag.WaitForMoreEvents)
 
 
 def _options() -> argparse.ArgumentParser:

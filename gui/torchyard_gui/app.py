@@ -35,6 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     from PySide6.QtWidgets import QApplication
 
+    _spare_sources()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     application = QApplication([sys.argv[0]])
     application.setApplicationName("torchyard")
@@ -72,6 +73,15 @@ def make_window(home: Home, fleet_file: Path, file: Path | None = None) -> MainW
         window.show_page("topology")
     theme().install(application)
     return window
+
+
+def _spare_sources() -> None:
+    """PySide6 reads the source of every module that is imported after it, in search of its own name: only code that
+    switches on one of its features (`from __feature__ import snake_case`) needs that, and none here does. It would take
+    30 ms before the first paint."""
+    feature = sys.modules.get("shibokensupport.feature")
+    if feature is not None:
+        feature._mod_uses_pyside = lambda module: True  # type: ignore[attr-defined]
 
 
 def _options() -> argparse.ArgumentParser:

@@ -26,8 +26,9 @@ from torchyard_gui.bookings import words
 from torchyard_gui.bookings.booking_form import Fields, read, written
 from torchyard_gui.bookings.undo import change_to
 from torchyard_gui.bridge.bookings_model import BookingsModel
-from torchyard_gui.widgets import DialogButtons, FormRow, drop_all, label
+from torchyard_gui.widgets import FormRow, drop_all, label
 from torchyard_gui.widgets.announce import announce
+from torchyard_gui.widgets.dialog_buttons import DialogButtons
 
 if TYPE_CHECKING:
     from torchyard_core.booking.store import SeriesBooked

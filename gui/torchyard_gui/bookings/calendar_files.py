@@ -28,7 +28,8 @@ from torchyard_core.topology.atomic_file import write_atomically
 from torchyard_gui.bookings import words
 from torchyard_gui.bridge.bookings_model import BookingsModel
 from torchyard_gui.theme.icons import state_icon
-from torchyard_gui.widgets import DialogButtons, FormRow, label
+from torchyard_gui.widgets import FormRow, label
+from torchyard_gui.widgets.dialog_buttons import DialogButtons
 
 if TYPE_CHECKING:
     from torchyard_core.booking.store import BookingStore, Previewed

@@ -24,8 +24,9 @@ from torchyard_core.fleet.ssh_config import config_text, host_names
 from torchyard_gui.bridge.fleet_model import FleetModel
 from torchyard_gui.fleet.host_form import REMOTE_ONLY, host_of
 from torchyard_gui.theme.icons import icon
-from torchyard_gui.widgets import DialogButtons, FormRow, NoticeBar, label, scrolled
+from torchyard_gui.widgets import FormRow, NoticeBar, label, scrolled
 from torchyard_gui.widgets.advice import in_the_window
+from torchyard_gui.widgets.dialog_buttons import DialogButtons
 
 WIDTH = 520
 NAME_WIDTH = 128

@@ -10,8 +10,9 @@ from torchyard_core.launch.preflight import Check
 from torchyard_core.telemetry.amounts import size
 from torchyard_gui.launch.checklist import Row, where
 from torchyard_gui.theme.icons import icon
-from torchyard_gui.widgets import ElidedLabel, MeterBar, StateMark, drop_all, label
+from torchyard_gui.widgets import ElidedLabel, StateMark, drop_all, label
 from torchyard_gui.widgets.advice import as_sentence
+from torchyard_gui.widgets.meter_bar import MeterBar
 
 translate = QCoreApplication.translate
 

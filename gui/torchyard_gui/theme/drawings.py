@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 
 
 def drawing(name: str, color: str) -> str:
@@ -13,4 +14,9 @@ def drawing(name: str, color: str) -> str:
 
 @cache
 def _text(name: str) -> str:
-    return (files("torchyard_resources") / "icons" / f"{name}.svg").read_text(encoding="utf-8")
+    return (_folder() / f"{name}.svg").read_text(encoding="utf-8")
+
+
+@cache
+def _folder() -> Traversable:
+    return files("torchyard_resources") / "icons"

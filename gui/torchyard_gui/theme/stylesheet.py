@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from torchyard_gui.theme.tokens import Metrics, Tokens
 
 # Properties that widgets set to be dressed: primary, quiet, danger (buttons), card, bar, panel (frames),
-# ink = "2", "3", "fail", "wait", "run", "accent" (labels), role = a font's role.
+# bare (lists on a panel), ink = "2", "3", "fail", "wait", "run", "accent" (labels), role = a font's role.
 SHEET = """
 QMainWindow, QDialog {{ background: {s1}; }}
 QToolTip {{ color: {text}; background: {s2}; border: 1px solid {hair}; padding: 4px 6px; }}
@@ -138,6 +138,7 @@ QAbstractItemView {{
     background: {s2}; color: {text}; border: none; outline: none; alternate-background-color: {s1};
     selection-background-color: {accent_soft}; selection-color: {text};
 }}
+QListView[bare="true"] {{ background: transparent; }}
 QListView::item, QTreeView::item {{ min-height: 26px; padding: 0 6px; border-radius: {radius_small}px; }}
 QListView::item:hover, QTreeView::item:hover {{ background: {hover}; }}
 QListView::item:selected, QTreeView::item:selected {{ background: {accent_soft}; color: {text}; }}
@@ -193,7 +194,7 @@ QStatusBar::item {{ border: none; }}
 
 def stylesheet(tokens: Tokens, metrics: Metrics, arrows: Mapping[str, str]) -> str:
     """The sheet for these tokens; `arrows` says where the pictures in their colours lie."""
-    values = {name: getattr(tokens, name) for name in Tokens.__dataclass_fields__ if name != "dark"}
+    values = {name: value for name, value in tokens._asdict().items() if name != "dark"}
     # Scroll bars' handles: seen, not looked at.
     values["handle"] = tokens.line if tokens.dark else tokens.hair
     return SHEET.format(**values, **arrows, radius=metrics.radius, radius_small=metrics.radius_small)

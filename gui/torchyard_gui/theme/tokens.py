@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Tokens:
+class Tokens(NamedTuple):
     """The colours of one theme as #RRGGBB. Text on `s2` has at least 4.8 : 1; roles stay apart for every eye."""
 
     dark: bool
@@ -144,8 +143,7 @@ DARK = Tokens(
 )
 
 
-@dataclass(frozen=True)
-class Metrics:
+class Metrics(NamedTuple):
     """Lengths in device-independent pixels."""
 
     # Frame

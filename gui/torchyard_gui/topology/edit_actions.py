@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 
 from PySide6.QtCore import QObject
 from PySide6.QtGui import QAction, QGuiApplication, QKeySequence
@@ -56,7 +56,6 @@ class EditActions(QObject):
         self.select_none = make(self.tr("Select nothing"), lambda: self._editor.select(()), "Ctrl+Shift+A")
         self.add = make(self.tr("Add …"), search, "A", "plus", self.tr("Add a role or a host by a few letters"))
         self.add_roles = [self._adds(role) for role in Role]
-        self.add_presets = [self._adds_preset(preset) for preset in all_presets()]
         editor.selection_changed.connect(self.refresh)
         editor.changed.connect(self.refresh)
         self.refresh()
@@ -64,8 +63,16 @@ class EditActions(QObject):
     def actions(self) -> list[QAction]:
         return [
             self.undo, self.redo, self.cut, self.copy, self.paste, self.duplicate, self.delete, self.unpin,
-            self.select_all, self.select_none, self.add, *self.add_roles, *self.add_presets,
+            self.select_all, self.select_none, self.add, *self.add_roles,
         ]  # fmt: skip
+
+    @cached_property
+    def add_presets(self) -> list[QAction]:
+        """One a preset, made when they are first wanted: the files of all are read for it."""
+        made = [self._adds_preset(preset) for preset in all_presets()]
+        for one in made:
+            one.setEnabled(not self._editor.document.broken)
+        return made
 
     def of_selection(self) -> list[QAction]:
         """Those that a menu of the canvas offers."""
@@ -81,7 +88,7 @@ class EditActions(QObject):
         self.unpin.setEnabled(any(name in self._editor.value.pins for name in chosen))
         self.select_all.setEnabled(bool(self._editor.value.pools))
         self.select_none.setEnabled(bool(chosen))
-        for one in (self.add, *self.add_roles, *self.add_presets):
+        for one in (self.add, *self.add_roles, *self.__dict__.get("add_presets", ())):
             one.setEnabled(editable)
 
     def _adds(self, role: Role) -> QAction:

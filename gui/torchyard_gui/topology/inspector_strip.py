@@ -52,12 +52,14 @@ class InspectorSide(SideDrawer):
     """Keeps the inspector at the right of a page."""
 
     def __init__(self, inspector: Inspector, page: QWidget) -> None:
-        strip = InspectorStrip(page)
-        super().__init__(inspector, strip, page, "right")
+        super().__init__(inspector, page, "right")
         self._inspector = inspector
-        self._button = strip.button
-        strip.pressed.connect(self.toggle)
         inspector.wanted.connect(self.reveal)
+
+    def _make_strip(self) -> InspectorStrip:
+        strip = InspectorStrip(self._page)
+        strip.pressed.connect(self.toggle)
+        return strip
 
     def toggle(self) -> None:
         """Goes to the first field; shuts a drawer that is open."""
@@ -69,4 +71,5 @@ class InspectorSide(SideDrawer):
         self._turned()
 
     def _turned(self) -> None:
-        self._button.setChecked(self.is_open)
+        if isinstance(strip := self.__dict__.get("strip"), InspectorStrip):
+            strip.button.setChecked(self.is_open)

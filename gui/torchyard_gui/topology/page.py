@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QPoint, Qt, Signal
 from PySide6.QtGui import QAction, QHideEvent, QShowEvent
@@ -24,7 +25,6 @@ from torchyard_gui.topology.checks import Checks
 from torchyard_gui.topology.edit_actions import EditActions
 from torchyard_gui.topology.editor import Editor
 from torchyard_gui.topology.file_actions import FileActions, RecentFiles
-from torchyard_gui.topology.find_bar import FindBar
 from torchyard_gui.topology.foreign_files import ForeignFiles
 from torchyard_gui.topology.hosts_source import HostsSource
 from torchyard_gui.topology.inspector.inspector import Inspector
@@ -40,6 +40,9 @@ from torchyard_gui.topology.when_control import name_launch
 from torchyard_gui.topology.yaml_pane import YamlPane
 from torchyard_gui.widgets.notice_bar import NoticeBar
 from torchyard_gui.widgets.toast import Toast
+
+if TYPE_CHECKING:
+    from torchyard_gui.topology.find_bar import FindBar
 
 YAML_WIDTH = 420
 
@@ -80,7 +83,6 @@ class TopologyPage(QWidget):
         self.side = PaletteSide(self.palette_, self)
         self.inspector = Inspector(self.editor, self.planning)
         self.fields = InspectorSide(self.inspector, self)
-        self.finder = FindBar(self.editor, self.scene, self.view)
         self.problems = ProblemsDock()
         self.yaml = YamlPane(self.editor)
         self.checks = Checks(self.editor, self.scene, self.problems, self.inspector, self.yaml, self)
@@ -108,6 +110,9 @@ class TopologyPage(QWidget):
         of_files = [*self.files.actions(), *self.foreign.actions()]
         return [*of_files, *self.edits.actions(), *self._view_actions, self.when_action, self.launch_action]
 
+    def more_actions(self) -> list[QAction]:
+        return self.edits.add_presets
+
     def status_texts(self) -> list[str]:
         hosts = len(self._plan.hosts)
         count = len(self._plan.replicas)
@@ -120,6 +125,10 @@ class TopologyPage(QWidget):
     def panes(self) -> list[QWidget]:
         """What F6 goes through."""
         return [self.bar, self.side.pane, self.view, self.yaml, self.problems, self.fields.pane]
+
+    def make_rest(self) -> None:
+        """Makes what the first click will want, which nobody sees before."""
+        self.inspector.make_rest()
 
     def can_close(self) -> bool:
         """Whether the window may close now; else it closes once it is settled what happens with unsaved changes."""
@@ -153,6 +162,15 @@ class TopologyPage(QWidget):
 
     # Making
 
+    @cached_property
+    def finder(self) -> FindBar:
+        """Made when something is first looked for."""
+        from torchyard_gui.topology.find_bar import FindBar
+
+        made = FindBar(self.editor, self.scene, self.view)
+        made.show_plan(self._plan)
+        return made
+
     def _lay_out(self) -> None:
         self.split = QSplitter(Qt.Orientation.Horizontal)
         self.split.setObjectName("topology-canvas-yaml")
@@ -170,11 +188,9 @@ class TopologyPage(QWidget):
         layout = QHBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(0)
-        for widget in self.side.widgets():
-            layout.addWidget(widget)
+        layout.addWidget(self.palette_)
         layout.addLayout(middle, 1)
-        for widget in self.fields.widgets():
-            layout.addWidget(widget)
+        layout.addWidget(self.inspector)
 
     def _make_actions(self) -> None:
         view = partial(action, self, "view")
@@ -199,7 +215,7 @@ class TopologyPage(QWidget):
         ]
         found = self.tr("Select replicas by letters of their name, pool or host; is:pinned and is:invalid")
         self._view_actions.append(
-            action(self, "edit", self.tr("Find replicas"), self.finder.open, "Ctrl+F", "search", found)
+            action(self, "edit", self.tr("Find replicas"), lambda: self.finder.open(), "Ctrl+F", "search", found)
         )
         tip = self.tr("For when is planned: what “free” means here")
         self.when_action = action(self, "run", self.tr("When …"), lambda: self.bar.when.open(), "Ctrl+T", "clock", tip)
@@ -246,7 +262,8 @@ class TopologyPage(QWidget):
         self.scene.set_selection(self.editor.selection)
         self.palette_.show_plan(self._plan, hosts)
         self.inspector.show_plan(self._plan)
-        self.finder.show_plan(self._plan)
+        if "finder" in self.__dict__:
+            self.finder.show_plan(self._plan)
         self.bar.show_plan(self._plan, hosts)
         self.bar.show_document(self.document)
         self.launch_action.setEnabled(bool(value.pools))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import partial
 
 from PySide6.QtCore import QEvent, Qt, Signal
 from PySide6.QtGui import QKeyEvent
@@ -13,7 +14,7 @@ from torchyard_core.launch.plan import Plan
 from torchyard_core.topology.hosts import HostFacts
 from torchyard_core.topology.machines import cloudml_machines
 from torchyard_core.topology.model import Role
-from torchyard_core.topology.presets import Preset, presets_of
+from torchyard_core.topology.presets import PRESETS, presets_of
 from torchyard_gui.canvas.gestures.carried import HOST_MIME, MACHINE_MIME, PRESET_MIME, ROLE_MIME
 from torchyard_gui.theme.icons import icon, role_icon, state_icon
 from torchyard_gui.theme.theme import theme
@@ -28,6 +29,8 @@ from torchyard_gui.topology.words import (
     role_name,
     role_plural,
     role_sentence,
+    strategy_name,
+    strategy_preset_sentence,
 )
 from torchyard_gui.widgets.labels import label
 from torchyard_gui.widgets.scrolled import scrolled
@@ -46,6 +49,7 @@ class Palette(QFrame):
     """A preset's key."""
     machine_chosen = Signal(str)
     """A machine type."""
+    drag_begun = Signal()
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -55,22 +59,27 @@ class Palette(QFrame):
         self.search = SearchField(self.tr("Add …"))
         said = self.tr("Type a role, preset, host or machine type and press Enter; “4 worker” adds four. (A)")
         self.search.setToolTip(said)
-        self.roles = PaletteList(ROLE_MIME, self.tr("Roles"))
-        self.hosts = PaletteList(HOST_MIME, self.tr("Hosts"))
-        self.presets = PaletteList(PRESET_MIME, self.tr("Presets"))
-        self.frameworks = PaletteList(PRESET_MIME, self.tr("Frameworks"))
-        self.tiers = PaletteList(PRESET_MIME, self.tr("Scale tiers"))
-        self.machines = PaletteList(MACHINE_MIME, self.tr("Machine types"))
-        machines = self.tr(
-            "CloudML's machines, for the pools of the selected replicas, or of those they are dragged onto"
+        fleet = self.tr("CloudML's machines, for the pools of the selected replicas, or of those they are dragged onto")
+        frameworks = self.tr("Clusters as other frameworks draw them")
+        tiers = self.tr("CloudML's clusters, with the sizes of their machines")
+        section = PaletteSection
+        self._roles = section(self.tr("Roles"), self._make_roles)
+        self._presets = section(
+            self.tr("Presets"), self._make_strategies, self.tr("A strategy with the replicas that it needs")
         )
+        self._frameworks = section(
+            self.tr("Frameworks"), partial(self._make_presets, "frameworks"), frameworks, folds=True
+        )
+        self._tiers = section(self.tr("Scale tiers"), partial(self._make_presets, "scale tiers"), tiers, folds=True)
+        self._machines = section(self.tr("Machine types"), self._make_machines, fleet, folds=True)
+        self._hosts = section(self.tr("Hosts"), self._make_hosts)
         self.sections = (
-            PaletteSection(self.roles),
-            PaletteSection(self.presets, self.tr("A strategy with the replicas that it needs")),
-            PaletteSection(self.frameworks, self.tr("Clusters as other frameworks draw them"), folds=True),
-            PaletteSection(self.tiers, self.tr("CloudML's clusters, with the sizes of their machines"), folds=True),
-            PaletteSection(self.machines, machines, folds=True),
-            PaletteSection(self.hosts),
+            self._roles,
+            self._presets,
+            self._frameworks,
+            self._tiers,
+            self._machines,
+            self._hosts,
         )
         self.nothing = label(role="small", ink="2", wrap=True)
         self.nothing.hide()
@@ -83,43 +92,92 @@ class Palette(QFrame):
         layout.addWidget(self._scrolled())
         self.search.textChanged.connect(self._filter)
         self.search.installEventFilter(self)
-        self.roles.chosen.connect(lambda role, many: self.choose_role(role, many))
-        for rows, presets in (
-            (self.presets, presets_of("strategies")),
-            (self.frameworks, presets_of("frameworks")),
-            (self.tiers, presets_of("scale tiers")),
-        ):
-            rows.chosen.connect(lambda key, _: self.preset_chosen.emit(key))
-            self._put_presets(rows, presets)
-        self.hosts.chosen.connect(lambda host, _: self.host_chosen.emit(host))
-        self.machines.chosen.connect(lambda machine, _: self.machine_chosen.emit(machine))
-        self._put_machines()
         self.popup.agreed.connect(self.role_chosen)
         theme().changed.connect(self._paint_icons)
 
     def _scrolled(self) -> QScrollArea:
         """The sections below each other; they scroll where the window is too low for all of them."""
         inner = QWidget()
+        inner.setObjectName("contents")
         layout = QVBoxLayout(inner)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(8)
         for section in self.sections:
             layout.addWidget(section)
         layout.addStretch()
-        area = scrolled(inner)
-        area.setStyleSheet("QScrollArea, QScrollArea > QWidget > QWidget { background: transparent; }")
-        return area
+        return scrolled(inner)
 
-    def _put_presets(self, rows: PaletteList, presets: Sequence[Preset]) -> None:
+    # The lists, made when they are first shown or searched
+
+    @property
+    def roles(self) -> PaletteList:
+        return self._roles.rows
+
+    @property
+    def presets(self) -> PaletteList:
+        """Those of strategies."""
+        return self._presets.rows
+
+    @property
+    def frameworks(self) -> PaletteList:
+        return self._frameworks.rows
+
+    @property
+    def tiers(self) -> PaletteList:
+        return self._tiers.rows
+
+    @property
+    def machines(self) -> PaletteList:
+        return self._machines.rows
+
+    @property
+    def hosts(self) -> PaletteList:
+        return self._hosts.rows
+
+    def _listed(self, mime: str, name: str) -> PaletteList:
+        made = PaletteList(mime, name)
+        made.drag_begun.connect(self.drag_begun)
+        return made
+
+    def _make_roles(self, name: str) -> PaletteList:
+        made = self._listed(ROLE_MIME, name)
+        made.chosen.connect(lambda role, many: self.choose_role(role, many))
+        return made
+
+    def _make_hosts(self, name: str) -> PaletteList:
+        made = self._listed(HOST_MIME, name)
+        made.chosen.connect(lambda host, _: self.host_chosen.emit(host))
+        return made
+
+    def _make_strategies(self, name: str) -> PaletteList:
+        rows = [(kind.value, strategy_name(kind), strategy_preset_sentence(kind)) for kind in PRESETS]
+        return self._preset_rows(name, rows)
+
+    def _make_presets(self, group: str, name: str) -> PaletteList:
+        rows = [(one.key, preset_title(one), preset_sentence(one)) for one in presets_of(group)]
+        return self._preset_rows(name, rows)
+
+    def _preset_rows(self, name: str, rows: Sequence[tuple[str, str, str]]) -> PaletteList:
+        """Rows as (key, title, sentence)."""
+        made = self._listed(PRESET_MIME, name)
+        made.chosen.connect(lambda key, _: self.preset_chosen.emit(key))
         how = self.tr("Click or Enter adds what the design lacks; or drag it.")
-        tips = [f"{preset_sentence(preset)}\n{how}" for preset in presets]
-        rows.put([(preset.key, preset_title(preset), "") for preset in presets], tips)
+        made.put([(key, title, "") for key, title, _ in rows], [f"{sentence}\n{how}" for _, _, sentence in rows])
+        _draw_icon(made, "topology")
+        return made
 
-    def _put_machines(self) -> None:
+    def _make_machines(self, name: str) -> PaletteList:
+        made = self._listed(MACHINE_MIME, name)
+        made.chosen.connect(lambda machine, _: self.machine_chosen.emit(machine))
         how = self.tr("Click or Enter puts the selected replicas' pools on it; or drag it onto a replica or host.")
         machines = cloudml_machines()
-        tips = [f"{machine_sentence(one)}\n{how}" for one in machines]
-        self.machines.put([(one.name, one.name, "") for one in machines], tips)
+        made.put(
+            [(one.name, one.name, "") for one in machines], [f"{machine_sentence(one)}\n{how}" for one in machines]
+        )
+        _draw_icon(made, "cpu")
+        return made
+
+    # What they say
 
     def show_plan(self, plan: Plan, hosts: Sequence[HostFacts]) -> None:
         """Counts and free GPUs as of now."""
@@ -178,14 +236,9 @@ class Palette(QFrame):
     def _paint_icons(self) -> None:
         for row in range(self.roles.count()):
             self.roles.item(row).setIcon(role_icon(str(self.roles.item(row).data(KEY))))
-        for rows, name in (
-            (self.presets, "topology"),
-            (self.frameworks, "topology"),
-            (self.tiers, "topology"),
-            (self.machines, "cpu"),
-        ):
-            for row in range(rows.count()):
-                rows.item(row).setIcon(icon(name))
+        for section in (self._presets, self._frameworks, self._tiers, self._machines):
+            if section.has_rows:
+                _draw_icon(section.rows, "cpu" if section is self._machines else "topology")
         unknown = self.tr("unknown")
         for row in range(self.hosts.count()):
             item = self.hosts.item(row)
@@ -208,10 +261,10 @@ class Palette(QFrame):
         assert match is not None
         return int(match[1] or 1), match[2].strip()
 
-    def _filter(self, _text: str) -> dict[PaletteList, str]:
-        """The first row of each list with these letters."""
+    def _filter(self, _text: str) -> dict[PaletteSection, str]:
+        """The first row of each section with these letters."""
         _, letters = self._parted()
-        found = {section.rows: section.keep(letters) for section in self.sections}
+        found = {section: section.keep(letters) for section in self.sections}
         self.nothing.setVisible(not any(found.values()))
         self.nothing.setText(self.tr("Nothing here is called “{letters}”.").format(letters=letters))
         return found
@@ -232,8 +285,8 @@ class Palette(QFrame):
         if not letters:
             return
         found = self._filter("")
-        role, host, machine = found[self.roles], found[self.hosts], found[self.machines]
-        preset = found[self.presets] or found[self.frameworks] or found[self.tiers]
+        role, host, machine = found[self._roles], found[self._hosts], found[self._machines]
+        preset = found[self._presets] or found[self._frameworks] or found[self._tiers]
         if role and count == 1:
             self.choose_role(role, many)
         elif role:
@@ -247,3 +300,8 @@ class Palette(QFrame):
         else:
             return
         self.search.selectAll()
+
+
+def _draw_icon(rows: PaletteList, name: str) -> None:
+    for row in range(rows.count()):
+        rows.item(row).setIcon(icon(name))

@@ -32,7 +32,7 @@ class PaletteList(QListWidget):
         self.setVerticalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.setMouseTracking(True)
-        self.setStyleSheet("QListWidget { background: transparent; }")
+        self.setProperty("bare", True)
 
     def put(self, rows: Sequence[tuple[str, str, str]], tips: Sequence[str]) -> None:
         """Rows as (key, text, count). Rows that stay keep being current."""

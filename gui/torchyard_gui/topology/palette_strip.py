@@ -69,17 +69,18 @@ class PaletteSide(SideDrawer):
     """
 
     def __init__(self, palette: Palette, page: QWidget) -> None:
-        strip = PaletteStrip(page)
-        super().__init__(palette, strip, page, "left")
-        self.roles = strip.roles
+        super().__init__(palette, page, "left")
         self._palette = palette
-        strip.open_wanted.connect(self.open)
-        strip.role_chosen.connect(lambda role, many: palette.choose_role(role, many, strip.roles))
-        for section in palette.sections:
-            section.rows.drag_begun.connect(self.shut)
+        palette.drag_begun.connect(self.shut)
         application = QApplication.instance()
         assert isinstance(application, QApplication)
         application.focusObjectChanged.connect(self._focus_moved)
+
+    def _make_strip(self) -> PaletteStrip:
+        strip = PaletteStrip(self._page)
+        strip.open_wanted.connect(self.open)
+        strip.role_chosen.connect(lambda role, many: self._palette.choose_role(role, many, strip.roles))
+        return strip
 
     def open(self) -> None:
         """Shows the palette where it is shut, and goes to its search."""

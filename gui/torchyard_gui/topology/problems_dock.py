@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import chain
 
 from PySide6.QtCore import QModelIndex, Qt, Signal
@@ -48,42 +49,50 @@ class ProblemsDock(QFrame):
         self.line = _Line(self)
         self.line.clicked.connect(self.toggle)
         self.line.dismiss.clicked.connect(lambda: self.show_remarks(None))
-        self.table = QTableWidget(0, 3)
-        self.table.setAccessibleName(self.tr("Problems"))
-        self.table.horizontalHeader().hide()
-        self.table.verticalHeader().hide()
-        self.table.verticalHeader().setDefaultSectionSize(theme().metrics.row)
-        self.table.setShowGrid(False)
-        self.table.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
-        self.table.setSelectionMode(QAbstractItemView.SelectionMode.SingleSelection)
-        self.table.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
-        self.table.setTabKeyNavigation(False)
-        self.table.setFixedHeight(OPEN_HEIGHT)
-        header = self.table.horizontalHeader()
-        header.setSectionResizeMode(0, QHeaderView.ResizeMode.Stretch)
-        for column in (1, 2):
-            header.setSectionResizeMode(column, QHeaderView.ResizeMode.ResizeToContents)
-        self.table.hide()
-        self.table.clicked.connect(self._chosen)
-        self.table.activated.connect(self._chosen)
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.setSpacing(0)
-        layout.addWidget(self.line)
-        layout.addWidget(self.table)
+        self._layout = QVBoxLayout(self)
+        self._layout.setContentsMargins(0, 0, 0, 0)
+        self._layout.setSpacing(0)
+        self._layout.addWidget(self.line)
         theme().changed.connect(self._fill)
         self.show_problems(())
 
+    @cached_property
+    def table(self) -> QTableWidget:
+        """The list; made when it is first opened."""
+        table = QTableWidget(0, 3)
+        table.setAccessibleName(self.tr("Problems"))
+        table.horizontalHeader().hide()
+        table.verticalHeader().hide()
+        table.verticalHeader().setDefaultSectionSize(theme().metrics.row)
+        table.setShowGrid(False)
+        table.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
+        table.setSelectionMode(QAbstractItemView.SelectionMode.SingleSelection)
+        table.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
+        table.setTabKeyNavigation(False)
+        table.setFixedHeight(OPEN_HEIGHT)
+        header = table.horizontalHeader()
+        header.setSectionResizeMode(0, QHeaderView.ResizeMode.Stretch)
+        for column in (1, 2):
+            header.setSectionResizeMode(column, QHeaderView.ResizeMode.ResizeToContents)
+        table.hide()
+        table.clicked.connect(self._chosen)
+        table.activated.connect(self._chosen)
+        self._layout.addWidget(table)
+        self.setTabOrder(self.line.dismiss, table)
+        self._put_rows(table)
+        return table
+
     @property
     def is_open(self) -> bool:
-        return not self.table.isHidden()
+        return "table" in self.__dict__ and not self.table.isHidden()
 
     def toggle(self) -> None:
         self.set_open(not self.is_open)
 
     def set_open(self, opened: bool) -> None:
         """Opens or shuts the list."""
-        self.table.setVisible(opened)
+        if opened != self.is_open:
+            self.table.setVisible(opened)
         self.line.arrow.setIcon(icon("chevron-down" if opened else "chevron-right"))
 
     def show_problems(self, problems: Sequence[Problem]) -> None:
@@ -112,6 +121,10 @@ class ProblemsDock(QFrame):
         self._fill()
 
     def _fill(self) -> None:
+        if "table" in self.__dict__:
+            self._put_rows(self.table)
+
+    def _put_rows(self, table: QTableWidget) -> None:
         problems = [
             (state_icon("failed" if one.severity == "error" else "warning"), one.message, one.path, one.line)
             for one in self.problems
@@ -120,7 +133,7 @@ class ProblemsDock(QFrame):
         if self.told is not None:
             said = zip(self.told.sentences(), self.told.remarks, strict=True)
             remarks = [(icon("info"), text, self.told.document, one.line) for text, one in said]
-        self.table.setRowCount(len(problems) + len(remarks))
+        table.setRowCount(len(problems) + len(remarks))
         for row, (mark, text, place, number) in enumerate(chain(problems, remarks)):
             sentence = QTableWidgetItem(mark, text)
             sentence.setToolTip(text)
@@ -129,7 +142,7 @@ class ProblemsDock(QFrame):
             for item in (path, line):
                 item.setForeground(theme().color("text2"))
             for column, item in enumerate((sentence, path, line)):
-                self.table.setItem(row, column, item)
+                table.setItem(row, column, item)
 
     def next_problem(self) -> None:
         """Goes to the problem after the current one."""

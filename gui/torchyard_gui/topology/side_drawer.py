@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import cached_property
 from typing import Literal
 
 from PySide6.QtCore import QEvent, QObject, Qt
@@ -15,10 +17,8 @@ class SideDrawer(QObject):
     """Keeps one panel and its strip where the window's width wants them. Esc in the panel leaves it for the page, and
     shuts an open drawer."""
 
-    def __init__(self, panel: QWidget, strip: QWidget, page: QWidget, side: Literal["left", "right"]) -> None:
+    def __init__(self, panel: QWidget, page: QWidget, side: Literal["left", "right"]) -> None:
         super().__init__(page)
-        self.strip = strip
-        self.strip.hide()
         self.is_narrow = False
         self._panel = panel
         self._page = page
@@ -26,9 +26,21 @@ class SideDrawer(QObject):
         page.installEventFilter(self)
         panel.installEventFilter(self)
 
-    def widgets(self) -> tuple[QWidget, QWidget]:
-        """For the page's layout, from the left."""
-        return (self.strip, self._panel) if self._side == "left" else (self._panel, self.strip)
+    @cached_property
+    def strip(self) -> QWidget:
+        """What stands for the panel where it is shut; made in the first window that is too narrow for the panel."""
+        # For the Tab key it stands where the panel does, not after all that was there before it.
+        first = next(stop for stop in _stops_after(self._panel) if self._panel.isAncestorOf(stop))
+        *_, before = _stops_after(first)
+        made = self._make_strip()
+        made.hide()
+        for stop in [stop for stop in _stops_after(made) if made.isAncestorOf(stop)]:
+            QWidget.setTabOrder(before, stop)
+            before = stop
+        return made
+
+    def _make_strip(self) -> QWidget:
+        raise NotImplementedError
 
     @property
     def pane(self) -> QWidget:
@@ -64,10 +76,9 @@ class SideDrawer(QObject):
             self.is_narrow = narrow
             layout = self._page.layout()
             assert isinstance(layout, QBoxLayout)
-            if narrow:
-                layout.removeWidget(self._panel)
-            else:
-                layout.insertWidget(layout.indexOf(self.strip) + (self._side == "left"), self._panel)
+            here, gone = (self.strip, self._panel) if narrow else (self._panel, self.strip)
+            layout.removeWidget(gone)
+            layout.insertWidget(0 if self._side == "left" else layout.count(), here)
             self._panel.setProperty("drawer", narrow)
             self._panel.style().unpolish(self._panel)
             self._panel.style().polish(self._panel)
@@ -93,6 +104,15 @@ class SideDrawer(QObject):
             self._page.setFocus(Qt.FocusReason.OtherFocusReason)
             return True
         return super().eventFilter(watched, event)
+
+
+def _stops_after(start: QWidget) -> Iterator[QWidget]:
+    """Where the Tab key stops in a widget's window from there on, once around."""
+    widget = start.nextInFocusChain()
+    while widget is not None and widget is not start:
+        if widget.focusPolicy() & Qt.FocusPolicy.TabFocus:
+            yield widget
+        widget = widget.nextInFocusChain()
 
 
 def _is_escape(event: QEvent) -> bool:

@@ -80,17 +80,22 @@ def preset_title(preset: Preset) -> str:
     return strategy_name(StrategyKind(preset.key)) if preset.key in PRESETS else preset.title
 
 
+def strategy_preset_sentence(kind: StrategyKind) -> str:
+    """What a strategy's preset adds to a design that has nothing yet."""
+    sentences = {
+        StrategyKind.ALL_REDUCE: tr("Three workers round a ring."),
+        StrategyKind.SANDBLASTER: tr("Three workers in step with two parameter servers."),
+        StrategyKind.REDUCTION_SERVER: tr("Four workers, and as many reducers as beat a ring, more than N²/(2(N−1))."),
+        StrategyKind.DOWNPOUR: tr("Two groups of two workers, each at its own pace, with two parameter servers."),
+        StrategyKind.HOGWILD: tr("Three workers that train apart and exchange with their neighbours."),
+    }
+    return sentences[kind]
+
+
 def preset_sentence(preset: Preset) -> str:
     """What a preset adds to a design that has nothing yet."""
-    sentences = {
-        "all_reduce": tr("Three workers round a ring."),
-        "sandblaster": tr("Three workers in step with two parameter servers."),
-        "reduction_server": tr("Four workers, and as many reducers as beat a ring, more than N²/(2(N−1))."),
-        "downpour": tr("Two groups of two workers, each at its own pace, with two parameter servers."),
-        "hogwild": tr("Three workers that train apart and exchange with their neighbours."),
-    }
     # Names of machines and frameworks are the same in every language; so are the sentences made of them.
-    return sentences.get(preset.key, preset.sentence)
+    return strategy_preset_sentence(StrategyKind(preset.key)) if preset.key in PRESETS else preset.sentence
 
 
 def machine_sentence(machine: Machine) -> str:

@@ -1,13 +1,10 @@
 """Small widgets that every page uses."""
 
 from torchyard_gui.widgets.card import Card
-from torchyard_gui.widgets.command_palette import CommandPalette
-from torchyard_gui.widgets.dialog_buttons import DialogButtons
 from torchyard_gui.widgets.dropping import drop, drop_all
 from torchyard_gui.widgets.empty_state import EmptyState
 from torchyard_gui.widgets.form_row import FormRow
 from torchyard_gui.widgets.labels import Divider, ElidedLabel, SectionLabel, label, set_ink
-from torchyard_gui.widgets.meter_bar import MeterBar
 from torchyard_gui.widgets.notice_bar import NoticeBar
 from torchyard_gui.widgets.scrolled import scrolled
 from torchyard_gui.widgets.search_field import SearchField
@@ -17,13 +14,10 @@ from torchyard_gui.widgets.toast import Toast
 
 __all__ = [
     "Card",
-    "CommandPalette",
-    "DialogButtons",
     "Divider",
     "ElidedLabel",
     "EmptyState",
     "FormRow",
-    "MeterBar",
     "NoticeBar",
     "RoleBadge",
     "SearchField",

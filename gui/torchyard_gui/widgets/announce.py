@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from PySide6.QtCore import QElapsedTimer, QObject, Qt, QTimer
-from PySide6.QtGui import QAccessible, QAccessibleAnnouncementEvent
 from PySide6.QtWidgets import QWidget
+
+if TYPE_CHECKING:
+    from PySide6.QtGui import QAccessibleEvent
 
 EVERY_MS = 2500
 """Who listens needs time for a sentence. Of what comes meanwhile, the newest is told then."""
 
-send = QAccessible.updateAccessibility
+
+def send(event: QAccessibleEvent) -> None:
+    """Hands an event to whoever listens."""
+    from PySide6.QtGui import QAccessible  # its many enumerations are made then, not before the first paint
+
+    QAccessible.updateAccessibility(event)
 
 
 def announce(widget: QWidget, text: str, *, urgent: bool = False) -> None:
@@ -55,6 +64,8 @@ class Announcer(QObject):
         self._since.start()
         if not self._window.isVisible():
             return
+        from PySide6.QtGui import QAccessible, QAccessibleAnnouncementEvent
+
         event = QAccessibleAnnouncementEvent(self._window, text)
         politeness = QAccessible.AnnouncementPoliteness
         event.setPoliteness(politeness.Assertive if urgent else politeness.Polite)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from PySide6.QtWidgets import QGridLayout, QWidget
+from functools import cached_property
+
+from PySide6.QtWidgets import QGridLayout, QLabel, QWidget
 
 from torchyard_gui.widgets.labels import label, set_ink
 
@@ -19,23 +21,28 @@ class FormRow(QWidget):
         self.name.setFixedWidth(name_width)
         self.name.setWordWrap(True)
         self.name.setBuddy(field)
-        self.note = label(note, role="small", ink="3", wrap=True)
-        if not note:
-            self.note.hide()  # to show it here, before it has a parent, would open it as a window
         self._plain_note = note
         self._plain_description = field.accessibleDescription()
         self.problem = ""
         """What is wrong with the field; "" for nothing."""
         if not field.accessibleName():
             field.setAccessibleName(name)
-        layout = QGridLayout(self)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.setHorizontalSpacing(0)
-        layout.setVerticalSpacing(3)
-        layout.addWidget(self.name, 0, 0)
-        layout.addWidget(field, 0, 1)
-        layout.addWidget(self.note, 1, 0, 1, 2)
-        layout.setColumnStretch(1, 1)
+        self._grid = QGridLayout(self)
+        self._grid.setContentsMargins(0, 0, 0, 0)
+        self._grid.setHorizontalSpacing(0)
+        self._grid.setVerticalSpacing(3)
+        self._grid.addWidget(self.name, 0, 0)
+        self._grid.addWidget(field, 0, 1)
+        self._grid.setColumnStretch(1, 1)
+        if note:
+            self.note.setText(note)
+
+    @cached_property
+    def note(self) -> QLabel:
+        """The words below the field. Most rows never have any: made when there are some."""
+        made = label(role="small", ink="3", wrap=True)
+        self._grid.addWidget(made, 1, 0, 1, 2)
+        return made
 
     def set_note(self, note: str) -> None:
         """Say something below the field."""
@@ -50,9 +57,10 @@ class FormRow(QWidget):
         if description != self.field.accessibleDescription():
             self.field.setAccessibleDescription(description)
         text = problem or self._plain_note
-        self.note.setText(text)
-        self.note.setVisible(bool(text))
-        set_ink(self.note, "fail" if problem else "3")
+        if text or "note" in self.__dict__:
+            self.note.setText(text)
+            self.note.setVisible(bool(text))
+            set_ink(self.note, "fail" if problem else "3")
         if bool(self.field.property("invalid")) != bool(problem):
             self.field.setProperty("invalid", bool(problem))
             self.field.style().unpolish(self.field)

@@ -8,7 +8,8 @@ from PySide6.QtWidgets import QApplication, QDialog, QLineEdit, QVBoxLayout, QWi
 
 from torchyard_core.fleet.questions import Kind, Question
 from torchyard_gui.bridge.login_questions import LoginQuestions, WaitingQuestion
-from torchyard_gui.widgets import Card, DialogButtons, NoticeBar, SectionLabel, label
+from torchyard_gui.widgets import Card, NoticeBar, SectionLabel, label
+from torchyard_gui.widgets.dialog_buttons import DialogButtons
 
 WIDTH = 460
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QPoint, QSize, Qt, QTimer, Signal
 from PySide6.QtGui import QAction, QCloseEvent, QDragEnterEvent, QDropEvent, QPaintEvent
@@ -12,7 +14,6 @@ from PySide6.QtWidgets import QHBoxLayout, QMainWindow, QStackedWidget, QVBoxLay
 
 from torchyard_gui.theme.icons import icon, refresh_icons
 from torchyard_gui.theme.theme import theme
-from torchyard_gui.widgets.command_palette import CommandPalette
 from torchyard_gui.widgets.toast import Toast
 from torchyard_gui.windows.page_frame import PageFrame
 from torchyard_gui.windows.pages import as_page
@@ -22,6 +23,9 @@ from torchyard_gui.windows.status_line import Said, StatusLine
 from torchyard_gui.windows.window_actions import WindowActions
 from torchyard_gui.windows.window_menu import WindowMenu
 from torchyard_gui.windows.window_settings import WindowSettings
+
+if TYPE_CHECKING:
+    from torchyard_gui.widgets.command_palette import CommandPalette
 
 SMALLEST = QSize(960, 600)
 FIRST_SIZE = QSize(1440, 900)
@@ -65,9 +69,7 @@ class MainWindow(QMainWindow):
         self.stack = QStackedWidget()
         self.status_line = StatusLine()
         self.menu = WindowMenu(lambda: self.page_actions(self._current), self.actions_.all, self)
-        self.palette_ = CommandPalette(
-            self.all_actions, self._lay_out(), run=self.run_action, first=lambda: self.page_actions(self._current)
-        )
+        self._lay_out()
         self.toast = Toast(self)
 
         self.rail.chosen.connect(self._show_number)
@@ -78,6 +80,18 @@ class MainWindow(QMainWindow):
         self.resize(FIRST_SIZE)
         self.setWindowTitle("Torchyard")
         self.setWindowIcon(icon("torchyard", "accent"))
+
+    @cached_property
+    def palette_(self) -> CommandPalette:
+        """All that can be done; made when it is first opened."""
+        from torchyard_gui.widgets.command_palette import CommandPalette
+
+        return CommandPalette(
+            self.all_actions,
+            self._middle,
+            run=self.run_action,
+            first=lambda: self.page_actions(self._current),
+        )
 
     # -- pages
 
@@ -151,7 +165,11 @@ class MainWindow(QMainWindow):
 
     def page_actions(self, key: str) -> list[QAction]:
         """What a page can do."""
-        return list(as_page(self.page(key)).page_actions()) if self.has_page(key) else []
+        if not self.has_page(key):
+            return []
+        page = self.page(key)
+        more = getattr(page, "more_actions", tuple)
+        return [*as_page(page).page_actions(), *more()]
 
     def all_actions(self) -> Iterator[QAction]:
         """What every page and the window can do."""
@@ -230,9 +248,9 @@ class MainWindow(QMainWindow):
     def _show_number(self, number: int) -> None:
         self.show_page(self.keys[number])
 
-    def _lay_out(self) -> QWidget:
-        middle = QWidget()
-        rows = QVBoxLayout(middle)
+    def _lay_out(self) -> None:
+        self._middle = QWidget()
+        rows = QVBoxLayout(self._middle)
         rows.setContentsMargins(0, 0, 0, 0)
         rows.setSpacing(0)
         columns = QHBoxLayout()
@@ -244,9 +262,8 @@ class MainWindow(QMainWindow):
         columns.addLayout(self._above, 1)
         rows.addLayout(columns, 1)
         rows.addWidget(self.status_line)
-        self.setCentralWidget(middle)
+        self.setCentralWidget(self._middle)
         self.setContextMenuPolicy(Qt.ContextMenuPolicy.NoContextMenu)
-        return middle
 
 
 def _file_of(event: QDropEvent) -> Path | None:

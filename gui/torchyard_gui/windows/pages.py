@@ -18,8 +18,9 @@ MENU = "menu"
 
 @runtime_checkable
 class Page(Protocol):
-    """A page is a QWidget with these. `can_close() -> bool`, `panes() -> list[QWidget]` (for F6) and a signal
-    `status_changed` are taken where it has them."""
+    """A page is a QWidget with these. `can_close() -> bool`, `panes() -> list[QWidget]` (for F6), `more_actions()`
+    (without keys, made when a menu or the palette first shows them) and a signal `status_changed` are taken where it
+    has them."""
 
     title: str
     icon_name: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import cached_property
 
 from PySide6.QtCore import QCoreApplication, QPoint
 from PySide6.QtGui import QAction
@@ -30,7 +31,11 @@ class WindowMenu(QMenu):
         super().__init__(parent)
         self._page_actions = page_actions
         self._window_actions = window_actions
-        self.menus = {name: self.addMenu(TITLES[name]) for name in NAMES}
+
+    @cached_property
+    def menus(self) -> dict[str, QMenu]:
+        """The five by their names; made when they are first shown."""
+        return {name: self.addMenu(TITLES[name]) for name in NAMES}
 
     def popup_at(self, place: QPoint) -> None:
         """Open above and to the right of `place`."""

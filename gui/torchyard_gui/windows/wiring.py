@@ -270,6 +270,7 @@ class Wiring(QObject):
 
     def _after_first_paint(self) -> None:
         """What takes long begins when there is something to look at."""
+        cast("TopologyPage", self.window.page("topology")).make_rest()
         self.window.make_pages()
         self.fleet.check()
         self._use_calendar()

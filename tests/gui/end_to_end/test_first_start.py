@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QLabel
+from PySide6.QtWidgets import QLabel, QScrollArea
 from pytestqt.qtbot import QtBot
 
 from tests.end_to_end.running import DIGITS
@@ -122,6 +122,7 @@ def test_undoing_everything_gives_the_first_bytes_of_the_file(
     first = file.read_bytes()
     person = Person(qtbot, home, file=file)
     page, draw = person.topology, person.draw
+    assert len(page.inspector.findChildren(QScrollArea)) == 2, "the first selection would wait for its fields"
     for name in ("worker", "ps", "evaluator"):
         draw.choose(page.palette_.roles, name)
     draw.choose(page.palette_.hosts, "this-computer")

@@ -39,6 +39,11 @@ def test_scale_tiers_are_a_group_of_their_own(empty: Driver) -> None:
     assert empty.counts() == {"chief": 1, "workers": 4, "servers": 3}
     assert [pool.machine for pool in empty.value.pools] == ["n1-highcpu-8", "n1-highcpu-8", "n1-standard-4"]
     assert empty.undo_text() == "Preset STANDARD_1"
+    # Its rows come after its heading for the Tab key, though they were made when it was unfolded.
+    head = next(section.head for section in empty.page.palette_.sections if section.rows is tiers)
+    head.setFocus()
+    empty.keys(Qt.Key.Key_Tab)
+    assert tiers.hasFocus()
 
 
 def test_a_scale_tier_can_be_typed_and_what_does_not_fit_is_hidden(empty: Driver) -> None:

@@ -8,7 +8,7 @@ from PySide6.QtGui import QAction
 from PySide6.QtWidgets import QLineEdit, QMainWindow, QVBoxLayout, QWidget
 from pytestqt.qtbot import QtBot
 
-from torchyard_gui.widgets import CommandPalette
+from torchyard_gui.widgets.command_palette import CommandPalette
 
 
 class Place:

@@ -13,13 +13,13 @@ from torchyard_gui.widgets import (
     ElidedLabel,
     EmptyState,
     FormRow,
-    MeterBar,
     NoticeBar,
     SearchField,
     Segmented,
     Toast,
     announce,
 )
+from torchyard_gui.widgets.meter_bar import MeterBar
 
 
 def test_escape_empties_a_search_first(qtbot: QtBot) -> None:

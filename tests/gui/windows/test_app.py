@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -26,22 +23,6 @@ name: small
 pools:
   - {name: workers, role: worker, replicas: 2, gpus: 0}
 program: {script: train.py}
-"""
-
-ON_FIRST_PAINT = """
-import sys
-from pathlib import Path
-from PySide6.QtWidgets import QApplication
-from torchyard_core.home import Home
-from torchyard_gui.app import make_window
-
-application = QApplication([])
-home = Home(Path(sys.argv[1]))
-window = make_window(home, home.fleet_file, Path(sys.argv[2]))
-window.painted.disconnect()
-window.painted.connect(lambda: (print(*sorted(sys.modules)), application.quit()))
-window.show()
-application.exec()
 """
 
 
@@ -173,21 +154,6 @@ def test_the_whole_window_follows_the_theme(qtbot: QtBot, home: Home, file: Path
     for x, y in ((3, 400), (100, 3), (400, 300)):
         assert light.pixelColor(x, y).lightness() > 200
         assert dark.pixelColor(x, y).lightness() < 60
-
-
-def test_what_takes_long_to_import_is_not_there_at_the_first_paint(file: Path, tmp_path: Path) -> None:
-    environment = {**os.environ, "QT_QPA_PLATFORM": "offscreen"}
-    ended = subprocess.run(
-        [sys.executable, "-c", ON_FIRST_PAINT, str(tmp_path / "home"), str(file)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    there = {name.partition(".")[0] for name in ended.stdout.split()}
-    assert "torchyard_gui" in there
-    assert there.isdisjoint({"torch", "paramiko", "cryptography", "sqlalchemy", "pyqtgraph", "typer", "rich"})
 
 
 def find_wiring(window: MainWindow) -> Wiring:

@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 TO_FIRST_PAINT = """
-import gc, json, os, sys
+import gc, json, linecache, os, sys
 from torchyard_gui import app
 
 make = app.make_window
 
 def say():
-    print(json.dumps({"modules": sorted(sys.modules), "collects": gc.isenabled()}), flush=True)
+    read = [file for file in linecache.cache if "torchyard_" in file]
+    print(json.dumps({"modules": sorted(sys.modules), "collects": gc.isenabled(), "read": read}), flush=True)
     os._exit(0)
 
 def make_and_watch(*arguments):
@@ -34,6 +35,8 @@ app.make_window = make_and_watch
 app.main(sys.argv[1:])
 """
 SLOW = {"torch", "paramiko", "cryptography", "sqlalchemy", "pyqtgraph", "numpy", "typer", "rich", "pathspec"}
+UNSEEN = {"torchyard_gui.widgets.command_palette", "torchyard_gui.topology.find_bar"}
+"""What is made when somebody first opens it."""
 
 
 @pytest.mark.parametrize("with_file", [False, True])
@@ -53,6 +56,8 @@ def test_the_first_paint_needs_nothing_slow(with_file: bool, tmp_path: Path) -> 
     there = {name.partition(".")[0] for name in found["modules"]}
     assert "torchyard_gui" in there
     assert there.isdisjoint(SLOW)
+    assert UNSEEN.isdisjoint(found["modules"])
+    assert found["read"] == [], "PySide6 reads no sources"
     assert found["collects"], "garbage is collected again from the first paint on"
 
 

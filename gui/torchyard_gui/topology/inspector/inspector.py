@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QScrollArea, QStackedWidget, QVBoxLayout, QWidget
@@ -37,6 +38,7 @@ class Inspector(QFrame):
         self.setProperty("panel", "right")
         self.setAccessibleName(self.tr("Inspector"))
         self._editor = editor
+        self._planning = planning
         self._plan: Plan | None = None
         self.badge = RoleBadge("worker", 20)
         self.title = ElidedLabel()
@@ -44,15 +46,12 @@ class Inspector(QFrame):
         self.subtitle = ElidedLabel()
         self.subtitle.setProperty("role", "small")
         self.subtitle.setProperty("ink", "2")
-        self.pools = PoolGroup(editor)
-        self.place = PlaceGroup(editor, planning)
         self.design = Group("", lambda key, value, label: editor.set_name(value))
         self.design.add("name", self.tr("Name"), LineField(), self.tr("The run's name."))
         self.strategy = StrategyGroup(editor)
         self.program = ProgramGroup(editor)
         self._panels = QStackedWidget()
         self._panels.addWidget(_scrolled(self.tr("Fields of the design"), self.design, self.strategy, self.program))
-        self._panels.addWidget(_scrolled(self.tr("Fields of what is selected"), self.place, self.pools))
         words = QVBoxLayout()
         words.setSpacing(0)
         words.addWidget(self.title)
@@ -69,6 +68,28 @@ class Inspector(QFrame):
         layout.addWidget(self._panels, 1)
         self.setFixedWidth(theme().metrics.inspector)
 
+    @cached_property
+    def _of_selection(self) -> tuple[PlaceGroup, PoolGroup]:
+        """The second panel, which has as many fields as the first: made when something is first selected, or before
+        that by `make_rest`."""
+        place, pools = PlaceGroup(self._editor, self._planning), PoolGroup(self._editor)
+        self._panels.addWidget(_scrolled(self.tr("Fields of what is selected"), place, pools))
+        return place, pools
+
+    @property
+    def place(self) -> PlaceGroup:
+        """Where the selected replicas are."""
+        return self._of_selection[0]
+
+    @property
+    def pools(self) -> PoolGroup:
+        """The pools of the selected replicas."""
+        return self._of_selection[1]
+
+    def make_rest(self) -> None:
+        """Makes the second panel, so that the first selection need not wait for it."""
+        _ = self._of_selection
+
     def show_plan(self, plan: Plan) -> None:
         """Shows the document as it is now, placed as in this plan."""
         self._plan = plan
@@ -81,10 +102,11 @@ class Inspector(QFrame):
 
     def show_problems(self, problems: Sequence[Problem]) -> None:
         """Says problems beside the fields that they are about."""
-        names = [self._editor.value.pools[position].name for position in self._editor.selected_pools()]
-        of_pools = keys_of_block([problem for problem in problems if pool_of(problem, names)], "pools", names)
-        for group in self.pools.groups:
-            group.show_problems(of_pools)
+        if self._editor.selection:
+            names = [self._editor.value.pools[position].name for position in self._editor.selected_pools()]
+            of_pools = keys_of_block([problem for problem in problems if pool_of(problem, names)], "pools", names)
+            for group in self.pools.groups:
+                group.show_problems(of_pools)
         self.strategy.group.show_problems(keys_of_block(problems, "strategy"))
         self.design.show_problems({problem.path: problem.message for problem in problems if problem.path == "name"})
         program = keys_of_block(problems, "program")
@@ -102,8 +124,12 @@ class Inspector(QFrame):
             if not self._editor.selection or self.place.row.isHidden():
                 return False
             return self._focus(self.place.pin)
-        groups = {"pools": self.pools.groups, "strategy": (self.strategy.group,), "program": self.program.groups}
-        for group in groups.get(block, (self.design,)):
+        if block == "pools":
+            groups = self.pools.groups
+        else:
+            of_design = {"strategy": (self.strategy.group,), "program": self.program.groups}
+            groups = of_design.get(block, (self.design,))
+        for group in groups:
             if group.shows(key):
                 return self._focus(group.field(key))
         return False
@@ -141,6 +167,7 @@ class Inspector(QFrame):
         self.program.show_program(value.program)
 
     def _show_replicas(self, chosen: Sequence[str], plan: Plan) -> None:
+        place, fields = self._of_selection
         self._panels.setCurrentIndex(1)
         pools = [self._editor.value.pools[position] for position in self._editor.selected_pools()]
         roles = {pool.role for pool in pools}
@@ -149,8 +176,8 @@ class Inspector(QFrame):
             self.badge.set_role(next(iter(roles)).value)
         self.title.setText(self._title(chosen, roles))
         self.subtitle.setText(self._subtitle(pools, chosen, plan))
-        self.pools.show_pools(pools, [facts.name for facts in self._editor.facts()])
-        self.place.show_selection(plan)
+        fields.show_pools(pools, [facts.name for facts in self._editor.facts()])
+        place.show_selection(plan)
 
     def _title(self, chosen: Sequence[str], roles: set[Role]) -> str:
         if len(chosen) > 1:
