@@ -176,7 +176,10 @@ async def _take_file(stream: Stream, path: str, name: str, size: int) -> None:
         os.close(handle)
     if told.get("sha256") != digest.hexdigest():
         with contextlib.suppress(OSError):
-            os.unlink(path)  # whichever end's disk it was: the next try begins with it afresh
+            # Whichever end's disk it was, or another save of the same step: the next try begins with it afresh. What
+            # lies there now may be a link to the copy of before, which stays as it is; and no such link is made again.
+            os.unlink(path)
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
         raise AuthenticationError(f"{name} has not the SHA-256 that it was sent with")
 
 

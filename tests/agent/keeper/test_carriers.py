@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -283,6 +284,30 @@ def test_one_that_is_marked_as_the_last_is_carried_again_with_its_mark_alone(tmp
             await eventually(lambda: told)
             assert receiving.holds()["name"] == label
         assert told == [{"say": "fetched", "name": label, "problem": ""}]
+
+    asyncio.run(scene())
+    assert same(source / name, target / name)
+    assert there(target) == [name]
+
+
+def test_one_that_was_saved_anew_for_the_same_step_is_carried_whole(tmp_path: Path) -> None:
+    """As groups at their own pace have it, whose chief saves last what all have learnt."""
+    source, target = tmp_path / "source", tmp_path / "target"
+    name = save(source, 1, 3 * bulk.PIECE)
+    shutil.copytree(source / name, target / name)
+    (source / name / "model.pt").write_bytes(bytes(3 * bulk.PIECE))
+
+    async def scene() -> None:
+        told: list[Message] = []
+        async with Pair() as pair:
+            receiving = Receiving(str(target), "run", "gpu-b", pair.dial, told.append)
+            receiving.obey({"say": "fetch", "name": name})
+            while not told:
+                stream = await asyncio.wait_for(pair.met.get(), 10)
+                with suppress(*gang.NETWORK_ERRORS):
+                    await bulk.give(stream, str(source / name))
+                await eventually(lambda: told or not pair.met.empty())
+        assert told == [{"say": "fetched", "name": name, "problem": ""}]
 
     asyncio.run(scene())
     assert same(source / name, target / name)
