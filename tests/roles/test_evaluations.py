@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -120,6 +120,27 @@ def test_checkpoints_come_in_order_with_their_weights_and_those_cleared_away_are
             (tmp_path / files.name_of(30) / "model.pt").write_bytes(b"")
             files.prune(tmp_path, kept=2)
     assert seen == [(10, 1.0), (20, 2.0), (40, 4.0), (50, 5.0)]
+
+
+def test_a_last_one_that_was_saved_before_is_scored_again_only_if_it_holds_more(tmp_path: Path) -> None:
+    import torch
+
+    from torchyard_roles.checkpoints import files
+    from torchyard_roles.checkpoints.evaluations import evaluations
+
+    model = torch.nn.Linear(1, 1)
+
+    def scored(end: Callable[[], object]) -> list[float]:
+        write_checkpoint(tmp_path, 10, 1.0)
+        seen = []
+        for _ in evaluations(tmp_path, model, "run-1", look_s=0.01):
+            seen.append(model.weight.item())
+            if len(seen) == 1:
+                end()
+        return seen
+
+    assert scored(lambda: files.mark_final(tmp_path, 10, "run-1")) == [1.0]
+    assert scored(lambda: write_checkpoint(tmp_path, 10, 2.0, final=True)) == [1.0, 2.0]
 
 
 def test_a_final_one_of_an_earlier_run_ends_nothing(tmp_path: Path) -> None:

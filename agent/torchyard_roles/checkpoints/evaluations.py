@@ -30,18 +30,24 @@ def evaluations(
 ) -> Iterator[int]:
     """The step of each new complete checkpoint, once it is loaded into `model`; in order, each once.
 
-    Those that are pruned before their turn are left out. Ends after the one that is marked as the end of `run`, and
+    Those that are pruned before their turn are left out, and one that was saved once more as the end of `run`, with
+    what other worker groups did last, is another. Ends after the one that is marked as the end of `run`, and
     after SIGTERM: then only the newest is still scored, waited for `last_s` since a chief that is stopped as well is
     just saving it. Raises UsageProblem for another model's.
     """
     done = -1
+    saved: Any = None
     with _Asked() as asked:
         while True:
             ending = asked.since() >= 0  # looked at before the folder is: what was saved before the signal is found
             there = files.complete(root)
-            fresh = [one for one in reversed(there) if one.step > done]
+            fresh = [
+                one
+                for one in reversed(there)
+                if one.step > done or (one.step == done and _ends(one, run) and one.about.get("time") != saved)
+            ]
             for one in fresh[-1:] if ending else fresh:
-                done = one.step
+                done, saved = one.step, one.about.get("time")
                 if _load(one, model):
                     yield one.step
                 if asked.since() >= 0:
