@@ -35,16 +35,33 @@ import json
 
 nursery = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 nursery.connect(os.path.join(os.path.dirname(os.path.abspath(__file__)), SOCKET))
+
+
+def pass_on(number, frame):
+    try:
+        nursery.send(bytes([number]))
+    except OSError:  # the script has ended: as whom the signal found too late
+        pass
+
+
+def outcome():
+    while True:
+        try:
+            return int(nursery.recv(100) or b"-9")
+        except ConnectionResetError:  # a signal that it had not read when the script ended; how it ended comes next
+            pass
+
+
 for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
-    signal.signal(number, lambda number, frame: nursery.send(bytes([number])))
+    signal.signal(number, pass_on)
 order = {"arguments": arguments, "environment": dict(os.environ), "folder": os.getcwd()}
 files = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0, 1, 2]))
 nursery.sendmsg([json.dumps(order).encode()], [files])
-code = int(nursery.recv(100) or b"-9")
+code = outcome()
 if code < 0:
     signal.signal(-code, signal.SIG_DFL) if code != -9 else None
     os.kill(os.getpid(), -code)
-sys.exit(code)
+os._exit(code)  # at once: Python takes its handlers back as it winds down, and would end as a late signal says
 """
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,9 @@ import torch
 
 from tests.roles.processes import DEADLINE_S, Keeper, Start, free_port, output_of
 from torchyard_roles.checkpoints import files
+from torchyard_roles.environment import read
+from torchyard_roles.exchange import process as reducing
+from torchyard_roles.serving import process as serving
 
 pytestmark = pytest.mark.train
 
@@ -62,6 +68,15 @@ class Cluster:
             "TORCHYARD_GROUP_SIZE": str(size),
             "TORCHYARD_GENERATION": str(generation),
         }
+
+
+@pytest.fixture
+def sigterm_as_before() -> Iterator[signal.Handlers]:
+    before, threads = signal.getsignal(signal.SIGTERM), torch.get_num_threads()
+    assert isinstance(before, signal.Handlers)
+    yield before
+    signal.signal(signal.SIGTERM, before)
+    torch.set_num_threads(threads)
 
 
 def read_until(process: subprocess.Popen[str], line: str) -> None:
@@ -194,3 +209,26 @@ def test_a_server_that_its_run_does_not_have_says_so(start: Start, tmp_path: Pat
     output, _ = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 1
     assert "ps-3 has nothing to serve" in output
+
+
+@pytest.mark.parametrize("role", ["ps", "reducer"])
+def test_one_that_ends_hears_no_sigterm_any_more(role: str, tmp_path: Path, sigterm_as_before: signal.Handlers) -> None:
+    """A run that has succeeded ends its servers just when they end by themselves. What they ignore stays ignored while
+    Python winds down; a handler of theirs would be taken back, and that SIGTERM be the end of one that had done well.
+    """
+    cluster = Cluster(tmp_path, "sandblaster" if role == "ps" else "reduction_server", workers=4, servers=4)
+    peers = {role: json.loads(cluster.server(0)["TORCHYARD_PEERS"])["ps"]}
+    of_its_own = {"TORCHYARD_ROLE": role, "TORCHYARD_REPLICA": "ps-0", "TORCHYARD_PEERS": json.dumps(peers)}
+    environment = read({**cluster.server(0), **of_its_own})
+
+    def end_it() -> None:
+        deadline = time.monotonic() + DEADLINE_S
+        while signal.getsignal(signal.SIGTERM) == sigterm_as_before and time.monotonic() < deadline:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    ending = threading.Thread(target=end_it, daemon=True)
+    ending.start()
+    (serving if role == "ps" else reducing).serve(environment)
+    ending.join()
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN
