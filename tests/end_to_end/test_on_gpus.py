@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.end_to_end.running import DIGITS, events_of, log_of, logs_of, programs_on, run, started, topology, wait_until
-from tests.end_to_end.test_strategies import accuracies
+from tests.end_to_end.test_strategies import GENTLEST, TOGETHER, accuracies
 from tests.lab import Desktop, Lab
 
 pytestmark = [
@@ -90,6 +90,8 @@ def test_a_gpu_is_found_planned_given_watched_and_kept_from_others(
     wait_until(lambda: answer(desktop, "status")[0]["gpus"][0]["memory_used_mb"] < 2048)
 
 
+ENOUGH = 0.97
+"""Accuracy; one process on the CPU reaches 0.99."""
 TRAINERS = "{name: workers, role: worker, replicas: 3, placement: spread}"
 
 
@@ -111,7 +113,7 @@ def test_the_example_learns_on_gpus_under_every_strategy(
     """Three hosts share this machine's first GPU, which no plan would give twice: so a line of the setup does."""
     is_synchronous = strategy.split()[1].strip(",") not in ("downpour", "hogwild")
     pools = [TRAINERS, *more, "{name: scorer, role: evaluator, replicas: 1}"]
-    settings = ["--epochs", "8"] if is_synchronous else ["--epochs", "14", "--lr", "0.002"]
+    arguments = TOGETHER if is_synchronous else GENTLEST
     lines = "".join(f"      - {pool}\n" for pool in pools)
     script = (
         (DIGITS / "train.py").read_text().replace("cluster = ty.join()", "cluster = ty.join(); print(cluster.device)")
@@ -123,11 +125,12 @@ def test_the_example_learns_on_gpus_under_every_strategy(
     pools:
 {lines}    program:
       script: train.py
-      args: {json.dumps([*settings, "--batch-size", "10"])}
+      args: {json.dumps(arguments)}
       setup: [export CUDA_VISIBLE_DEVICES=0]
       env: {{OMP_NUM_THREADS: "1"}}
       checkpoint_every_s: 0.5
       max_restarts: 0
+      ends_with: {"trainers" if is_synchronous else "all"}
     """,
         train_py=script,
     )
@@ -138,11 +141,9 @@ def test_the_example_learns_on_gpus_under_every_strategy(
     assert len(trainers) == 3
     for name in [*trainers, "evaluator-0"]:
         assert "cuda:0" in logs[name].splitlines(), logs[name]
-    scores = {name: accuracies(logs[name])[-1] for name in trainers}
-    for name in trainers if is_synchronous else trainers[:1]:
-        assert scores[name] >= 0.97, logs[name]
     if is_synchronous:
-        assert len(set(scores.values())) == 1
-    assert accuracies(logs["evaluator-0"])[-1] >= 0.97
+        (score,) = {accuracies(logs[name])[-1] for name in trainers}
+        assert score >= ENOUGH, logs[trainers[0]]
+    assert accuracies(logs["evaluator-0"])[-1] >= ENOUGH, logs["evaluator-0"]
     assert not any("Traceback" in log for log in logs.values()), logs
     wait_until(lambda: not programs_on(lab3))

@@ -1,28 +1,35 @@
-"""The example's script, unchanged, under every strategy: real hosts, real keepers, every kind of replica."""
+"""The example's script, unchanged, under every strategy: real hosts, real keepers, every kind of replica.
+
+Under all_reduce it is the main job, in `test_training`.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.running import DIGITS, Outcome, log_of, programs_on, run, topology, wait_until
+from tests.end_to_end.running import DIGITS, Outcome, logs_of, programs_on, run, topology, wait_until
 from tests.lab import Desktop, Lab
 from tests.nursery import Nursery
 
 pytestmark = [pytest.mark.lab, pytest.mark.train]
 
 EPOCHS = "8"
-GENTLE = ("--epochs", "14", "--lr", "0.002")
-"""For groups at their own pace, whose steps add up: what each takes has to be smaller."""
+TOGETHER = ("--epochs", EPOCHS, "--batch-size", "10")
+"""For three trainers whose gradients are averaged: in all about as many a step as one process has."""
+GENTLE = ("--epochs", "14", "--lr", "0.002", "--batch-size", "16")
+GENTLEST = ("--epochs", "14", "--lr", "0.001", "--batch-size", "8")
+"""For groups at their own pace, whose steps add up: what each takes has to be smaller. On a busy machine groups of
+Hogwild take some dozens between two exchanges, all in the same direction."""
 SYNCHRONOUS, ASYNCHRONOUS = 0.01, 0.02
 """How far the accuracy may be from one process's, of 1."""
 
 CHIEF = "{name: chief, role: chief, replicas: 1, hosts: [gpu-a]}"
-ONE_WORKER = "{name: workers, role: worker, replicas: 1, hosts: [gpu-b]}"
 TWO_WORKERS = "{name: workers, role: worker, replicas: 2, hosts: [gpu-b, gpu-c], placement: spread}"
 TWO_GROUPS = "{name: workers, role: worker, replicas: 2, hosts: [gpu-a, gpu-b], placement: spread}"
 THREE_GROUPS = "{name: workers, role: worker, replicas: 3, placement: spread}"
@@ -45,7 +52,14 @@ def accuracies(text: str) -> list[float]:
     return [float(one) for one in found]
 
 
-def trained(desktop: Desktop, folder: Path, strategy: str, *pools: str, arguments: list[str]) -> Outcome:
+def last_scored(log: str) -> int:
+    """The step of the last checkpoint that an evaluator has scored."""
+    return int(re.findall(r"step (\d+) test accuracy", log)[-1])
+
+
+def trained(
+    desktop: Desktop, folder: Path, strategy: str, *pools: str, arguments: Sequence[str], ends_with: str
+) -> Outcome:
     lines = "".join(f"      - {pool}\n" for pool in pools)
     file = topology(
         folder,
@@ -56,52 +70,47 @@ def trained(desktop: Desktop, folder: Path, strategy: str, *pools: str, argument
       script: train.py
       args: {json.dumps(arguments)}
       env: {{OMP_NUM_THREADS: "1"}}
-      checkpoint_every_s: 0.5
+      checkpoint_every_s: 2
       max_restarts: 0
+      ends_with: {ends_with}
     """,
         train_py=(DIGITS / "train.py").read_text(),
     )
     outcome = run(desktop, file)
-    assert outcome.code == 0, (outcome.ended, logs_of(desktop, outcome))
+    assert outcome.code == 0, (outcome.ended, logs_of(desktop, outcome.run_id))
     return outcome
 
 
-def logs_of(desktop: Desktop, outcome: Outcome) -> dict[str, str]:
-    names = [str(replica["name"]) for replica in outcome.ended["replicas"]]
-    return {name: log_of(desktop, outcome.run_id, name) for name in names}
-
-
 @pytest.mark.parametrize(
-    ("strategy", "pools", "batch_size", "within"),
+    ("strategy", "pools", "arguments", "within"),
     [
-        ("kind: all_reduce", [CHIEF, ONE_WORKER], 16, SYNCHRONOUS),
         (
             "kind: sandblaster",
             [CHIEF, TWO_WORKERS, "{name: servers, role: ps, replicas: 2, hosts: [gpu-b, gpu-c]}", EVALUATOR],
-            10,
+            TOGETHER,
             SYNCHRONOUS,
         ),
         (
             "kind: reduction_server",
             [CHIEF, TWO_WORKERS, "{name: reducers, role: reducer, replicas: 3}"],
-            10,
+            TOGETHER,
             SYNCHRONOUS,
         ),
         (
             "kind: reduction_server",
-            [CHIEF, TWO_WORKERS, "{name: reducers, role: reducer, replicas: 2}", EVALUATOR],
-            10,
+            [CHIEF, TWO_WORKERS, "{name: reducers, role: reducer, replicas: 2}"],
+            TOGETHER,
             SYNCHRONOUS,
         ),
         (
             "kind: downpour, max_staleness: 8",
             [TWO_GROUPS, "{name: servers, role: ps, replicas: 1, hosts: [gpu-c]}", EVALUATOR],
-            16,
+            GENTLE,
             ASYNCHRONOUS,
         ),
-        ("kind: hogwild, sync_every: 4", [THREE_GROUPS, EVALUATOR], 16, ASYNCHRONOUS),
+        ("kind: hogwild, sync_every: 4", [THREE_GROUPS, EVALUATOR], GENTLEST, ASYNCHRONOUS),
     ],
-    ids=["all_reduce", "sandblaster", "reducers", "mixed", "downpour", "hogwild"],
+    ids=["sandblaster", "reducers", "mixed", "downpour", "hogwild"],
 )
 def test_the_example_learns_as_well_as_one_process_and_leaves_nothing(
     desktop: Desktop,
@@ -112,26 +121,28 @@ def test_the_example_learns_as_well_as_one_process_and_leaves_nothing(
     request: pytest.FixtureRequest,
     strategy: str,
     pools: list[str],
-    batch_size: int,
+    arguments: Sequence[str],
     within: float,
 ) -> None:
     desktop.use(lab3, python=warm_python)
-    arguments = ["--epochs", EPOCHS] if within == SYNCHRONOUS else list(GENTLE)
-    arguments += ["--batch-size", str(batch_size)]
-    outcome = trained(desktop, tmp_path / "program", strategy, *pools, arguments=arguments)
+    # Groups at their own pace print what each has by then. The model that is kept is the chief's when all have ended:
+    # there the run waits for the evaluator, which has then scored it.
+    ends_with = "trainers" if within == SYNCHRONOUS else "all"
+    outcome = trained(desktop, tmp_path / "program", strategy, *pools, arguments=arguments, ends_with=ends_with)
 
-    logs = logs_of(desktop, outcome)
+    logs = logs_of(desktop, outcome.run_id)
     trainers = [name for name in logs if name.startswith(("chief", "worker"))]
-    # Groups at their own pace end with what there is by then; the chief's model is the one that is kept.
-    for name in trainers if within == SYNCHRONOUS else trainers[:1]:
-        assert accuracies(logs[name])[-1] >= accuracy_of_one - within, logs[name]
+    printed = [accuracies(logs[name])[-1] for name in trainers]
     if within == SYNCHRONOUS:
-        assert len({accuracies(logs[name])[-1] for name in trainers}) == 1
+        assert len(set(printed)) == 1
+        assert printed[0] >= accuracy_of_one - within, logs[trainers[0]]
+    else:
+        assert last_scored(logs["evaluator-0"]) == outcome.ended["metrics"][trainers[0]]["step"], logs["evaluator-0"]
     # Everybody has ended by itself, with 0: servers and reducers with the trainers, an evaluator after the last
     # checkpoint.
     ends = {replica["name"]: (replica["state"], replica["exit_code"]) for replica in outcome.ended["replicas"]}
     assert {name: code for name, (_, code) in ends.items()} == dict.fromkeys(ends, 0), logs
-    assert all(ends[name][0] == "succeeded" for name in trainers)
+    assert all(ends[name][0] == "succeeded" for name in (trainers if ends_with == "trainers" else ends))
     assert not any("Traceback" in log for log in logs.values()), logs
     if "evaluator-0" in logs:
         scored = accuracies(logs["evaluator-0"])
