@@ -126,8 +126,8 @@ def warm_python(lab3: Lab, torch_for_hosts: Nursery) -> str:
 
 @pytest.fixture
 def desktop(lab3: Lab, tmp_path: Path, _commands: Commands) -> Iterator[Desktop]:
-    """A desktop that knows the three hosts of `lab3`."""
-    computer = Desktop(tmp_path / "desktop", lab3, commands=_commands)
+    """A desktop that knows the three hosts of `lab3`, and has measured how fast they exchange bytes."""
+    computer = Desktop(tmp_path / "desktop", lab3, commands=_commands, knows_bandwidths=True)
     yield computer
     computer.close()
 
@@ -138,7 +138,8 @@ def make_desktop(tmp_path: Path, _commands: Commands) -> Iterator[Callable[..., 
     made: list[Desktop] = []
 
     def make(lab: Lab | None = None, **fleet: Any) -> Desktop:
-        made.append(Desktop(tmp_path / f"desktop-{len(made)}", lab, commands=_commands, **fleet))
+        directory = tmp_path / f"desktop-{len(made)}"
+        made.append(Desktop(directory, lab, commands=_commands, knows_bandwidths=True, **fleet))
         return made[-1]
 
     yield make

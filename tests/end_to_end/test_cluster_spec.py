@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 
 import pytest
 
 from tests.end_to_end.running import REPOSITORY, logs_of, nothing_but, run
-from tests.lab import Desktop
+from tests.lab import Desktop, Lab
 
 pytestmark = [pytest.mark.lab, pytest.mark.train]
 
@@ -18,9 +17,10 @@ SEEN = ("CLUSTER_SPEC", "GLOO_SOCKET_IFNAME", "OMP_NUM_THREADS", "PATH")
 """The interface too: gloo would look for it by the host's own name, and names of lab hosts do not resolve."""
 
 
-def test_torch_trains_across_hosts_from_cluster_spec_alone(desktop: Desktop) -> None:
+def test_torch_trains_across_hosts_from_cluster_spec_alone(desktop: Desktop, lab3: Lab, warm_python: str) -> None:
+    desktop.use(lab3, python=warm_python)
     setup = [nothing_but(*SEEN), 'echo "variables:" $(compgen -e | sort)']
-    settings = {"program.setup": setup, "program.command": [sys.executable, "train.py"], "pools.workers.replicas": 1}
+    settings = {"program.setup": setup, "program.command": [warm_python, "train.py"], "pools.workers.replicas": 1}
 
     outcome = run(desktop, EXAMPLE, *(f"--set={key}={json.dumps(value)}" for key, value in settings.items()))
 

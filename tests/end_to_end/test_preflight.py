@@ -147,6 +147,7 @@ def test_hosts_that_do_not_reach_each_other_stop_the_launch(desktop: Desktop, la
 def test_bandwidth_is_measured_once_a_day_and_shows_the_slow_link(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
     for host in lab3.hosts:
         host.shape("200mbit")
+    desktop.bandwidths.unlink()
     file = topology(tmp_path / "slow", ON_TWO)
 
     first = succeeded(run(desktop, file))
@@ -164,17 +165,16 @@ def test_a_busy_link_is_not_measured_and_an_old_figure_is_called_old(
     desktop: Desktop, lab3: Lab, tmp_path: Path
 ) -> None:
     file = topology(tmp_path / "busy", ON_TWO)
-    succeeded(run(desktop, file))
-    cache = desktop.home / "caches" / "bandwidth.json"
-    known = {key: {**figure, "at": figure["at"] - 3 * 86400} for key, figure in json.loads(cache.read_text()).items()}
-    cache.write_text(json.dumps(known))
+    known = json.loads(desktop.bandwidths.read_text())
+    known = {key: {**figure, "at": figure["at"] - 3 * 86400} for key, figure in known.items()}
+    desktop.bandwidths.write_text(json.dumps(known))
     b, c = lab3["gpu-b"], lab3["gpu-c"]
     with program(c, "python3", "-c", FLOOD), program(b, "python3", "-c", POUR, c.address):
         outcome = succeeded(run(desktop, file))
 
     [line] = checks(outcome, "bandwidth")
     assert "(old, of 3 days ago: the network of gpu-b is busy)" in line["message"]
-    assert json.loads(cache.read_text()) == known
+    assert json.loads(desktop.bandwidths.read_text()) == known
 
 
 def test_what_an_earlier_run_left_is_ended_and_told(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:

@@ -130,8 +130,8 @@ def test_the_systems_ssh_waits_its_turn_too(lab: LabFactory, home: Path, monkeyp
         finally:
             channel.close()
 
-    with ThreadPoolExecutor(24) as pool:
-        assert set(pool.map(hostname, range(24))) == {"gpu-a\n"}
+    with ThreadPoolExecutor(16) as pool:
+        assert set(pool.map(hostname, range(16))) == {"gpu-a\n"}
     assert "MaxStartups" not in bastion.log()
 
 

@@ -37,7 +37,7 @@ def test_a_desktop_killed_in_a_launch_leaves_a_whole_run_or_none(team: Team, sta
 def test_a_desktop_killed_while_it_sends_leaves_no_half_file(team: Team, tmp_path: Path) -> None:
     file = team.topology(SHORT)
     for number in range(8):
-        (file.parent / f"data-{number}").write_bytes(bytes([number]) * 8_000_000)
+        (file.parent / f"data-{number}").write_bytes(bytes([number]) * 2_000_000)
     team.lab.hosts[0].shape("20mbit")
     launching = team.desktop.start("run", file, "--json")
     started(launching, "progress")

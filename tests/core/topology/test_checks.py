@@ -243,10 +243,10 @@ def test_a_file_that_is_wrong_from_end_to_end_is_told_so_in_seconds() -> None:
     pins = ", ".join(f"wroker-{index}: gpu-0" for index in range(3000))
     began = time.process_time()
     assert len(problems(*pools, pins=f"{{{pins}}}", hosts=hosts)) == MAX_PROBLEMS
-    keys = "".join(f"replcas{index}: 1\n" for index in range(100_000))
+    keys = "".join(f"replcas{index}: 1\n" for index in range(40_000))
     text = f"version: 1\nname: x\npools: [{WORKERS}]\nprogram: {{script: a}}\n{keys}"
     assert len(topology_from_text(text).problems) == MAX_PROBLEMS
-    assert time.process_time() - began < 20  # of this process alone, whatever else the machine does
+    assert time.process_time() - began < 10  # of this process alone, whatever else the machine does
 
 
 # The table of codes

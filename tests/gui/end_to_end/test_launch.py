@@ -189,8 +189,9 @@ def test_the_stop_question_can_be_answered_with_no_and_a_launch_taken_back(
 
 @pytest.mark.train
 def test_the_digits_training_itself_drawn_on_an_empty_canvas_trains_to_its_good_end(
-    window_of: OpenWindow, desktop: Desktop, tmp_path: Path
+    window_of: OpenWindow, desktop: Desktop, lab3: Lab, warm_python: str, tmp_path: Path
 ) -> None:
+    desktop.use(lab3, python=warm_python)
     person = window_of(desktop)
     person.hosts_were_asked()
     draw_digits(person)

@@ -12,7 +12,7 @@ from PySide6.QtTest import QTest
 from tests.core.cli.runs import HOSTS, sleeping
 from tests.end_to_end.running import DIGITS, programs_on, topology
 from tests.gui.launch.window import Window
-from tests.lab import Lab
+from tests.lab import Desktop, Lab
 from torchyard_core.topology.file import read_topology
 from torchyard_gui.runs.page import RunsPage
 
@@ -28,6 +28,12 @@ for step in range(10_000):
         print(os.environ["TORCHYARD_REPLICA"], "step", step, flush=True)
     time.sleep(0.05)
 """
+
+
+@pytest.fixture
+def torch_is_warm(desktop: Desktop, lab3: Lab, warm_python: str) -> None:
+    """The hosts' `python` has imported torch before the window is opened."""
+    desktop.use(lab3, python=warm_python)
 
 
 def two_workers(folder: Path, script: str) -> Path:
@@ -46,6 +52,7 @@ def points_of(page: RunsPage, kind: str, replica: str) -> int:
     return 0 if times is None else len(times)
 
 
+@pytest.mark.usefixtures("torch_is_warm")
 def test_a_run_on_three_hosts_is_live_on_the_page_until_it_is_stopped(
     window: Window, lab3: Lab, tmp_path: Path
 ) -> None:
@@ -101,6 +108,7 @@ def test_a_run_on_three_hosts_is_live_on_the_page_until_it_is_stopped(
     window.wait(lambda: window.runs.history.load(window.started[0]).state == "stopped")  # type: ignore[union-attr]
 
 
+@pytest.mark.usefixtures("torch_is_warm")
 def test_the_example_trains_to_its_end_and_its_files_come_home(window: Window, tmp_path: Path) -> None:
     folder = tmp_path / "digits"
     shutil.copytree(DIGITS, folder)
