@@ -12,11 +12,12 @@ import typer
 
 from torchyard_core.cli.output import remark
 from torchyard_core.cli.questions import terminal_questions
-from torchyard_core.errors import UsageError
+from torchyard_core.errors import FileProblem, UsageError
 from torchyard_core.fleet.facts import load_facts, planner_hosts
 from torchyard_core.fleet.inventory import Host, Inventory, read_fleet
 from torchyard_core.home import Home
 from torchyard_core.topology.hosts import HostFacts
+from torchyard_core.topology.yaml_document import is_there
 from torchyard_core.user_settings import UserSettings, read_user_settings
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ class Settings:
     home: Home
     fleet_file: Path
     yes: bool
+    fleet_is_named: bool = False
+    """By an option: then it has to be there."""
     opened: list[Calendar] = field(default_factory=list)
     """The way to the bookings, once it was asked for."""
 
@@ -66,6 +69,12 @@ class Settings:
 
     def inventory(self) -> Inventory:
         """The fleet file, without errors. Raises FileProblem, or TorchyardError with all that is wrong in it."""
+        if self.fleet_is_named and not is_there(self.fleet_file):
+            raise FileProblem(
+                f"{self.fleet_file}: there is no such file.",
+                code="no_file",
+                hint="Is the name right? `torchyard hosts add NAME --address …` makes it.",
+            )
         return read_fleet(self.fleet_file).usable()
 
     def known(self, inventory: Inventory) -> tuple[HostFacts, ...]:

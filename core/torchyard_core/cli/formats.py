@@ -16,11 +16,9 @@ from torchyard_core.errors import UsageError
 if TYPE_CHECKING:
     from torchyard_core.interop.remarks import Remark
 
-FORMAT = typer.Argument(
-    metavar="FORMAT",
-    help="cloudml, vertex, cluster-spec, tf-config, tensorflow, singa; export also torchx, kubernetes, slurm.",
-    show_default=False,
-)
+BOTH_WAYS = "cloudml, vertex, cluster-spec, tf-config, tensorflow, singa"
+FORMAT = typer.Argument(metavar="FORMAT", help=f"{BOTH_WAYS}.", show_default=False)
+TARGET = typer.Argument(metavar="FORMAT", help=f"{BOTH_WAYS}; torchx, kubernetes, slurm.", show_default=False)
 FOREIGN = typer.Argument(metavar="FILE", help="The document; - reads it from stdin.", show_default=False)
 OUTPUT = typer.Option("-o", "--output", metavar="FILE", help="Write the document to a file; - is stdout.")
 
@@ -52,7 +50,7 @@ def import_(
 
 
 def export(
-    format_: Annotated[str, FORMAT],
+    format_: Annotated[str, TARGET],
     file: Annotated[Path, FILE],
     output: Annotated[Path | None, OUTPUT] = None,
     form: Annotated[

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import partial
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from torchyard_core.cli import host_audit
-from torchyard_core.cli.context import Yes, settings
+from torchyard_core.cli.context import Settings, Yes, settings
 from torchyard_core.cli.exchange import exchange
 from torchyard_core.cli.host_checks import HEADINGS, policing_line, row
 from torchyard_core.cli.host_progress import host_progress
-from torchyard_core.cli.output import Json, print_json, remark, say, since, table
+from torchyard_core.cli.output import Json, as_called, print_json, remark, say, since, table
 from torchyard_core.cli.questions import terminal_questions
 from torchyard_core.errors import AgentMissing, HostError, TorchyardError, UsageError
 from torchyard_core.fleet.facts import forget_facts, load_facts
@@ -24,9 +25,13 @@ from torchyard_core.fleet.inventory import Host, Transport, add_host, remove_hos
 from torchyard_core.topology.problems import no_lines
 from torchyard_core.topology.yaml_validate import validate
 
+if TYPE_CHECKING:
+    from torchyard_core.fleet.ssh import SshDialer
+
 app = typer.Typer(help="The hosts that you may use: list, add, remove, check, audit, trust.", no_args_is_help=True)
 
 NAMES = typer.Argument(metavar="NAME", help="Names of the fleet file [default: all].", show_default=False)
+TRUSTED = typer.Argument(metavar="NAME...", help="Names of the fleet file, or of bastions.", show_default=False)
 NAME = typer.Argument(metavar="NAME", help="Its name in the fleet file.", show_default=False)
 
 
@@ -230,8 +235,10 @@ def audit(
 
 
 @app.command("trust")
-def trust(context: typer.Context, name: Annotated[str, NAME], yes: Yes = False, as_json: Json = False) -> None:
-    """Show the key that a host (or a bastion on the way to one) presents, and record it once you say yes.
+def trust(
+    context: typer.Context, names: Annotated[list[str], TRUSTED], yes: Yes = False, as_json: Json = False
+) -> None:
+    """Show the key that each host (or bastion on the way to one) presents, and record it once you say yes.
 
     Compare the fingerprint with the host's own: `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` there.
 
@@ -241,8 +248,17 @@ def trust(context: typer.Context, name: Annotated[str, NAME], yes: Yes = False, 
 
     chosen = settings(context, yes=yes)
     dialer = SshDialer(chosen.home.known_hosts, terminal_questions())
+    answers = [_trusted(chosen, name, dialer, remark if as_json else say) for name in names]
+    if as_json:
+        print_json(answers[0] if len(answers) == 1 else answers)
+    if not all(answer["trusted"] for answer in answers):
+        raise typer.Exit(1)
+
+
+def _trusted(chosen: Settings, name: str, dialer: SshDialer, tell: Callable[[str], None]) -> dict[str, Any]:
+    """What became of one host: `name`, `fingerprint`, `trusted`."""
     key = show_key(chosen.inventory(), name, dialer)
-    tell = remark if as_json else say
+    answer = {"name": name, "fingerprint": key.fingerprint, "trusted": True}
     if key.is_trusted:
         tell(f"The host key of {name} is trusted already: {key.kind} {key.fingerprint}.")
     else:
@@ -251,14 +267,11 @@ def trust(context: typer.Context, name: Annotated[str, NAME], yes: Yes = False, 
             tell(f"On record is another one: {key.kind} {key.on_record}.")
             tell("The host was reinstalled, or somebody stands between you and it: ask its owner.")
         if not chosen.confirm(f"Trust this key for {name}?"):
-            if as_json:
-                print_json({"name": name, "fingerprint": key.fingerprint, "trusted": False})
             remark("Nothing was recorded.")
-            raise typer.Exit(1)
+            return {**answer, "trusted": False}
         record_key(key, dialer)
         tell(f"Recorded in {chosen.home.known_hosts}.")
-    if as_json:
-        print_json({"name": name, "fingerprint": key.fingerprint, "trusted": True})
+    return answer
 
 
 def _labels(texts: list[str]) -> dict[str, str]:
@@ -277,6 +290,6 @@ def _print_checks(checks: list[HostCheck]) -> None:
         for problem in found.problems:
             text = TorchyardError(problem["message"], hint=problem.get("hint", "")).sentence()
             is_named = re.search(rf"(?<![\w.-]){re.escape(found.name)}(?![\w-])", problem["message"])
-            say(text if is_named else f"{found.name}: {text}")
+            say(as_called(text if is_named else f"{found.name}: {text}"))
         if line := policing_line(found):
             say(line)

@@ -10,7 +10,7 @@ import typer
 
 from torchyard_core.cli import book, bookings, deploy, formats, gui, hosts, plan, presets, run, runs, status, validate
 from torchyard_core.cli.context import Settings
-from torchyard_core.cli.output import leave_unread, print_error, write_whatever_comes
+from torchyard_core.cli.output import advise_with, leave_unread, print_error, write_whatever_comes
 from torchyard_core.cli.unexpected import explained
 from torchyard_core.errors import TorchyardError, UsageError
 from torchyard_core.home import Home
@@ -67,7 +67,8 @@ def settle(
 ) -> None:
     """Options before the command."""
     at = Home.at(home) if home else Home.default()
-    context.obj = Settings(at, expanded(fleet) if fleet else at.fleet_file, yes)
+    advise_with(home=home, fleet=fleet)
+    context.obj = Settings(at, expanded(fleet) if fleet else at.fleet_file, yes, fleet_is_named=fleet is not None)
     context.call_on_close(context.obj.close)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +19,9 @@ from torchyard_core.errors import TorchyardError
 
 _on_screen: list[Any] = []
 """Progress bars that are drawing now."""
+
+_called_with = ""
+"""Options before the command, which commands that we advise to have to repeat."""
 
 Json = Annotated[bool, typer.Option("--json", help="Answer in JSON, for programs.")]
 
@@ -40,6 +45,18 @@ def leave_unread() -> None:
     os.close(nowhere)
 
 
+def advise_with(**options: object) -> None:
+    """From now on advised commands repeat these options before the command; None is one that was not given."""
+    global _called_with
+    given = [f" --{name} {shlex.quote(str(value))}" for name, value in options.items() if value is not None]
+    _called_with = "".join(given)
+
+
+def as_called(text: str) -> str:
+    """A sentence whose `torchyard …` can be copied: with the options that this command was given."""
+    return re.sub(r"`torchyard (?=[a-z])", lambda found: f"{found[0].rstrip()}{_called_with} ", text)
+
+
 def say(text: str = "") -> None:
     """A line for people, on stdout."""
     typer.echo(text)
@@ -47,7 +64,7 @@ def say(text: str = "") -> None:
 
 def remark(text: str) -> None:
     """A line beside the answer, on stderr."""
-    typer.echo(text, err=True)
+    typer.echo(as_called(text), err=True)
 
 
 def print_json(value: Any) -> None:
@@ -72,7 +89,7 @@ def print_error(error: TorchyardError, *, as_json: bool) -> None:
             print_json_line({"error": error_as_json(error)})  # one line: it may end a stream of events
         except OSError:
             leave_unread()
-    typer.echo(f"torchyard: {error.sentence()}", err=True)
+    remark(f"torchyard: {error.sentence()}")
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

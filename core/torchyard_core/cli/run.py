@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from torchyard_core.fleet.fleet import Fleet
     from torchyard_core.launch.question import Question
     from torchyard_core.launch.start import Launch, Started
+    from torchyard_core.topology.problems import Problem
 
 Event = dict[str, Any]
 
@@ -38,7 +40,8 @@ def run(
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Return once the run has started.")] = False,
     name: Annotated[str | None, typer.Option(help="The run's name (default: the topology's).")] = None,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", help="Change a value for this run: pools.workers.replicas=2.")
+        list[str] | None,
+        typer.Option("--set", metavar="PATH=VALUE", help="Change a value for this run: pools.workers.replicas=2."),
     ] = None,
     book: Annotated[
         str | None, typer.Option(metavar="LENGTH", help="Book its GPUs for so long, like 4h, until it ends.")
@@ -76,7 +79,7 @@ def run(
             problems = source.check(fleet.known())
             if source.topology is None or has_errors(problems):
                 lines = [problem.printed(source.source) for problem in problems]
-                raise RunFailed("\n".join(lines), code="topology_problems", hint="Correct the file, then run it again.")
+                raise RunFailed("\n".join(lines), code="topology_problems", hint=_mend(problems))
             view = view_for(as_json=as_json)
             launch = Launch(
                 source,
@@ -93,6 +96,12 @@ def run(
             launch_and_follow(
                 launch, chosen, fleet, view, interrupts, source.source, remarks, detach=detach, as_json=as_json
             )
+
+
+def _mend(problems: Iterable[Problem]) -> str:
+    if any(problem.code == "unknown-host" for problem in problems):
+        return "Correct the file, or add the host: `torchyard hosts add NAME --address …`."
+    return "Correct the file, then run it again."
 
 
 def wanted_booking(

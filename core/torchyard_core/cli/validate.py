@@ -9,7 +9,7 @@ import typer
 
 from torchyard_core.cli.context import settings
 from torchyard_core.cli.documents import topology_of
-from torchyard_core.cli.output import Json, print_json, say
+from torchyard_core.cli.output import Json, print_json, remark, say
 
 FILE = typer.Argument(metavar="FILE", help="The topology file; - reads it from stdin.", show_default=False)
 SET = typer.Option("--set", metavar="PATH=VALUE", help="Change a value: pools.workers.replicas=2. Repeatable.")
@@ -41,5 +41,7 @@ def validate(
             say(problem.printed(source.source))
         if not problems:
             say(f"{source.source}: no problems.")
+        if inventory.document is None:
+            remark(f"Hosts were not checked: there is no fleet file ({inventory.path}).")
     if has_errors(problems):
         raise typer.Exit(1)

@@ -47,8 +47,11 @@ def written(tmp_path: Path, text: str = GOOD) -> Path:
 
 def test_validate_says_that_nothing_is_wrong(desktop: Desktop, tmp_path: Path) -> None:
     file = written(tmp_path)
-    assert torchyard(desktop, "validate", file).stdout == f"{file}: no problems.\n"
+    fine = torchyard(desktop, "validate", file)
+    assert (fine.stdout, fine.stderr) == (f"{file}: no problems.\n", "")
     assert answer(desktop, "validate", file) == {"file": str(file), "problems": []}
+    desktop.fleet_file.unlink()
+    assert "Hosts were not checked: there is no fleet file" in torchyard(desktop, "validate", file).stderr
 
 
 def test_validate_prints_a_line_for_each_problem(desktop: Desktop, tmp_path: Path) -> None:

@@ -70,7 +70,18 @@ def test_without_a_fleet_file_the_fleet_is_this_computer(make_desktop: MakeDeskt
     desktop = make_desktop()
     listed = torchyard(desktop, "hosts", "list")
     assert "this-computer" in listed.stdout
-    assert "torchyard hosts add" in listed.stderr
+    assert f"`torchyard --home {desktop.home} hosts add NAME" in listed.stderr  # as it can be copied
+    assert not desktop.fleet_file.exists()
+
+
+def test_a_fleet_file_that_is_named_has_to_be_there_unless_a_host_is_added(make_desktop: MakeDesktop) -> None:
+    desktop = make_desktop()
+    other = desktop.directory / "my fleet.yaml"
+    refused = torchyard(desktop, "--fleet", other, "hosts", "list", code=2).stderr
+    assert f"{other}: there is no such file." in refused
+    assert f"--fleet '{other}' hosts add NAME" in refused
+    torchyard(desktop, "--fleet", other, "hosts", "add", "gpu-a", "--address", "192.0.2.1")
+    assert "192.0.2.1" in torchyard(desktop, "--fleet", other, "hosts", "list").stdout
     assert not desktop.fleet_file.exists()
 
 
@@ -258,13 +269,17 @@ def test_a_host_is_trusted_by_its_fingerprint_and_again_after_its_key_changed(de
     assert states(answer(desktop, "hosts", "check", "gpu-a")) == {"gpu-a": "ready"}
     assert "trusted already" in torchyard(desktop, "hosts", "trust", "gpu-a").stdout
 
+    both = answer(desktop, "hosts", "trust", "gpu-b", "gpu-c", "-y")
+    assert [(one["name"], one["trusted"]) for one in both] == [("gpu-b", True), ("gpu-c", True)]
+    assert states(answer(desktop, "hosts", "check")) == dict.fromkeys(("gpu-a", "gpu-b", "gpu-c"), "ready")
+
     host.change_host_key()
     told = torchyard(desktop, "hosts", "trust", "gpu-a", "-y").stdout
     assert before in told
     assert host.host_key_fingerprint in told
     assert "reinstalled" in told
     assert states(answer(desktop, "hosts", "check", "gpu-a")) == {"gpu-a": "ready"}
-    assert len(desktop.known_hosts.read_text().splitlines()) == 1
+    assert len(desktop.known_hosts.read_text().splitlines()) == 3
 
 
 @pytest.mark.lab
