@@ -49,7 +49,7 @@ $(TENSORFLOW_STAMP): Makefile | $(STAMP)
 
 run: setup  ## Opens the window with the example; without a display, launches it and follows it to its end
 	@printf 'version: 1\nhosts:\n  - {name: this-computer, local: true}\n' >$(VENV)/example-fleet.yaml
-	@$(BIN)/torchyard --fleet $(VENV)/example-fleet.yaml deploy >/dev/null
+	@said=$$($(BIN)/torchyard --fleet $(VENV)/example-fleet.yaml deploy 2>&1) || { echo "$$said"; exit 1; }
 	@if [ -n "$$DISPLAY$$WAYLAND_DISPLAY" ] || [ "$$(uname)" = Darwin ]; then \
 	    $(BIN)/torchyard-gui --fleet $(VENV)/example-fleet.yaml $(EXAMPLE); \
 	else \
