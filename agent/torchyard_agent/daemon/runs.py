@@ -216,16 +216,18 @@ class Runs:
     async def show(self, run_id: str) -> dict[str, Any]:
         """What is known of a run here: its record, and its journal's end folded into a view."""
         folder = self.folder(run_id)
-        view = journal.fold(run_id, JournalReader(folder).read())
         keeper = await self.keeper(run_id)
-        if keeper is None and not view["ended"]:
-            await self.clear_up_after(run_id)
+        metrics: dict[str, Any] = {}
         if keeper is not None:
             try:
-                status = await keeper.call("status", {}, timeout=5.0)
-                view["metrics"].update(status.get("metrics", {}))
+                metrics = (await keeper.call("status", {}, timeout=5.0)).get("metrics", {})
             except RpcError:
                 keeper = None
+        # After the keeper was asked for: what one that has just left wrote last is then seen, its run's end.
+        view = journal.fold(run_id, JournalReader(folder).read())
+        view["metrics"].update(metrics)
+        if keeper is None and not view["ended"]:
+            await self.clear_up_after(run_id)
         view["replicas"] = list(view["replicas"].values())
         return {**view, "alive": keeper is not None, "died": self.death(run_id), "record": _record(folder)}
 

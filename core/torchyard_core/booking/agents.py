@@ -159,9 +159,9 @@ class AgentExchange:
     def _exchange(self) -> bool:
         try:
             done = exchange_with_agents(self._fleet, self._store())
-        except TorchyardError as error:
+            if done.hosts:
+                self._on_exchanged(done)
+        except TorchyardError as error:  # also what on_exchanged met: it is tried again with the next exchange
             self._on_trouble(error)
             return False
-        if done.hosts:
-            self._on_exchanged(done)
         return not done.problems

@@ -342,6 +342,6 @@ def end_of_run(store: BookingStore, booking: Booking, state: str, ended: str, ke
     if booking.run_id is None or not booking.is_live or booking.end <= now:
         return None
     end = keeps_until(booking, state, moment_of(ended) or now, keep)
-    if end is None or end <= now:
+    if end is None or end <= max(now, booking.start):  # also of a run that ended before its booking began
         return store.release(booking.id)
     return store.change(booking.id, end=whole_seconds(end)) if end < booking.end else None

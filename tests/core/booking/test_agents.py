@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from torchyard_agent.protocol.calendar import parse
-from torchyard_core.booking.agents import AgentExchange, combine, exchange_with_agents, uses_told
+from torchyard_core.booking.agents import AgentExchange, Exchanged, combine, exchange_with_agents, uses_told
 from torchyard_core.booking.model import Booking, Draft, IdleEvidence, Login, Slot, State, Use
-from torchyard_core.booking.refusals import StoreAway
+from torchyard_core.booking.refusals import Refused, StoreAway
 from torchyard_core.booking.rules import Enforcement, Rules
 from torchyard_core.booking.store import BookingStore, open_store
 from torchyard_core.errors import AgentTooOld, TorchyardError, UsageError
@@ -151,9 +151,18 @@ def test_hosts_are_told_when_they_connect_when_bookings_change_and_after_trouble
         away[0] = False
         troubled.release()
 
-    exchange = AgentExchange(fleet, opened, lambda done: exchanged.release(), trouble)
+    refusing = [True]
+
+    def on_exchanged(done: Exchanged) -> None:
+        if refusing.pop() if refusing else False:
+            raise Refused("the booking does not end after its start", code="empty")
+        exchanged.release()
+
+    exchange = AgentExchange(fleet, opened, on_exchanged, trouble)
     try:
         assert troubled.acquire(timeout=60)
+        exchange.changed()
+        assert troubled.acquire(timeout=60)  # by what was to be done then
         exchange.changed()
         assert exchanged.acquire(timeout=60)
         handed = len(fleet.asked)
