@@ -70,11 +70,13 @@ def test_a_launch_on_gpus_that_somebody_else_has_booked_is_refused_and_names_own
     kim, lee = kim_and_lee
     booked = answer(kim, "book", "gpu-a:*", "--to", "+3h", "--title", "digits", "--zone", "Europe/Berlin")
 
-    refused = torchyard(lee, "run", topology(tmp_path / "run"), code=1).stderr
+    file = topology(tmp_path / "my run")
+    refused = torchyard(lee, "run", file, "--name", "of lee", "--set", "name=x", code=1).stderr
 
     assert "is booked by kim ('digits')" in refused
     assert "--book" in refused
-    assert " --at " in refused
+    # What is proposed is this command at another time, with the quotes that it takes.
+    assert f" run '{file}' --name 'of lee' --set name=x --at " in refused
     assert list((gpu_lab["gpu-a"].home).glob(".torchyard/hosts/*/runs/*")) == []  # nothing was sent, nothing begun
     # The owner's own run takes exactly the booked GPUs, and the booking stays the owner's.
     done = events(torchyard(kim, "run", topology(tmp_path / "run", gpus=2), "--json").stdout)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -90,12 +91,20 @@ def run(
                 view.show,
                 ask=lambda question: answer(question, chosen, view, as_json=as_json),
                 caches=chosen.home.caches,
-                reserving=reserving_for(chosen, wanted, str(file)),
+                reserving=reserving_for(chosen, wanted, _again(file, name, set_ or [], detach=detach)),
             )
             remarks = [problem.printed(source.source) for problem in problems]
             launch_and_follow(
                 launch, chosen, fleet, view, interrupts, source.source, remarks, detach=detach, as_json=as_json
             )
+
+
+def _again(file: Path, name: str | None, settings_: Sequence[str], *, detach: bool) -> str:
+    """This command's words after `torchyard run`, but for those about its time."""
+    given = ["--name", name] if name is not None else []
+    for setting in settings_:
+        given += ["--set", setting]
+    return shlex.join([str(file), *given, *["-d"] * detach])
 
 
 def _mend(problems: Iterable[Problem]) -> str:
@@ -286,18 +295,24 @@ def request_stop(started: Started, fleet: Fleet, *, force: bool) -> None:
         remark(f"The stop could not be asked for: {error.sentence()}")
 
 
+ACTS = {"s": "stop", "d": "detach", "g": "go on", "": "go on"}
+
+
 def ask_what_to_do(view: RunView, run_id: str) -> str:
     """`stop`, `detach` or `go on`, from the terminal. Ctrl-C once more leaves it running."""
     with view.paused():
         remark(f"\nRun {run_id} is running.")
-        try:
-            answer = ask("[s]top it, [d]etach and leave it running, or [g]o on following? ").lower()
-        except EOFError:
-            answer = "g"
-        except KeyboardInterrupt:
-            remark("")
-            answer = "d"
-    return {"s": "stop", "d": "detach"}.get(answer[:1], "go on")
+        while True:
+            try:
+                answer = ask("[s]top it, [d]etach and leave it running, or [g]o on following? ")
+            except EOFError:
+                return "go on"
+            except KeyboardInterrupt:
+                remark("")
+                return "detach"
+            if act := ACTS.get(answer[:1].lower()):
+                return act
+            remark(f"{answer} is none of them: answer with s, d or g.")
 
 
 def with_desktop_timings(ended: Event, own: dict[str, float]) -> Event:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -163,7 +164,7 @@ def expect(name: str, text: str, source: str, allowed: str) -> None:
     if found == "topology":
         hint = f"It is read as it is: `torchyard validate {source}`."
     elif found not in ("torchx", "kubernetes", "slurm"):
-        hint = f"`torchyard import {found} {source}` reads it. {_sentence(name)} holds {allowed}."
+        hint = f"`torchyard import {found} {shlex.quote(source)}` reads it. {_sentence(name)} holds {allowed}."
     refuse(source, 1, f"this looks like {TITLES[found]}, not {_short(name)}.", hint)
 
 

@@ -233,7 +233,7 @@ def write(topology: Topology, wishes: Wishes = NO_WISHES) -> Exported:
         text = _written_commands(topology, addresses, remarks)
         carried = ("script", "module", "command", "args", "python", "env")
         filled = ("ps_hosts", "worker_hosts", "job_name", "task_index")
-        remarks += left_behind(topology, pool=("args", "env", "gpus"), program=carried, filled=filled)
+        remarks += left_behind(topology, pool=("args", "env", "gpus"), program=carried, filled=filled, names_hosts=True)
         return Exported(text, tuple(remarks))
     cluster: dict[str, list[str]] = {}
     for replica in replicas:
@@ -242,7 +242,7 @@ def write(topology: Topology, wishes: Wishes = NO_WISHES) -> Exported:
             cluster.setdefault(job, []).append(addresses[replica.name])
     if any(replica.role is Role.EVALUATOR for replica in replicas):
         remarks.append(Remark("the evaluator is not in it: it is outside the cluster."))
-    remarks += left_behind(topology, program=("tf_master_name",))
+    remarks += left_behind(topology, program=("tf_master_name",), names_hosts=True)
     if form == "sparse":
         return Exported(_sparse(cluster, wishes.replica, addresses), tuple(remarks))
     return Exported(json.dumps(cluster, indent=2) + "\n", tuple(remarks))

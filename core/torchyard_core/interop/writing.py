@@ -81,10 +81,15 @@ _PROGRAM_REMARKS = {
 
 
 def left_behind(
-    topology: Topology, *, pool: Iterable[str] = (), program: Iterable[str] = (), filled: Iterable[str] = NAMES
+    topology: Topology,
+    *,
+    pool: Iterable[str] = (),
+    program: Iterable[str] = (),
+    filled: Iterable[str] = NAMES,
+    names_hosts: bool = False,
 ) -> list[Remark]:
     """Remarks on all that a topology says and a foreign document does not take. `pool`, `program`: keys it takes;
-    `filled`: placeholders that somebody fills in there."""
+    `filled`: placeholders that somebody fills in there. `names_hosts`: pins' hosts are in it."""
     remarks = []
     said = [*topology.program.command, *topology.program.args, *(word for one in topology.pools for word in one.args)]
     unfilled = [f"{{{name}}}" for name in NAMES if name not in filled and any(f"{{{name}}}" in word for word in said)]
@@ -98,8 +103,11 @@ def left_behind(
                 "the program must keep its parameters in step itself."
             )
         )
-    if topology.pins:
-        remarks.append(Remark(f"pins are not carried over ({', '.join(topology.pins)}): they name your hosts."))
+    pinned = [name for name, place in topology.pins.items() if ":" in place or not names_hosts]
+    if pinned and names_hosts:
+        remarks.append(Remark(f"of pins the hosts are carried over, not their GPUs ({', '.join(pinned)})."))
+    elif pinned:
+        remarks.append(Remark(f"pins are not carried over ({', '.join(pinned)}): they name your hosts."))
     for one in topology.pools:
         remarks += _unsaid(one, pool, _POOL_REMARKS, f"pool `{one.name}`: ")
     return remarks + _unsaid(topology.program, program, _PROGRAM_REMARKS, "program: ")

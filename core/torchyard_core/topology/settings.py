@@ -97,7 +97,9 @@ def _item(data: dict[str, Any], place: Place, rest: str, setting: str) -> tuple[
     if step.isdecimal() and int(step) < len(items):
         return int(step), left
     what = "pool" if place == ("pools",) else "entry"
-    hint = did_you_mean(step, [name for name in names if name]) or f"; there are {len(items)}"
+    named = [name for name in names if name]
+    there = len(items) if step.isdecimal() or not named else ", ".join(named)
+    hint = did_you_mean(step, named) or f"; there are {there}"
     raise _refused(setting, f"there is no {what} `{step}`{hint}")
 
 

@@ -246,3 +246,14 @@ def test_what_is_left_behind_is_told() -> None:
     remarks = " ".join(remark.message for remark in write_foreign("torchx", topology).remarks)
     for word in ("strategy downpour", "pins are not carried over (worker-0)", "setup", "secrets", "gpu_model"):
         assert word in remarks
+
+
+@pytest.mark.parametrize(("pin", "told"), [("gpu-a", False), ("gpu-a:0", True)])
+def test_of_pins_addresses_carry_the_host(pin: str, told: bool) -> None:
+    topology = topology_from_text(samples.WHOLE + f"pins: {{worker-0: {pin!r}}}\n").topology
+    assert topology is not None
+    exported = write_foreign("tensorflow", topology)
+    assert "gpu-a:2222" in exported.text
+    assert [remark.message for remark in exported.remarks if "pins" in remark.message] == [
+        "of pins the hosts are carried over, not their GPUs (worker-0)."
+    ] * told

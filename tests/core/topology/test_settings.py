@@ -83,6 +83,7 @@ def test_a_block_that_the_file_does_not_have_can_be_set_into() -> None:
         ("pools.workers.replicas=two", "replicas must be a whole number of at least 1, not 'two'."),
         ("strategy.kind=allreduce", "did you mean `all_reduce`?"),
         ("program.args.7=x", "there is no entry `7`; there are 2"),
+        ("pools.nobody.replicas=2", "there is no pool `nobody`; there are chief, workers, servers, eval."),
     ],
 )
 def test_a_setting_that_leads_nowhere_is_refused_in_a_sentence(setting: str, sentence: str) -> None:
