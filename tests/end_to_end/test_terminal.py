@@ -142,6 +142,7 @@ def test_a_run_can_be_left_running(desktop: Desktop, lab3: Lab, endless: Path, a
 
         assert screen.read_to_the_end() == 0
 
+    assert screen.shown.rindex("The run goes on. Follow it with") > screen.shown.rindex("worker-0 | line")
     run_id = re.findall(r"\d{8}-\d{6}-\w{4}", screen.shown)[0]
     shown = json.loads(desktop.torchyard("runs", "show", run_id, "--json").stdout)
     assert shown["state"] == "running"

@@ -32,8 +32,12 @@ class ChiefLog:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None:
+        if kind is None and not self._left.is_set():
             self._thread.join(LAST_LINES_S)
+        self.leave()
+
+    def leave(self) -> None:
+        """Shows no more lines, and waits for none: the run goes on without us."""
         self._left.set()
 
     def raise_failure(self) -> None:

@@ -274,6 +274,7 @@ def follow_events(
             nobody_to_ask = stopping or as_json or not sys.stdin.isatty()
             choice = "stop" if nobody_to_ask else ask_what_to_do(view, started.run_id)
             if choice == "detach":
+                log.leave()
                 remark(f"The run goes on. Follow it with `torchyard runs logs -f {started.run_id}`.")
                 return None
             if choice == "stop":
