@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="The hosts that you may use: list, add, remove, check, audit, trust.", no_args_is_help=True)
 
 NAMES = typer.Argument(metavar="NAME", help="Names of the fleet file [default: all].", show_default=False)
-TRUSTED = typer.Argument(metavar="NAME...", help="Names of the fleet file, or of bastions.", show_default=False)
+TRUSTED = typer.Argument(metavar="NAME", help="Names of the fleet file, or of bastions.", show_default=False)
 NAME = typer.Argument(metavar="NAME", help="Its name in the fleet file.", show_default=False)
 
 
