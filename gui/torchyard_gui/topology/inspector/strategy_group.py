@@ -67,7 +67,7 @@ class StrategyGroup(QWidget):
             "server_groups",
             self.tr("Server groups"),
             WholeField(1, least=1),
-            self.tr("So many blocks of servers, each with all parameters. More than 1 can be drawn, not run yet."),
+            self.tr("So many blocks of servers, each with all parameters. Only 1 runs; several copies are Hogwild's."),
         )
         self._add(
             "push_every",
