@@ -216,13 +216,15 @@ class Runs:
     async def show(self, run_id: str) -> dict[str, Any]:
         """What is known of a run here: its record, and its journal's end folded into a view."""
         folder = self.folder(run_id)
+        if run_id in self._rising:  # else a launch would look like a run whose keeper died
+            await self._rising[run_id].wait()
         keeper = await self.keeper(run_id)
         metrics: dict[str, Any] = {}
         if keeper is not None:
             try:
                 metrics = (await keeper.call("status", {}, timeout=5.0)).get("metrics", {})
             except RpcError:
-                keeper = None
+                keeper = None if keeper.closed else keeper  # one that only keeps us waiting has not left
         # After the keeper was asked for: what one that has just left wrote last is then seen, its run's end.
         view = journal.fold(run_id, JournalReader(folder).read())
         view["metrics"].update(metrics)

@@ -1,4 +1,7 @@
-"""What each rank keeps of its own beside the chief's checkpoint: its random numbers, and where it is in its data."""
+"""What each rank keeps of its own beside the chief's checkpoint: its random numbers, and where it is in its data.
+
+A rank that is in no torch world with the chief keeps more (`of_script`), since nobody can send it the chief's.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ import sys
 from typing import Any
 
 import torch
+
+from torchyard_roles.checkpoints.plain import copied
 
 
 def random_state(device: torch.device) -> dict[str, Any]:
@@ -34,6 +39,23 @@ def set_random_state(state: dict[str, Any], device: torch.device) -> None:
             return
         kind, keys, position, has_gauss, gauss = state["numpy"]
         numpy.random.set_state((kind, numpy.array(keys, dtype=numpy.uint32), int(position), int(has_gauss), gauss))
+
+
+def settings(group: dict[str, Any]) -> dict[str, Any]:
+    """Of an optimizer's parameter group: its learning rate and the like, as they are now."""
+    return {
+        name: value.clone() if isinstance(value, torch.Tensor) else value
+        for name, value in group.items()
+        if name != "params"
+    }
+
+
+def of_script(stateful: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """What the script makes anew when it is started again: the objects of checkpoint(), and the learning rates."""
+    return {
+        "stateful": {name: copied(each.state_dict(), name) for name, each in stateful.items()},
+        "settings": [copied(settings(group), "param_groups") for group in optimizer.param_groups],
+    }
 
 
 def _tuples(value: Any) -> Any:

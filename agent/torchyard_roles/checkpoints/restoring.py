@@ -30,13 +30,15 @@ class Resumed:
     """What a run goes on from."""
 
     def __init__(self, step: int, optimizer: Any, extra: dict[str, Any], part: dict[str, Any] | None) -> None:
+        """`extra`: what the chief has sent of its own; `part`: this rank's own, which holds as far as it goes."""
         self.step = step
-        self.stateful: dict[str, Any] = extra.get("stateful", {})
         place = part if part is not None else extra
+        of_script = part if part is not None and "stateful" in part else extra
+        self.stateful: dict[str, Any] = of_script.get("stateful", {})
         self.positions: list[dict[str, Any]] = place.get("loaders", [])
         self.active: int = place.get("active", 0)
         self._optimizer_state = optimizer
-        self._groups: list[dict[str, Any]] = []
+        self._groups: list[dict[str, Any]] = of_script.get("settings", [])
         self._random = part["random"] if part is not None else None
 
     @property
@@ -50,10 +52,10 @@ class Resumed:
         state, self._optimizer_state = self._optimizer_state, None
         if state is None:
             return
-        script = [_settings(group) for group in optimizer.param_groups]
+        script = [parts.settings(group) for group in optimizer.param_groups]
         optimizer.load_state_dict(state)
         devices.move_optimizer(optimizer, device)
-        self._groups = [_settings(group) for group in optimizer.param_groups]
+        self._groups = [parts.settings(group) for group in optimizer.param_groups]
         for group, settings in zip(optimizer.param_groups, script):
             group.update(settings)
 
@@ -97,6 +99,7 @@ def restore(
     found: files.Checkpoint | None = None
     word: bytes | None = None
     who = f"{environment.replica or environment.name}.{environment.local_rank}"
+    key = f"resume/{environment.gang}/{environment.generation}"
     if first:
         said: dict[str, Any] = {}
         if is_chief:
@@ -108,7 +111,9 @@ def restore(
     if connected:
         word = sharing.from_first(word, device)
     elif size > 1 and store is not None:
-        word = sharing.word_from_first(word, store, f"resume/{environment.gang}/{environment.generation}")
+        if found is not None:
+            sharing.offer(_dumped(_extra_of(contents)), store, f"{key}/extra")
+        word = sharing.word_from_first(word, store, key)
     heard = json.loads(word or b"{}")
     if "error" in heard:
         raise UsageProblem(heard["error"], heard["hint"])
@@ -126,10 +131,11 @@ def restore(
         elif found is not None:
             optimizer, extra = contents["optimizer.pt"], contents["extra.pt"]
         else:
-            extra = _own_extra(root, step)
+            extra = _extra_in(root, step) or _load(store.try_get(f"{key}/extra") if store is not None else None)
     part = files.read_part(root, who, step)
     if part is None:
-        say(f"{who} has saved no part of its own at step {step}: it goes on with new random numbers.")
+        lost = "" if extra else ", and with learning rates and objects of checkpoint() as the script makes them"
+        say(f"{who} has saved no part of its own at step {step}: it goes on with new random numbers{lost}.")
     if is_chief:
         say(f"resumed from {root / files.name_of(step)}: {step} steps, {heard['epoch']} epochs done.")
     return Resumed(step, optimizer, extra, part)
@@ -156,29 +162,32 @@ def _newest(
     return None, {}
 
 
-def _own_extra(root: Path, step: int) -> dict[str, Any]:
-    """Where the group is no torch world, each rank reads the chief's folder where it sees it."""
+def _extra_in(root: Path, step: int) -> dict[str, Any]:
+    """What the chief has saved of its own, where its folder can be seen from here."""
     try:
-        extra = files.read(root, step).load("extra.pt")
+        found = files.read(root, step)
+        return _extra_of({name: found.load(name) for name in ("optimizer.pt", "extra.pt")})
     except files.Damaged:
         return {}
-    return extra if isinstance(extra, dict) else {}
+
+
+def _extra_of(contents: dict[str, Any]) -> dict[str, Any]:
+    groups = contents["optimizer.pt"].get("param_groups", [])
+    return {**contents["extra.pt"], "settings": [parts.settings(group) for group in groups]}
 
 
 def _bytes_of(found: files.Checkpoint, name: str) -> bytes:
     return (found.folder / name).read_bytes()
 
 
-def _load(data: bytes) -> Any:
-    return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+def _load(data: bytes | None) -> Any:
+    return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True) if data else {}
 
 
-def _settings(group: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: value.clone() if isinstance(value, torch.Tensor) else value
-        for name, value in group.items()
-        if name != "params"
-    }
+def _dumped(state: Any) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    return buffer.getvalue()
 
 
 def _nothing() -> None:

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torchyard_roles.checkpoints import files, parts
+from torchyard_roles.checkpoints import files, parts, sharing
 from torchyard_roles.checkpoints.plain import copied
 from torchyard_roles.environment import Environment
-from torchyard_roles.errors import RolesError
+from torchyard_roles.errors import RolesError, UsageProblem
 
 if TYPE_CHECKING:
     from torchyard_roles.sharding import ShareLoader
@@ -66,6 +66,7 @@ class Saving:
         self._rank = environment.group_rank if size > 1 else 0
         self._size = size
         self._is_chief = environment.trains and environment.rank == 0
+        self._in_chiefs_group = environment.group == 0
         self._every_s = environment.options.checkpoint_every_s
         self._keys = f"{environment.gang}/{environment.generation}"
         self._model: torch.nn.Module | None = None
@@ -212,12 +213,15 @@ class Saving:
         return {"loaders": [loader.position() for loader in self.loaders], "active": self.active}
 
     def _write_part(self, step: int, kept: Sequence[int]) -> None:
-        state = {"step": step, "random": parts.random_state(self._device), **self._position()}
         try:
+            state = {"step": step, "random": parts.random_state(self._device), **self._position()}
+            if not self._is_chief and not (self._in_chiefs_group and sharing.is_connected(self._size)):
+                assert self._optimizer is not None
+                state |= parts.of_script(self.stateful, self._optimizer)
             files.write_part(self.root, self.who, step, state)
             if kept:
                 files.prune_parts(self.root, self.who, {step, *kept})
-        except (OSError, RuntimeError) as error:
+        except (OSError, RuntimeError, UsageProblem) as error:
             say(f"{self.who} could not save its own part of step {step}: {_why(error)}. Training goes on.")
         self._mark(step)
 

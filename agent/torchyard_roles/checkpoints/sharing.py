@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 WAIT_S = 600.0
 """For the first rank to have read its checkpoint, where the store and not a collective brings it."""
 
+LARGEST = 64 * 1024
+"""Bytes of a value in the join store."""
+
 
 def is_connected(size: int) -> bool:
     """Whether the group is a torch world, so that whatever size can be shared in it."""
@@ -37,6 +40,12 @@ def from_first(data: bytes | None, device: torch.device) -> bytes:
         return data
     received = buffer.cpu()
     return ctypes.string_at(received.data_ptr(), size)  # not by numpy, which torch can do without
+
+
+def offer(data: bytes, store: JoinStore, key: str) -> None:
+    """Leave it in the join store for those who lack it; what is too large for that they must do without."""
+    if len(data) <= LARGEST:
+        store.set(key, data)
 
 
 def word_from_first(word: bytes | None, store: JoinStore, key: str) -> bytes:

@@ -11,6 +11,7 @@ import pytest
 
 from torchyard_agent.daemon.runs import Runs
 from torchyard_agent.protocol import places
+from torchyard_agent.protocol.jsonrpc import RpcError
 
 
 @pytest.mark.parametrize("record", [b"", b"[1]", b"7", b'{"record": 5}', b"\xff\x00" * 100])
@@ -44,3 +45,52 @@ def test_a_run_whose_keeper_leaves_while_it_is_asked_for_has_ended_as_its_keeper
     Path(places.run_dir(str(tmp_path), "gpu-a", "1-run")).mkdir(parents=True)
     (told,) = asyncio.run(LeftMeanwhile(str(tmp_path), "gpu-a").list())
     assert (told["state"], told["alive"]) == ("stopped", False)
+
+
+class SlowToRise(Runs):
+    """As on a host where a keeper takes its time to start."""
+
+    def __init__(self, agent_dir: str, node: str, keeper: Any) -> None:
+        super().__init__(agent_dir, node)
+        self.starting = asyncio.Event()
+        self.may_start = asyncio.Event()
+        self._started = keeper
+
+    async def _start_keeper(self, run_id: str, folder: str, archive: str) -> Any:
+        Path(folder).mkdir(parents=True)
+        self.starting.set()
+        await self.may_start.wait()
+        self._keepers[run_id] = self._started
+        return self._started
+
+
+class Answers:
+    """A conversation with a keeper that answers, or keeps its caller waiting until the caller gives up."""
+
+    def __init__(self, status: dict[str, Any] | None) -> None:
+        self._status = status
+        self.closed = False
+
+    async def call(self, method: str, params: dict[str, Any], timeout: float = 0.0) -> dict[str, Any]:
+        if method == "status" and self._status is None:
+            raise RpcError("no answer to status within 5 s", "timeout")
+        return self._status or {}
+
+
+@pytest.mark.parametrize("status", [{"metrics": {}}, None])
+def test_a_run_whose_keeper_is_slow_to_start_or_to_answer_is_not_one_whose_keeper_died(
+    tmp_path: Path, status: dict[str, Any] | None
+) -> None:
+    async def listed_meanwhile() -> list[dict[str, Any]]:
+        runs = SlowToRise(str(tmp_path), "gpu-a", Answers(status))
+        preparing = asyncio.create_task(runs.prepare({"run_id": "1-run", "archive": "a"}))
+        await runs.starting.wait()
+        listing = asyncio.create_task(runs.list())
+        await asyncio.sleep(0.05)
+        runs.may_start.set()
+        await preparing
+        found: list[dict[str, Any]] = await listing
+        return found
+
+    (told,) = asyncio.run(listed_meanwhile())
+    assert told["alive"]

@@ -1,0 +1,115 @@
+"""Trainers on hosts without a shared folder, in no torch world with the chief: each goes on with what is its own."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.roles import join_stores
+from tests.roles.processes import DEADLINE_S, Start, output_of
+from tests.roles.test_server_processes import RESUMABLE, Cluster
+from torchyard_roles.checkpoints import files, sharing
+from torchyard_roles.store import JoinStore
+
+pytestmark = pytest.mark.train
+EPOCHS = 3
+
+
+@pytest.fixture
+def store() -> Iterator[join_stores.Served]:
+    served = join_stores.serve_in_a_process()
+    yield served
+    served.end()
+
+
+class Hosts:
+    """A server and two workers, each with a folder of its own."""
+
+    def __init__(self, start: Start, folder: Path, store: join_stores.Served, strategy: str, groups: int) -> None:
+        self.folder = folder
+        self._start = start
+        self._cluster = Cluster(folder, strategy, 2, 1, groups, checkpoint_every_s=0.1)
+        self._store = {"TORCHYARD_STORE": store.address, "TORCHYARD_KEY": join_stores.KEY.hex()}
+
+    def checkpoints(self, replica: str) -> Path:
+        return self.folder / replica / "checkpoints"
+
+    def start(self, replica: str, step_s: float, generation: int = 0) -> subprocess.Popen[str]:
+        role, number = replica.split("-")
+        place = self._cluster.server if role == "ps" else self._cluster.worker
+        environment = {
+            **place(int(number), generation),
+            **self._store,
+            "TORCHYARD_GANG": replica,
+            "TORCHYARD_CHECKPOINTS": str(self.checkpoints(replica)),
+        }
+        self.checkpoints(replica).mkdir(parents=True, exist_ok=True)
+        return self._start(RESUMABLE, self.folder / replica, str(EPOCHS), str(step_s), environment=environment)
+
+    def steps(self, replica: str) -> list[int]:
+        """In the order in which they were taken; each has had the learning rate that is its own."""
+        (log,) = (self.folder / replica).glob("losses.*")
+        lines = [line.split() for line in log.read_text().splitlines() if line.count(" ") == 3]
+        for step, epoch, _, rate in lines:
+            assert float(rate) == pytest.approx(0.01 * 0.9 ** (int(step) // 7) * 0.8 ** int(epoch)), (replica, step)
+        return [int(step) for step, *_ in lines]
+
+
+def wait_for(happened: Callable[[], object]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not happened():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("lost", ["nothing", "its part"])
+def test_a_worker_goes_on_with_its_scheduler_though_it_sees_no_folder_of_the_chief_s(
+    start: Start, tmp_path: Path, store: join_stores.Served, lost: str
+) -> None:
+    hosts = Hosts(start, tmp_path, store, "sandblaster", groups=1)
+    names = ("ps-0", "worker-0", "worker-1")
+    processes = [hosts.start(name, 0.05) for name in names]
+    wait_for(lambda: max(files.steps(hosts.checkpoints("worker-0")), default=0) > 8)
+    for process in processes:
+        process.kill()
+        process.wait(DEADLINE_S)
+    saved = files.steps(hosts.checkpoints("worker-0"))[0]
+    if lost != "nothing":
+        shutil.rmtree(hosts.checkpoints("worker-1"))
+    before = len(hosts.steps("worker-1"))
+    processes = [hosts.start(name, 0, generation=1) for name in names]
+    outputs = [output_of(process) for process in processes]
+    assert f": {saved} steps" in outputs[1]
+    assert ("worker-1.0 has saved no part" in outputs[2]) == (lost != "nothing")
+    assert hosts.steps("worker-1")[before:] == list(range(saved + 1, EPOCHS * 8 + 1))
+
+
+def test_a_group_that_starts_again_alone_goes_on_with_its_own_scheduler(
+    start: Start, tmp_path: Path, store: join_stores.Served
+) -> None:
+    hosts = Hosts(start, tmp_path, store, "downpour", groups=2)
+    server, chief, other = (hosts.start(name, 0.1) for name in ("ps-0", "worker-0", "worker-1"))
+    own = hosts.checkpoints("worker-1")
+    wait_for(lambda: max(files.part_steps(own, "worker-1.0"), default=0) > 8)
+    other.kill()
+    other.wait(DEADLINE_S)
+    saved = files.part_steps(own, "worker-1.0")[0]
+    before = len(hosts.steps("worker-1"))
+    other = hosts.start("worker-1", 0, generation=1)
+    for process in (other, chief, server):
+        output_of(process)
+    assert hosts.steps("worker-1")[before:] == list(range(saved + 1, EPOCHS * 8 + 1))
+
+
+def test_what_is_too_large_for_the_join_store_is_not_sent_there(store: join_stores.Served) -> None:
+    with closing(JoinStore.connect(store.address, join_stores.KEY, "worker-0")) as joined:
+        for count in (sharing.LARGEST, sharing.LARGEST + 1):
+            sharing.offer(b"a" * count, joined, f"{count} bytes")
+        assert joined.try_get(f"{sharing.LARGEST} bytes") == b"a" * sharing.LARGEST
+        assert joined.try_get(f"{sharing.LARGEST + 1} bytes") is None
