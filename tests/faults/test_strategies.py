@@ -106,7 +106,11 @@ def lives(run: LaunchedRun, replica: str) -> int:
 def wait_for_steps(run: LaunchedRun, *replicas: str, more: int = 10) -> None:
     """Returns once each of them has taken so many further steps."""
     enough = {name: len(steps_of(run, name)) + more for name in replicas}
-    wait_until(lambda: all(len(steps_of(run, name)) >= enough[name] for name in replicas), SOON_S)
+    try:
+        wait_until(lambda: all(len(steps_of(run, name)) >= enough[name] for name in replicas), SOON_S)
+    except AssertionError:
+        said = {name: run.log(name)[-800:] for name in run.places}
+        raise AssertionError(f"no {more} steps more of {replicas}: {said}") from None
 
 
 def wait_for_lives(run: LaunchedRun, number: int, *replicas: str) -> None:

@@ -21,17 +21,24 @@ FOLDERS = ("work", "outputs", "logs", "errors")
 
 
 async def in_a_thread(function: Callable[..., Result], *arguments: Any) -> Result:
-    """Runs what would block the loop in a thread that ends with it: no pool is left when the ranks are forked."""
+    """Runs what would block the loop in a thread that ends with it: no pool is left when the ranks are forked.
+
+    Whoever awaits it may be cancelled; `function` then still runs to its end, and nobody hears how.
+    """
     loop = get_running_loop()
     future: Future[Result] = loop.create_future()
+
+    def tell(settle: Callable[[Any], None], outcome: Any) -> None:
+        if not future.done():  # it was cancelled
+            settle(outcome)
 
     def work() -> None:
         try:
             result = function(*arguments)
         except BaseException as error:  # raised again by who awaits it
-            loop.call_soon_threadsafe(future.set_exception, error)
+            loop.call_soon_threadsafe(tell, future.set_exception, error)
         else:
-            loop.call_soon_threadsafe(future.set_result, result)
+            loop.call_soon_threadsafe(tell, future.set_result, result)
 
     threading.Thread(target=work, daemon=True).start()
     return await future

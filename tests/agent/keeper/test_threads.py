@@ -1,0 +1,47 @@
+"""Work that a keeper does in a thread, for somebody who may not wait for its end."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from torchyard_agent.keeper.ground import in_a_thread
+
+
+def fails(go_on: threading.Event) -> None:
+    go_on.wait(10)
+    raise OSError("no space left")
+
+
+@pytest.mark.parametrize("work", [lambda go_on: go_on.wait(10), fails])
+def test_whoever_is_cancelled_while_a_thread_works_for_him_brings_no_keeper_down(work: Any) -> None:
+    async def cancelled() -> list[dict[str, Any]]:
+        said: list[dict[str, Any]] = []
+        go_on = threading.Event()
+        before = set(threading.enumerate())
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: said.append(context))  # a keeper ends its run there
+        waiting = asyncio.create_task(in_a_thread(work, go_on))
+        await asyncio.sleep(0)  # it has begun
+        working = set(threading.enumerate()) - before
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        go_on.set()
+        for thread in working:
+            thread.join(10)
+        await asyncio.sleep(0.01)  # what it said has been heard
+        return said
+
+    assert asyncio.run(cancelled()) == []
+
+
+def test_its_result_or_its_error_is_that_of_whoever_waits() -> None:
+    assert asyncio.run(in_a_thread(lambda: 7)) == 7
+    go_on = threading.Event()
+    go_on.set()
+    with pytest.raises(OSError, match="no space left"):
+        asyncio.run(in_a_thread(fails, go_on))
