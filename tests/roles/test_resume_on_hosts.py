@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import time
@@ -12,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.roles import join_stores
-from tests.roles.processes import DEADLINE_S, Start, output_of
+from tests.roles.processes import DEADLINE_S, Start, free_port, output_of
+from tests.roles.test_hogwild import Groups
 from tests.roles.test_server_processes import RESUMABLE, Cluster
 from torchyard_roles.checkpoints import files, sharing
 from torchyard_roles.store import JoinStore
@@ -34,8 +36,12 @@ class Hosts:
     def __init__(self, start: Start, folder: Path, store: join_stores.Served, strategy: str, groups: int) -> None:
         self.folder = folder
         self._start = start
-        self._cluster = Cluster(folder, strategy, 2, 1, groups, checkpoint_every_s=0.1)
-        self._store = {"TORCHYARD_STORE": store.address, "TORCHYARD_KEY": join_stores.KEY.hex()}
+        servers = 1 if strategy != "hogwild" else 0
+        self._cluster = Cluster(folder, strategy, 2, servers, groups, checkpoint_every_s=0.1)
+        self._more = {"TORCHYARD_STORE": store.address, "TORCHYARD_KEY": join_stores.KEY.hex()}
+        if not servers:
+            trainers = [[f"worker-{number}", "127.0.0.1", free_port(), 1, number] for number in range(2)]
+            self._more["TORCHYARD_PEERS"] = json.dumps({"trainers": trainers})
 
     def checkpoints(self, replica: str) -> Path:
         return self.folder / replica / "checkpoints"
@@ -45,7 +51,7 @@ class Hosts:
         place = self._cluster.server if role == "ps" else self._cluster.worker
         environment = {
             **place(int(number), generation),
-            **self._store,
+            **self._more,
             "TORCHYARD_GANG": replica,
             "TORCHYARD_CHECKPOINTS": str(self.checkpoints(replica)),
         }
@@ -90,11 +96,12 @@ def test_a_worker_goes_on_with_its_scheduler_though_it_sees_no_folder_of_the_chi
     assert hosts.steps("worker-1")[before:] == list(range(saved + 1, EPOCHS * 8 + 1))
 
 
-def test_a_group_that_starts_again_alone_goes_on_with_its_own_scheduler(
-    start: Start, tmp_path: Path, store: join_stores.Served
+@pytest.mark.parametrize(("strategy", "others"), [("downpour", ["ps-0", "worker-0"]), ("hogwild", ["worker-0"])])
+def test_a_group_that_starts_again_alone_goes_on_with_its_own_scheduler_and_optimizer(
+    start: Start, tmp_path: Path, store: join_stores.Served, strategy: str, others: list[str]
 ) -> None:
-    hosts = Hosts(start, tmp_path, store, "downpour", groups=2)
-    server, chief, other = (hosts.start(name, 0.1) for name in ("ps-0", "worker-0", "worker-1"))
+    hosts = Hosts(start, tmp_path, store, strategy, groups=2)
+    *going_on, other = (hosts.start(name, 0.1) for name in (*others, "worker-1"))
     own = hosts.checkpoints("worker-1")
     wait_for(lambda: max(files.part_steps(own, "worker-1.0"), default=0) > 8)
     other.kill()
@@ -102,9 +109,33 @@ def test_a_group_that_starts_again_alone_goes_on_with_its_own_scheduler(
     saved = files.part_steps(own, "worker-1.0")[0]
     before = len(hosts.steps("worker-1"))
     other = hosts.start("worker-1", 0, generation=1)
-    for process in (other, chief, server):
+    output = output_of(other)
+    for process in reversed(going_on):
         output_of(process)
+    if strategy == "hogwild":  # else the servers have it
+        assert f"the optimizer counts {EPOCHS * 8}" in output
     assert hosts.steps("worker-1")[before:] == list(range(saved + 1, EPOCHS * 8 + 1))
+
+
+def test_the_ranks_of_a_group_without_the_chief_go_on_with_what_their_first_has(
+    start: Start, tmp_path: Path, store: join_stores.Served
+) -> None:
+    groups = Groups(start, store, 1, 2, checkpoint_every_s=0.1)
+    more = {"TORCHYARD_CHECKPOINTS": str(tmp_path), "TORCHYARD_RUN_ID": "run-1"}
+    chief, *killed = groups.start_all(RESUMABLE, tmp_path, EPOCHS, 0.15, **more)
+    wait_for(lambda: min(max(files.part_steps(tmp_path, f"worker-{n}.0"), default=0) for n in (1, 2)) > 5)
+    for process in killed:
+        process.kill()
+        process.wait(DEADLINE_S)
+    shutil.rmtree(tmp_path / "parts" / "worker-2.0")
+    for log in tmp_path.glob("losses.*"):
+        log.unlink()
+    again = [groups.start(n, RESUMABLE, tmp_path, EPOCHS, 0, generation=1, **more) for n in (1, 2)]
+    for number, process in enumerate(again, 1):
+        output = output_of(process)
+        assert f"the optimizer counts {EPOCHS * 5}\n" in output
+        assert ("saved no part" in output) == (number == 2)
+    output_of(chief)
 
 
 def test_what_is_too_large_for_the_join_store_is_not_sent_there(store: join_stores.Served) -> None:

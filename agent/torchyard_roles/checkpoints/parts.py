@@ -1,6 +1,7 @@
 """What each rank keeps of its own beside the chief's checkpoint: its random numbers, and where it is in its data.
 
-A rank that is in no torch world with the chief keeps more (`of_script`), since nobody can send it the chief's.
+A rank that is in no torch world with the chief keeps more (`of_script`), since nobody can send it the chief's; of a
+group that is a torch world without the chief, its first rank does.
 """
 
 from __future__ import annotations
@@ -41,20 +42,11 @@ def set_random_state(state: dict[str, Any], device: torch.device) -> None:
         numpy.random.set_state((kind, numpy.array(keys, dtype=numpy.uint32), int(position), int(has_gauss), gauss))
 
 
-def settings(group: dict[str, Any]) -> dict[str, Any]:
-    """Of an optimizer's parameter group: its learning rate and the like, as they are now."""
-    return {
-        name: value.clone() if isinstance(value, torch.Tensor) else value
-        for name, value in group.items()
-        if name != "params"
-    }
-
-
 def of_script(stateful: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """What the script makes anew when it is started again: the objects of checkpoint(), and the learning rates."""
+    """What the script makes anew when it is started again: the optimizer, and the objects of checkpoint()."""
     return {
         "stateful": {name: copied(each.state_dict(), name) for name, each in stateful.items()},
-        "settings": [copied(settings(group), "param_groups") for group in optimizer.param_groups],
+        "optimizer": copied(optimizer.state_dict(), "the optimizer's state"),
     }
 
 

@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 class Resumed:
     """What a run goes on from."""
 
-    def __init__(self, step: int, optimizer: Any, extra: dict[str, Any], part: dict[str, Any] | None) -> None:
-        """`extra`: what the chief has sent of its own; `part`: this rank's own, which holds as far as it goes."""
+    def __init__(self, step: int, script: dict[str, Any], part: dict[str, Any] | None) -> None:
+        """`script`: its optimizer's state and its objects of checkpoint(), and where the one who has kept them was in
+        its data; `part`: where this rank was, and its random numbers."""
         self.step = step
-        place = part if part is not None else extra
-        of_script = part if part is not None and "stateful" in part else extra
-        self.stateful: dict[str, Any] = of_script.get("stateful", {})
+        place = part if part is not None else script
+        self.stateful: dict[str, Any] = script.get("stateful", {})
         self.positions: list[dict[str, Any]] = place.get("loaders", [])
         self.active: int = place.get("active", 0)
-        self._optimizer_state = optimizer
-        self._groups: list[dict[str, Any]] = of_script.get("settings", [])
+        self._optimizer_state = script.get("optimizer")
+        self._groups: list[dict[str, Any]] = []
         self._random = part["random"] if part is not None else None
 
     @property
@@ -52,10 +52,10 @@ class Resumed:
         state, self._optimizer_state = self._optimizer_state, None
         if state is None:
             return
-        script = [parts.settings(group) for group in optimizer.param_groups]
+        script = [_settings(group) for group in optimizer.param_groups]
         optimizer.load_state_dict(state)
         devices.move_optimizer(optimizer, device)
-        self._groups = [parts.settings(group) for group in optimizer.param_groups]
+        self._groups = [_settings(group) for group in optimizer.param_groups]
         for group, settings in zip(optimizer.param_groups, script):
             group.update(settings)
 
@@ -112,7 +112,7 @@ def restore(
         word = sharing.from_first(word, device)
     elif size > 1 and store is not None:
         if found is not None:
-            sharing.offer(_dumped(_extra_of(contents)), store, f"{key}/extra")
+            sharing.offer(_dumped(_of_chief(contents)), store, f"{key}/script")
         word = sharing.word_from_first(word, store, key)
     heard = json.loads(word or b"{}")
     if "error" in heard:
@@ -120,25 +120,27 @@ def restore(
     step = heard.get("step")
     if step is None:
         return None
-    optimizer: Any = None
-    extra: dict[str, Any] = {}
-    if "epoch" in heard:  # the chief's group
-        if found is not None:
-            model.load_state_dict(contents.pop("model.pt"))
-        if connected:
-            raw = [_bytes_of(found, name) if found is not None else None for name in ("optimizer.pt", "extra.pt")]
-            optimizer, extra = (_load(sharing.from_first(each, device)) for each in raw)
-        elif found is not None:
-            optimizer, extra = contents["optimizer.pt"], contents["extra.pt"]
-        else:
-            extra = _extra_in(root, step) or _load(store.try_get(f"{key}/extra") if store is not None else None)
     part = files.read_part(root, who, step)
+    if "epoch" not in heard:  # a group without the chief: its first rank's
+        script = _of_script(part)
+        if connected:
+            script = _load(sharing.from_first(_dumped(script) if first else None, device))
+    elif connected:
+        raw = [_bytes_of(found, name) if found is not None else None for name in ("optimizer.pt", "extra.pt")]
+        optimizer, extra = (_load(sharing.from_first(each, device)) for each in raw)
+        script = {**extra, "optimizer": optimizer}
+    elif found is not None:
+        script = _of_chief(contents)
+    else:
+        script = _of_script(part) or _seen(root, step) or _load(store.try_get(f"{key}/script") if store else None)
+    if found is not None:
+        model.load_state_dict(contents.pop("model.pt"))
     if part is None:
-        lost = "" if extra else ", and with learning rates and objects of checkpoint() as the script makes them"
+        lost = "" if script else ", and its optimizer and objects of checkpoint() are as the script makes them"
         say(f"{who} has saved no part of its own at step {step}: it goes on with new random numbers{lost}.")
     if is_chief:
         say(f"resumed from {root / files.name_of(step)}: {step} steps, {heard['epoch']} epochs done.")
-    return Resumed(step, optimizer, extra, part)
+    return Resumed(step, script, part)
 
 
 def _newest(
@@ -162,18 +164,24 @@ def _newest(
     return None, {}
 
 
-def _extra_in(root: Path, step: int) -> dict[str, Any]:
-    """What the chief has saved of its own, where its folder can be seen from here."""
+def _of_chief(contents: dict[str, Any]) -> dict[str, Any]:
+    return {**contents["extra.pt"], "optimizer": contents["optimizer.pt"]}
+
+
+def _of_script(part: dict[str, Any] | None) -> dict[str, Any]:
+    """All of a part but its random numbers; empty where `parts.of_script` has not been put into it."""
+    if part is None or "stateful" not in part:
+        return {}
+    return {name: value for name, value in part.items() if name != "random"}
+
+
+def _seen(root: Path, step: int) -> dict[str, Any]:
+    """What the chief has saved, where its folder can be seen from here."""
     try:
         found = files.read(root, step)
-        return _extra_of({name: found.load(name) for name in ("optimizer.pt", "extra.pt")})
+        return _of_chief({name: found.load(name) for name in ("optimizer.pt", "extra.pt")})
     except files.Damaged:
         return {}
-
-
-def _extra_of(contents: dict[str, Any]) -> dict[str, Any]:
-    groups = contents["optimizer.pt"].get("param_groups", [])
-    return {**contents["extra.pt"], "settings": [parts.settings(group) for group in groups]}
 
 
 def _bytes_of(found: files.Checkpoint, name: str) -> bytes:
@@ -188,6 +196,15 @@ def _dumped(state: Any) -> bytes:
     buffer = io.BytesIO()
     torch.save(state, buffer)
     return buffer.getvalue()
+
+
+def _settings(group: dict[str, Any]) -> dict[str, Any]:
+    """Of an optimizer's parameter group: its learning rate and the like, as they are now."""
+    return {
+        name: value.clone() if isinstance(value, torch.Tensor) else value
+        for name, value in group.items()
+        if name != "params"
+    }
 
 
 def _nothing() -> None:

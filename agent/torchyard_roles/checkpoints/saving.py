@@ -66,7 +66,6 @@ class Saving:
         self._rank = environment.group_rank if size > 1 else 0
         self._size = size
         self._is_chief = environment.trains and environment.rank == 0
-        self._in_chiefs_group = environment.group == 0
         self._every_s = environment.options.checkpoint_every_s
         self._keys = f"{environment.gang}/{environment.generation}"
         self._model: torch.nn.Module | None = None
@@ -123,10 +122,10 @@ class Saving:
         self._saved = step
         self._saved_at = time.monotonic()
         self._strategy.flush(step)
-        self._write_part(step, kept)
+        self.wait()
+        self._save_part(step, kept, at_once=last)
         if not self._is_chief:
             return True
-        self.wait()
         try:
             self._strategy.save(self.root, step)
             contents = self._contents()
@@ -212,16 +211,30 @@ class Saving:
     def _position(self) -> dict[str, Any]:
         return {"loaders": [loader.position() for loader in self.loaders], "active": self.active}
 
-    def _write_part(self, step: int, kept: Sequence[int]) -> None:
+    def _save_part(self, step: int, kept: Sequence[int], *, at_once: bool) -> None:
+        state = {"step": step, "random": parts.random_state(self._device), **self._position()}
+        if self._is_chief or (sharing.is_connected(self._size) and self._rank):
+            self._write_part(step, state, kept)
+            return
+        assert self._optimizer is not None
         try:
-            state = {"step": step, "random": parts.random_state(self._device), **self._position()}
-            if not self._is_chief and not (self._in_chiefs_group and sharing.is_connected(self._size)):
-                assert self._optimizer is not None
-                state |= parts.of_script(self.stateful, self._optimizer)
+            state |= parts.of_script(self.stateful, self._optimizer)
+        except UsageProblem as problem:  # it has come to hold something that cannot be written
+            say(f"{self.who} keeps less of step {step} than it needs to go on by itself: {problem.message}")
+        if at_once:
+            self._write_part(step, state, kept)
+        else:  # it may be as large as a model
+            self._writer = threading.Thread(
+                target=self._write_part, args=(step, state, kept), name="torchyard-checkpoint"
+            )
+            self._writer.start()
+
+    def _write_part(self, step: int, state: dict[str, Any], kept: Sequence[int]) -> None:
+        try:
             files.write_part(self.root, self.who, step, state)
             if kept:
                 files.prune_parts(self.root, self.who, {step, *kept})
-        except (OSError, RuntimeError, UsageProblem) as error:
+        except (OSError, RuntimeError) as error:
             say(f"{self.who} could not save its own part of step {step}: {_why(error)}. Training goes on.")
         self._mark(step)
 

@@ -22,6 +22,7 @@ class ChiefLog:
         self._reader = LogReader(run_id, replica, 0, link, reattach)
         self._show = show
         self._left = threading.Event()
+        self._showing = threading.Lock()
         self._failure: OSError | None = None
         self._thread = threading.Thread(target=self._read, name=f"log-{replica}", daemon=True)
 
@@ -39,6 +40,8 @@ class ChiefLog:
     def leave(self) -> None:
         """Shows no more lines, and waits for none: the run goes on without us."""
         self._left.set()
+        with self._showing:  # what is being shown just now comes before whatever the caller says next
+            pass
 
     def raise_failure(self) -> None:
         """Raises the OSError that a line could not be shown for: nobody reads our output any more."""
@@ -49,8 +52,9 @@ class ChiefLog:
         while not self._left.is_set() and not self._reader.ended:
             try:
                 for line in self._reader.lines(wait=True):
-                    if not self._left.is_set():
-                        self._show(line)
+                    with self._showing:
+                        if not self._left.is_set():
+                            self._show(line)
             except OSError as error:
                 self._failure = error
                 return

@@ -56,7 +56,8 @@ def main() -> None:
                 log.write(f"{step} {epoch} {loss.item().hex()} {optimizer.param_groups[0]['lr']:.12f}\n")
                 log.flush()
             each_epoch.step()
-    print("trained to the end", flush=True)
+    counts = {int(state["step"]) for state in optimizer.state.values()}
+    print("trained to the end; the optimizer counts", *counts, flush=True)
 
 
 if __name__ == "__main__":
