@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import shutil
+import threading
 from contextlib import suppress
 from pathlib import Path
 
@@ -338,6 +339,45 @@ def test_a_newer_one_drops_what_is_under_way_and_leaves_nothing_of_it(tmp_path: 
 
     asyncio.run(scene())
     assert there(target) == [new]
+
+
+def test_a_newer_one_waits_for_a_disk_that_writes_the_one_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    old, new = save(source, 1), save(source, 2)
+    writes, is_written, fsync = threading.Event(), threading.Event(), os.fsync
+
+    def slow(handle: int) -> None:
+        writes.set()
+        is_written.wait(10)
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", slow)
+
+    async def scene() -> None:
+        told: list[Message] = []
+        unheard: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
+        async with Pair() as pair:
+            receiving = Receiving(str(target), "run", "gpu-b", pair.dial, told.append)
+            receiving.obey({"say": "fetch", "name": old})
+            first = await asyncio.wait_for(pair.met.get(), 10)
+            giving = asyncio.get_running_loop().create_task(bulk.give(first, str(source / old)))
+            await eventually(writes.is_set)
+            receiving.obey({"say": "fetch", "name": new})
+            await asyncio.sleep(0.05)
+            assert pair.met.empty()
+            is_written.set()
+            await bulk.give(await asyncio.wait_for(pair.met.get(), 10), str(source / new))
+            await giving
+            await eventually(lambda: told)
+        assert told == [{"say": "fetched", "name": new, "problem": ""}]
+        assert unheard == []
+
+    asyncio.run(scene())
+    assert there(target) == [old, new]
+    assert same(source / old, target / old)
 
 
 def test_a_disk_without_room_is_said_and_nothing_half_done_stays(
