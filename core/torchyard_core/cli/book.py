@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Annotated
 
 import typer
 
+from torchyard_core.booking.find_slot import Fit
 from torchyard_core.booking.model import Draft
 from torchyard_core.booking.naming import slots_named
 from torchyard_core.booking.refusals import Clash
-from torchyard_core.cli.booking_words import answering_clashes, booked_line, booking_json, times, why
+from torchyard_core.cli.booking_words import answering_clashes, book_command, booked_line, booking_json, times, why
 from torchyard_core.cli.calendar import catalogue, remember_fleet
 from torchyard_core.cli.context import settings
 from torchyard_core.cli.output import Json, print_json, remark, say
@@ -59,7 +61,13 @@ def book(
     wanted = tuple(slot.id for slot in slots_named(" ".join(gpus), slots))
     name = title.strip() or f"{store.person}'s booking"
     draft = Draft(name, wanted, start, end, where, purpose, stop_at_end=stop_at_end)
-    with answering_clashes(slots, where, chosen.zone(), as_json=as_json):
+    given = "".join(f" --{name} {shlex.quote(text)}" for name, text in (("title", title), ("purpose", purpose)) if text)
+    given += " --stop-at-end" * stop_at_end
+
+    def instead(fit: Fit) -> str:
+        return book_command(fit, slots, where, chosen.zone()) + given
+
+    with answering_clashes(slots, instead, as_json=as_json):
         if not repeat:
             booking = store.book(draft)
             if as_json:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -66,11 +66,25 @@ def waiting_json(one: Waiting) -> dict[str, Any]:
 
 def book_command(fit: Fit, slots: Sequence[Slot], zone: str, usual: str) -> str:
     """The command that books a fit, with times of `zone`; `usual` is the one that is meant where none is named."""
-    names = name_slots(fit.gpus, slots).replace(", ", " ")
+    return f"torchyard book {_places(fit.gpus, slots)}{_when(fit, zone, usual, now='')}"
+
+
+def change_command(fit: Fit, booking: Booking, slots: Sequence[Slot], zone: str, usual: str) -> str:
+    """The command that moves a booking that has not begun to a fit."""
+    now = " --from now"  # else its end would count from its old start
+    moved = "" if set(fit.gpus) == set(booking.gpus) else f' --gpus "{_places(fit.gpus, slots)}"'
+    return f"torchyard bookings change {booking.id}{moved}{_when(fit, zone, usual, now)}"
+
+
+def _places(gpus: Sequence[str], slots: Sequence[Slot]) -> str:
+    return name_slots(gpus, slots).replace(", ", " ")
+
+
+def _when(fit: Fit, zone: str, usual: str, now: str = "") -> str:
     at_once = fit.start - datetime.now(UTC) < timedelta(minutes=1)
-    begin = "" if at_once else f' --from "{command_time(fit.start, zone)}"'
+    begin = now if at_once else f' --from "{command_time(fit.start, zone)}"'
     where = "" if zone == usual else f" --zone {zone}"
-    return f"torchyard book {names}{begin} --to +{command_length(fit.end - fit.start)}{where}"
+    return f"{begin} --to +{command_length(fit.end - fit.start)}{where}"
 
 
 def fit_json(fit: Fit, slots: Sequence[Slot], zone: str, usual: str) -> dict[str, Any]:
@@ -94,14 +108,14 @@ def times(start: str, end: str, zone: str, now: datetime) -> tuple[datetime, dat
 
 
 @contextmanager
-def answering_clashes(slots: Sequence[Slot], zone: str, usual: str, *, as_json: bool) -> Iterator[None]:
-    """A clash is an answer: its sentence with the command that books the nearest, and in JSON all of it."""
+def answering_clashes(slots: Sequence[Slot], command: Callable[[Fit], str], *, as_json: bool) -> Iterator[None]:
+    """A clash is an answer: its sentence with the `command` that takes the nearest instead, and in JSON all of it."""
     try:
         yield
     except Clash as clash:
         hint = clash.hint
         if clash.conflict.nearest:
-            hint += f" The first one: `{book_command(clash.conflict.nearest[0], slots, zone, usual)}`."
+            hint += f" The first one: `{command(clash.conflict.nearest[0])}`."
         told = TorchyardError(clash.message, code=clash.code, hint=hint)
         if not as_json:
             print_error(told, as_json=False)

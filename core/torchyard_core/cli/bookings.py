@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from torchyard_core.booking.find_slot import Fit
 from torchyard_core.booking.intervals import Interval
 from torchyard_core.booking.model import Booking, Slot, rfc3339
 from torchyard_core.booking.naming import name_slots, slots_named
@@ -20,8 +21,10 @@ from torchyard_core.cli import bookings_find, bookings_team
 from torchyard_core.cli.book import Zone
 from torchyard_core.cli.booking_words import (
     answering_clashes,
+    book_command,
     booked_line,
     booking_json,
+    change_command,
     print_bookings,
     times,
     why,
@@ -262,7 +265,13 @@ def change(
         and stop_at_end is None
     ):
         raise UsageError("nothing is to be changed.", code="usage", hint="Say what: --extend 2h, --to 18:00, --gpus …")
-    with answering_clashes(slots, where, chosen.zone(), as_json=as_json):
+
+    def instead(fit: Fit) -> str:
+        if booking.start <= store.now():  # it cannot be moved any more, but another can follow it
+            return book_command(fit, slots, where, chosen.zone())
+        return change_command(fit, booking, slots, where, chosen.zone())
+
+    with answering_clashes(slots, instead, as_json=as_json):
         changed = store.change(
             booking.id,
             start=begin,

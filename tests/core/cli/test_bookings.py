@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shlex
 from collections.abc import Callable
 from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
@@ -66,6 +67,11 @@ def refused(desktop: Desktop, *arguments: str, code: int = 1) -> dict[str, Any]:
     return error
 
 
+def proposed(told: str) -> list[str]:
+    """The arguments of the command that a refusal ends with."""
+    return shlex.split(told[told.index("`torchyard ") + len("`torchyard ") : told.rindex("`")])
+
+
 def test_gpus_are_booked_listed_shown_extended_and_let_go(kim: Desktop) -> None:
     booked = answer(kim, "book", "gpu-a:0-1", "gpu-b:*", "--to", "+2h", "--title", "digits", "--purpose", "a paper")
     assert booked["names"] == "gpu-a:0-1, gpu-b:0-3"
@@ -95,20 +101,33 @@ def test_times_are_of_the_persons_zone_and_a_night_ends_on_the_next_day(kim: Des
 
 def test_a_clash_says_whose_when_and_the_command_that_books_the_nearest(kim: Desktop) -> None:
     torchyard(kim, "book", "gpu-a:0-1", "--from", "tomorrow 9", "--to", "17:00", "--title", "digits")
-    told = torchyard(kim, "book", "gpu-a:1-2", "--from", "tomorrow 10", "--to", "+2h", code=1).stderr
+    wish = ("book", "gpu-a:1-2", "--from", "tomorrow 10", "--to", "+2h", "--title", "it's ours", "--stop-at-end")
+    told = torchyard(kim, *wish, code=1).stderr
     assert "gpu-a:1 is booked by you ('digits') from" in told
     assert "09:00 to 17:00" in told
-    command = told[told.index("`torchyard ") + len("`torchyard ") : told.rindex("`")]
 
-    error = refused(kim, "book", "gpu-a:1-2", "--from", "tomorrow 10", "--to", "+2h")
+    error = refused(kim, *wish)
     assert error["code"] == "conflict"
     assert error["conflict"]["clashing"][0]["names"] == "gpu-a:1"
 
-    words = command.split('"')
-    pieces = [*words[0].split(), words[1], *words[2].split()]
-    nearest = answer(kim, *pieces)
+    nearest = answer(kim, *proposed(told))
     assert nearest["gpus"] == error["conflict"]["nearest"][0]["gpus"]
     assert nearest["start"] == error["conflict"]["nearest"][0]["start"]
+    assert (nearest["title"], nearest["stop_at_end"]) == ("it's ours", True)
+
+
+def test_a_booking_that_cannot_be_moved_there_is_told_how_it_can_be_moved_elsewhere(kim: Desktop) -> None:
+    torchyard(kim, "book", "gpu-a:0", "--from", "tomorrow 9", "--to", "17:00")
+    mine = answer(kim, "book", "gpu-a:0", "--from", "tomorrow 18", "--to", "20:00", "--title", "digits")
+    told = torchyard(kim, "bookings", "change", mine["id"], "--from", "tomorrow 10", code=1).stderr
+    moved = answer(kim, *proposed(told))
+    assert (moved["id"], moved["title"]) == (mine["id"], "digits")
+    assert len(answer(kim, "bookings", "list")) == 2
+
+    running = answer(kim, "book", "gpu-a:1", "--to", "+2h")
+    torchyard(kim, "book", "gpu-a:1", "--from", "+2h", "--to", "+4h")
+    told = torchyard(kim, "bookings", "change", running["id"], "--extend", "1h", code=1).stderr
+    assert "change" not in proposed(told)  # it has begun: it cannot be moved any more
 
 
 @pytest.mark.parametrize(
