@@ -71,6 +71,8 @@ def list_bookings(
 
     Example: torchyard bookings list --mine --to +30d
     """
+    if mine and person is not None:
+        raise UsageError("--mine and --person both say whose.", code="usage", hint="Give one of them.")
     chosen = settings(context)
     where = chosen.zone(zone)
     calendar = chosen.calendar()

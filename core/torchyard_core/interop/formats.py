@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from torchyard_core.errors import UsageError
@@ -81,18 +81,17 @@ READ = tuple(name for name, one in FORMATS.items() if one.read is not None)
 """Those that are read."""
 
 
-def format_named(name: str) -> Format:
-    """Raises UsageError where there is none."""
+def format_named(name: str, wanted: Iterable[str] = tuple(FORMATS)) -> Format:
+    """Raises UsageError where there is none; it names those that are `wanted`."""
     if name not in FORMATS:
-        meant = nearest(name, FORMATS)
-        hint = meant or f"There are {', '.join(FORMATS)}."
+        hint = nearest(name, wanted) or f"There are {', '.join(wanted)}."
         raise UsageError(f"there is no format {name}.", code="no_format", hint=hint)
     return FORMATS[name]
 
 
 def read_foreign(name: str, text: str, source: str) -> Imported:
     """A document of a format as a topology. Raises UsageError for what is only written, FileProblem for a bad one."""
-    chosen = format_named(name)
+    chosen = format_named(name, READ)
     if chosen.read is None:
         hint = f"These are read: {', '.join(READ)}."
         raise UsageError(f"{chosen.title} is written only.", code="no_format", hint=hint)

@@ -98,8 +98,9 @@ def find_run(run_id: str, runs: Sequence[KnownRun]) -> KnownRun:
     if len(close) == 1:
         return close[0]
     if close:
+        more = f" and {len(close) - 5} more" if len(close) > 5 else ""
         raise UsageError(
-            f"{run_id} fits several runs: {', '.join(run.run_id for run in close[:5])}.",
+            f"{run_id} fits several runs: {', '.join(run.run_id for run in close[:5])}{more}.",
             code="ambiguous",
             hint="Give more of the ID.",
         )

@@ -193,6 +193,10 @@ def test_repeated_bookings_are_all_or_nothing_or_the_free_ones(kim: Desktop) -> 
     assert refused(kim, "book", "gpu-a:0", "--to", "+2h", "--repeat", "FREQ=SOMETIMES", code=2)["message"]
 
 
+def test_mine_and_a_person_are_not_asked_for_together(kim: Desktop) -> None:
+    assert refused(kim, "bookings", "list", "--mine", "--person", "lee", code=2)["code"] == "usage"
+
+
 def test_a_place_is_found_and_its_command_books_it(kim: Desktop) -> None:
     torchyard(kim, "book", "gpu-a:0", "--to", "+6h")
     first, *_ = answer(kim, "bookings", "find", "4", "--for", "3h", "--min-memory-gb", "40")

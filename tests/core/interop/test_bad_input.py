@@ -9,7 +9,7 @@ import pytest
 
 from tests.core.interop import samples
 from torchyard_core.errors import FileProblem, TorchyardError, UsageError
-from torchyard_core.interop.formats import FORMATS, read_foreign, write_foreign
+from torchyard_core.interop.formats import FORMATS, READ, read_foreign, write_foreign
 from torchyard_core.interop.recognise import recognise
 from torchyard_core.interop.writing import Wishes
 from torchyard_core.topology.file import topology_from_text
@@ -244,3 +244,11 @@ def test_wishes_that_a_format_does_not_have_are_refused() -> None:
     for name in [name for name, one in FORMATS.items() if one.read is None]:
         with pytest.raises(UsageError, match="written only"):
             read_foreign(name, "x", "doc")
+
+
+@pytest.mark.parametrize(("name", "hint"), [("nonsense", f"There are {', '.join(READ)}."), ("vertx", "`vertex`")])
+def test_a_format_that_there_is_not_is_answered_with_those_that_are_read(name: str, hint: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        read_foreign(name, "x", "doc")
+    assert refused.value.message == f"there is no format {name}."
+    assert hint in refused.value.hint

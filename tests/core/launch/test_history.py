@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from torchyard_core.errors import UsageError
 from torchyard_core.launch.history import History, RunRecord
+from torchyard_core.launch.runs import find_run, list_runs
 
 
 def record(run_id: str, state: str = "running") -> RunRecord:
@@ -37,3 +41,14 @@ def test_a_record_that_cannot_be_read_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "newer.json").write_text('{"hosts": [], "run_id": "x", "something": "else"}')
 
     assert [found.run_id for found in history.records()] == ["good"]
+
+
+def test_an_id_that_fits_several_runs_names_the_first_and_counts_the_others(tmp_path: Path) -> None:
+    history = History(tmp_path / "history")
+    for number in range(1, 8):
+        history.save(record(f"20261121-09000{number}-aaaa"))
+    known = list_runs({}, history)
+
+    with pytest.raises(UsageError, match="-090003-aaaa and 2 more"):
+        find_run("20261121", known)
+    assert find_run("20261121-090004", known).run_id == "20261121-090004-aaaa"
