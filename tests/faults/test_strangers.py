@@ -65,7 +65,7 @@ def test_strangers_at_the_gang_port_disturb_nobody_and_keep_no_member_out(team: 
         strangers = [stack.enter_context(socket.create_connection(address, 10)) for _ in range(SILENT)]
         for nonsense in (b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 100_000, bytes(64), b"x"):
             talking = stack.enter_context(socket.create_connection(address, 10))
-            with contextlib.suppress(ConnectionError):
+            with contextlib.suppress(OSError):  # it may have been hung up on at any of these
                 talking.sendall(nonsense)
                 talking.shutdown(socket.SHUT_WR)
                 while talking.recv(4096):

@@ -17,7 +17,7 @@ from torchyard_core.booking.refusals import Clash, Refused
 from torchyard_core.booking.waitlist import Waiting, wish_to_json
 from torchyard_core.booking.words import command_length, command_time, hours_of, until
 from torchyard_core.booking.zones import moment, zone_of
-from torchyard_core.cli.output import print_error, print_json_line, table
+from torchyard_core.cli.output import error_as_json, print_error, print_json_line, table
 from torchyard_core.errors import TorchyardError
 
 HEADINGS = ("ID", "WHO", "TITLE", "GPUS", "FROM", "TO", "STATE")
@@ -120,7 +120,7 @@ def answering_clashes(slots: Sequence[Slot], command: Callable[[Fit], str], *, a
         if not as_json:
             print_error(told, as_json=False)
         else:
-            print_json_line({"error": {**told.to_json(), "conflict": clash.conflict.to_json(slots)}})
+            print_json_line({"error": {**error_as_json(told), "conflict": clash.conflict.to_json(slots)}})
             typer.echo(f"torchyard: {told.sentence()}", err=True)
         raise typer.Exit(clash.exit_code) from None
 

@@ -79,7 +79,8 @@ def print_json_line(value: Any) -> None:
 
 
 def error_as_json(error: TorchyardError) -> dict[str, str]:
-    return error.to_json()
+    """Its advice can be followed as it is, too."""
+    return {name: as_called(text) for name, text in error.to_json().items()}
 
 
 def print_error(error: TorchyardError, *, as_json: bool) -> None:
