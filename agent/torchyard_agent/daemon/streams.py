@@ -24,7 +24,7 @@ TELEMETRY_BACKLOG = 256 * 1024
 async def follow_state(connection: Connection, runs: Runs, run_id: str, seen: list[Any] | None) -> None:
     """Sends the journal from where the client left it, then each entry as it is written, until the run is over.
 
-    `alive` False in the last notification without `run_ended` before it means that the keeper died.
+    Only the last notification has `alive` False, and no entries; without `run_ended` before it the keeper died.
     """
     reader = JournalReader(runs.folder(run_id))
     changed = runs.listen(run_id)
@@ -38,7 +38,7 @@ async def follow_state(connection: Connection, runs: Runs, run_id: str, seen: li
                 entries, first = after(entries, seen), False
             for start in range(0, len(entries), BATCH):
                 batch = entries[start : start + BATCH]
-                connection.notify("state", {"run_id": run_id, "entries": batch, "alive": alive})
+                connection.notify("state", {"run_id": run_id, "entries": batch, "alive": True})
             if not alive:
                 await runs.clear_up_after(run_id)
                 connection.notify(

@@ -137,7 +137,8 @@ class Follower:
             elif entry["event"] == "replica_state" and entry["state"] == "starting":
                 self._steps.pop(entry["replica"], None)  # it counts from its checkpoint again
             yield entry
-        if not message["alive"] and not self.view["ended"]:
+        # Older daemons say so with each piece of a long journal; the last message has none.
+        if not message["alive"] and not message["entries"] and not self.view["ended"]:
             rebooted = "rebooted" in message.get("died", "")
             raise RunFailed(
                 f"run {self._run_id} is over: {message['died']}."
