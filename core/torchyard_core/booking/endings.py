@@ -25,16 +25,29 @@ def end_bookings(
     """
     now = store.now()
     own = store.bookings(now, now + AHEAD, owner=store.person, live=True)
-    of_runs = {one.run_id: one for one in own if one.run_id}
-    if not of_runs:
+    made_for = {one.run_id: one for one in own if one.run_id}
+    if not made_for:
         return ()
-    changed: list[Booking] = []
+    by_id = {one.id: one for one in made_for.values()}
+    over: dict[str, dict[str, tuple[str, str]]] = {}
+    in_use: set[str] = set()
     for run in list_runs(links, history):
-        booking = of_runs.get(run.run_id)
-        if booking is None or not is_over(run.state):
+        # Also a run that was launched on the booking of an earlier one.
+        booking = made_for.get(run.run_id) or by_id.get(run.booking)
+        if booking is None:
+            continue
+        if not is_over(run.state):
+            in_use.add(booking.id)
             continue
         record = history.load(run.run_id)
         ended = record.ended if record is not None and record.ended else run.as_of
-        if (after := end_of_run(store, booking, run.state, ended, keep)) is not None:
+        over.setdefault(booking.id, {})[run.run_id] = ended, run.state
+    changed: list[Booking] = []
+    for booking_id in sorted(over.keys() - in_use):
+        booking = by_id[booking_id]
+        if booking.run_id not in over[booking_id]:
+            continue  # it was taken over by a run that nobody here has heard of yet
+        ended, state = max(over[booking_id].values())
+        if (after := end_of_run(store, booking, state, ended, keep)) is not None:
             changed.append(after)
     return tuple(changed)

@@ -38,7 +38,9 @@ def verdict(booking: Booking, evidence: Iterable[IdleEvidence], rules: Rules, no
     newest = max((one for one in evidence if one.booking_id == booking.id), key=lambda one: one.seen_at, default=None)
     if newest is None:
         return Idle(Verdict.FINE)
-    since = max(newest.idle_since, booking.start)
+    # A run that has begun since an agent looked last shows in the booking before it shows in the evidence.
+    shown = booking.changed if booking.state is State.ACTIVE else booking.start
+    since = max(newest.idle_since, booking.start, shown)
     frees_at = since + timedelta(minutes=rules.idle_release_min)
     seen = min(newest.seen_at, now)
     if seen >= frees_at:

@@ -98,6 +98,8 @@ class LaunchBooking:
         self._made: Booking | None = None
         self._extended: tuple[str, datetime] | None = None
         self._links: tuple[str, str] | None = None
+        self._relinked: tuple[str, str] | None = None
+        """A booking that was made for an earlier run, and that run."""
 
     # What a launch calls
 
@@ -194,9 +196,12 @@ class LaunchBooking:
             elif self._extended is not None:
                 booking_id, end = self._extended
                 self._calendar.store().change(booking_id, end=end)
+            if self._relinked is not None:
+                booking_id, run_id = self._relinked
+                self._calendar.store().change(booking_id, run_id=run_id)
         except TorchyardError as error:
             self._on_trouble(error)
-        self._made = self._extended = None
+        self._made = self._extended = self._relinked = None
 
     def close(self) -> None:
         """Lets go of the calendar; for who opened one for this launch alone."""
@@ -294,12 +299,27 @@ class LaunchBooking:
             booking = self._calendar.store().change(booking.id, end=self._start + wanted)
             self._extended = booking.id, old
         self._links = booking.id, run_id if self._with is not None else ""
+        if self._view.is_live:
+            self._claim(booking, run_id)
         end = until(self._start, booking.end, self._zone)
         said = f"{self._names(to_book(taken))}: in your booking {booking.title!r}, until {end}"
         line = Check("booking", "", True, said)
         return Reserved(
             (*self._unknown(taken), line), booking.id, booking.owner, booking.end, booking.stop_at_end, start_at
         )
+
+    def _claim(self, booking: Booking, run_id: str) -> None:
+        """At once, before anything runs: whoever looks meanwhile would free it as one that stayed idle, or let go of it
+        as of one whose earlier run has ended."""
+        store = self._calendar.store()
+        try:
+            if booking.run_id not in (None, run_id):
+                store.change(booking.id, run_id=run_id)
+                self._relinked = booking.id, str(booking.run_id)
+            if booking.start <= store.now():
+                store.mark_active(booking.id)
+        except TorchyardError as error:
+            self._on_trouble(error)
 
     def _book(
         self, taken: Sequence[str], length: timedelta, run_id: str, name: str, start_at: datetime | None

@@ -257,6 +257,20 @@ def test_a_booking_that_nobody_uses_frees_itself_and_one_that_was_used_is_releas
     reporter.book(draft("a0 a1", 1, 1))
 
 
+def test_a_booking_that_stood_idle_is_not_freed_in_the_moment_in_which_its_owner_begins(team):
+    kim = team.open("kim")
+    booking = kim.book(draft("a0", 0, 4))
+    team.clock.forward(minutes=39)
+    team.open("lee").record_idle([IdleEvidence(booking.id, NOW, team.clock.now)])
+    team.clock.forward(minutes=1)
+    kim.mark_active(booking.id)  # which no agent has seen yet
+    assert kim.apply_idle() == ()
+    began = team.clock.now
+    team.clock.forward(minutes=31)
+    team.open("lee").record_idle([IdleEvidence(booking.id, began, team.clock.now)])
+    assert [one.state for one in kim.apply_idle()] == [State.RELEASED]
+
+
 def test_usage_counts_booked_used_idle_and_unbooked_hours(team):
     kim = team.open("kim")
     kim.book(draft("a0 a1", 0, 4))
