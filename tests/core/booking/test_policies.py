@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from datetime import UTC, datetime, timedelta
 
 import psycopg
@@ -178,6 +180,18 @@ def test_a_tls_mode_is_honoured(postgres, database_team, monkeypatch):
     monkeypatch.setenv("PGPASSWORD", postgres.passwords["kim"])
     with pytest.raises(StoreAway, match="server does not support SSL"):
         open_store(postgres.tcp_url("kim", database_team.place) + "?sslmode=require", "kim")
+
+
+def test_a_database_whose_cable_was_pulled_is_noticed_within_seconds(postgres, database_team, monkeypatch):
+    """The kernel's own patience is a quarter of an hour."""
+    monkeypatch.setenv("PGPASSWORD", postgres.passwords["kim"])
+    store = open_store(postgres.tcp_url("kim", database_team.place), "kim")
+    with store._engine.connect() as connection:
+        used = socket.socket(fileno=os.dup(connection.connection.dbapi_connection.fileno()))
+    with used:
+        assert used.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 10_000  # ms
+        assert used.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+    store.close()
 
 
 @pytest.mark.parametrize(

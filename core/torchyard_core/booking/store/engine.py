@@ -59,6 +59,11 @@ def place_of(url: URL) -> str:
     return f"the bookings database {url.database} on {host}"
 
 
+SOON_NOTICED = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3, "tcp_user_timeout": 10_000}
+"""libpq's settings (s, s, -, ms) for a cable that was pulled: the kernel alone would wait for minutes, and whoever asks
+holds the calendar's lock meanwhile."""
+
+
 def make_engine(url: URL) -> Engine:
     """Connects to nothing yet. Raises BadUrl where the driver is not installed."""
     if url.get_backend_name() == "sqlite":
@@ -70,6 +75,7 @@ def make_engine(url: URL) -> Engine:
             pool_size=2,
             pool_recycle=600,
             connect_args={
+                **SOON_NOTICED,
                 "connect_timeout": CONNECT_S,
                 "application_name": "torchyard",
                 "options": "-csearch_path=torchyard,public -clock_timeout=20s -ctimezone=UTC",

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from sqlalchemy import Engine
 
 from torchyard_core.booking.refusals import StoreAway
-from torchyard_core.booking.store.engine import connect_with_password
+from torchyard_core.booking.store.engine import SOON_NOTICED, connect_with_password
 
 EVERY_S = 1.0
 RETRY_S = (1.0, 2.0, 5.0, 15.0)
@@ -79,7 +79,7 @@ class Watch:
 
         args, settings = self._engine.dialect.create_connect_args(self._engine.url)
         settings = {**settings, "connect_timeout": 5, "autocommit": True, "application_name": "torchyard-watch"}
-        settings |= {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}  # a cable that was pulled
+        settings |= SOON_NOTICED
         connection = connect_with_password(self._engine.url, args, settings)
         if not isinstance(connection, psycopg.Connection):
             raise StoreAway("the driver is not psycopg")
