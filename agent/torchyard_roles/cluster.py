@@ -242,9 +242,12 @@ class Cluster:
         if self._left or os.getpid() != self._process:
             return
         self._left = True
+        saving = self._saving if self._optimizer is not None else None
+        if saving is not None and saving.automatic and self._strategy.ends_last:
+            saving.save(self._progress.steps, last=True)
         anew = self._strategy.finish() if self._optimizer is not None else False
-        if self._saving is not None and self._optimizer is not None and self._saving.automatic:
-            self._saving.save(self._progress.steps, last=True, final=True, anew=anew)
+        if saving is not None and saving.automatic:
+            saving.save(self._progress.steps, last=True, final=True, anew=anew)
         self._part()
 
     def _part(self) -> None:

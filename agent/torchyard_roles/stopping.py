@@ -18,6 +18,7 @@ import socket
 import sys
 import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from torchyard_roles.errors import RolesError
@@ -97,6 +98,17 @@ class Stopping:
         _, wake = self._ears
         self._ears = None
         wake.close()  # the thread reads the end, and ends
+        self._publish_last()
+
+    def _publish_last(self) -> None:
+        """So that a stop which comes later, while others are still at their ends, does not wait for this rank."""
+        if self._store is None or self._asked:
+            return
+        with suppress(RolesError):
+            last = str(self._begun).encode()
+            self._store.set(f"{self._prefix}/{self._rank}", last)
+            if not self._rank:
+                self._store.set(f"{self._prefix}/after", last)
 
     def _forget(self) -> None:
         if self._ears is None:

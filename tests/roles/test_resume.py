@@ -160,6 +160,36 @@ def test_by_hand_it_checkpoints_only_if_the_script_asks_and_a_folder_is_named(st
     assert [one.step for one in files.complete(tmp_path / "kept")] == [8, 6, 3]
 
 
+FAILS_ONCE = """
+import errno, torch, torchyard_roles as ty
+from torchyard_roles.checkpoints import files
+
+write = files.write
+
+def fails(*arguments):
+    files.write = write
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+files.write = fails
+cluster = ty.join()
+model = torch.nn.Linear(1, 1)
+model, optimizer = cluster.distribute(model, torch.optim.Adam(model.parameters()))
+for number, batch in enumerate(cluster.loader(torch.ones(8, 1), batch_size=1, seed=3)):
+    model(batch).sum().backward()
+    optimizer.step()
+    if number == 7:
+        cluster.checkpoint(now=True)
+"""
+
+
+def test_a_last_checkpoint_that_could_not_be_saved_is_tried_again_at_the_end(start: Start, tmp_path: Path) -> None:
+    process = start("-c", FAILS_ONCE, environment={"TORCHYARD_CHECKPOINTS": str(tmp_path)})
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    assert "the checkpoint of step 8 could not be saved" in output
+    assert [(one.step, one.about["final"]) for one in files.complete(tmp_path)] == [(8, True)]
+
+
 @pytest.mark.lab
 def test_on_a_full_disk_the_old_checkpoints_stay_and_training_goes_on(start: Start, tmp_path: Path) -> None:
     gang = Gang(start, tmp_path / "run", 1)

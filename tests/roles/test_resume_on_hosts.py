@@ -11,12 +11,13 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.roles import join_stores
 from tests.roles.processes import DEADLINE_S, Start, free_port, output_of
 from tests.roles.test_hogwild import Groups
 from tests.roles.test_server_processes import RESUMABLE, Cluster
-from torchyard_roles.checkpoints import files, sharing
+from torchyard_roles.checkpoints import files, restoring, sharing
 from torchyard_roles.store import JoinStore
 
 pytestmark = pytest.mark.train
@@ -138,9 +139,17 @@ def test_the_ranks_of_a_group_without_the_chief_go_on_with_what_their_first_has(
     output_of(chief)
 
 
-def test_what_is_too_large_for_the_join_store_is_not_sent_there(store: join_stores.Served) -> None:
+def test_of_what_is_too_large_for_the_join_store_what_is_needed_most_is_sent(store: join_stores.Served) -> None:
+    large = torch.zeros(sharing.LARGEST)
+    script = {
+        "loaders": [7],
+        "stateful": {"average": large},
+        "optimizer": {"state": {0: large}, "param_groups": [{"lr": 0.5}]},
+    }
+    small = {**script, "stateful": {}}
     with closing(JoinStore.connect(store.address, join_stores.KEY, "worker-0")) as joined:
-        for count in (sharing.LARGEST, sharing.LARGEST + 1):
-            sharing.offer(b"a" * count, joined, f"{count} bytes")
-        assert joined.try_get(f"{sharing.LARGEST} bytes") == b"a" * sharing.LARGEST
-        assert joined.try_get(f"{sharing.LARGEST + 1} bytes") is None
+        for name, each in (("all", script), ("little", small)):
+            sharing.offer(restoring._versions(each), joined, name)
+        without = {"state": {}, "param_groups": [{"lr": 0.5}]}
+        assert restoring._load(joined.try_get("all")) == {"loaders": [7], "optimizer": without}
+        assert restoring._load(joined.try_get("little")) == {"loaders": [7], "stateful": {}, "optimizer": without}

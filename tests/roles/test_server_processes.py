@@ -168,6 +168,22 @@ def test_a_killed_worker_group_starts_again_and_takes_up_the_servers_parameters(
     assert torch.equal(held["parameters"], torch.cat([model["weight"].reshape(-1), model["bias"]]))
 
 
+def test_what_the_chief_has_done_is_saved_before_it_waits_for_slower_groups(start: Start, tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, "downpour", workers=2, servers=1, groups=2, checkpoint_every_s=600)
+    server = start(PROGRAM, "1", environment=cluster.server(0))
+    other = start(PROGRAM, "1000", "0.05", environment=cluster.worker(1))
+    chief = start(PROGRAM, "5", environment=cluster.worker(0))
+    deadline = time.monotonic() + DEADLINE_S
+    while not files.complete(tmp_path):
+        assert time.monotonic() < deadline
+        assert chief.poll() is None, output_of(chief)
+        time.sleep(0.02)
+    (saved,) = files.complete(tmp_path)
+    assert (saved.step, saved.about["final"]) == (5, False)
+    for process in (chief, other, server):
+        process.kill()
+
+
 def losses(folder: Path) -> dict[str, str]:
     """What each step said last, by its number."""
     lines = (folder / "losses.0").read_text().splitlines()

@@ -160,3 +160,32 @@ def test_in_a_gang_that_has_failed_nothing_is_waited_for(start: Start, store: jo
     assert process.returncode == 128 + signal.SIGTERM
     assert "another of its gang has failed" in output
     assert time.monotonic() - began < AGREEMENT_S / 2
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_stop_waits_for_no_rank_that_has_come_to_its_end(start: Start, store: join_stores.Served, first: int) -> None:
+    """As while the chief evaluates after its last step, or writes its last checkpoint."""
+    process = start("-c", ONE_HAS_LEFT, store.address, join_stores.KEY.hex(), str(first))
+    output, _ = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0, output
+    assert output == "leaves after step 4\n"
+
+
+ONE_HAS_LEFT = """
+import os, signal, sys, time
+from torchyard_roles.stopping import Stopping
+from torchyard_roles.store import JoinStore
+
+address, key, first = sys.argv[1], bytes.fromhex(sys.argv[2]), int(sys.argv[3])
+ranks = [Stopping(JoinStore.connect(address, key, f"worker-{rank}"), "gang", 0, rank, 2) for rank in range(2)]
+ranks[first].install(3)
+ranks[first].may_begin(3)
+ranks[first].uninstall()
+other = ranks[1 - first]
+other.install(4)
+os.kill(os.getpid(), signal.SIGTERM)
+while other.may_begin(4, begin=False):
+    time.sleep(0.01)
+print("leaves after step 4", flush=True)
+os._exit(0)
+"""

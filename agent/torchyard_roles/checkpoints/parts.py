@@ -1,7 +1,6 @@
 """What each rank keeps of its own beside the chief's checkpoint: its random numbers, and where it is in its data.
 
-A rank that is in no torch world with the chief keeps more (`of_script`), since nobody can send it the chief's; of a
-group that is a torch world without the chief, its first rank does.
+A rank that is in no torch world with the chief keeps more (`of_script`), since nobody can send it the chief's.
 """
 
 from __future__ import annotations

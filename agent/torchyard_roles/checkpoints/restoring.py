@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -100,19 +101,22 @@ def restore(
     word: bytes | None = None
     who = f"{environment.replica or environment.name}.{environment.local_rank}"
     key = f"resume/{environment.gang}/{environment.generation}"
+    part: dict[str, Any] | None = None
     if first:
         said: dict[str, Any] = {}
         if is_chief:
             found, contents = _newest(root, fingerprint, said)
         elif environment.group > 0:
-            said = {"step": max(files.part_steps(root, who), default=None)}
+            part = _newest_part(root, who)
+            said = {"step": part["step"] if part is not None else None}
         word = json.dumps(said).encode()
     connected = sharing.is_connected(size)
     if connected:
         word = sharing.from_first(word, device)
     elif size > 1 and store is not None:
-        if found is not None:
-            sharing.offer(_dumped(_of_chief(contents)), store, f"{key}/script")
+        if first:
+            own = _of_chief(contents) if found is not None else _of_script(part)
+            sharing.offer(_versions(own), store, f"{key}/script")
         word = sharing.word_from_first(word, store, key)
     heard = json.loads(word or b"{}")
     if "error" in heard:
@@ -120,24 +124,25 @@ def restore(
     step = heard.get("step")
     if step is None:
         return None
-    part = files.read_part(root, who, step)
-    if "epoch" not in heard:  # a group without the chief: its first rank's
-        script = _of_script(part)
-        if connected:
-            script = _load(sharing.from_first(_dumped(script) if first else None, device))
-    elif connected:
+    if part is None:
+        part = files.read_part(root, who, step)
+    if connected and "epoch" in heard:
         raw = [_bytes_of(found, name) if found is not None else None for name in ("optimizer.pt", "extra.pt")]
         optimizer, extra = (_load(sharing.from_first(each, device)) for each in raw)
         script = {**extra, "optimizer": optimizer}
+    elif connected:  # a group without the chief: its first rank's
+        script = _load(sharing.from_first(_dumped(_of_script(part)) if first else None, device))
     elif found is not None:
         script = _of_chief(contents)
     else:
-        script = _of_script(part) or _seen(root, step) or _load(store.try_get(f"{key}/script") if store else None)
+        seen = _seen(root, step) if "epoch" in heard else {}
+        script = _of_script(part) or seen or _load(store.try_get(f"{key}/script") if size > 1 and store else None)
     if found is not None:
         model.load_state_dict(contents.pop("model.pt"))
     if part is None:
-        lost = "" if script else ", and its optimizer and objects of checkpoint() are as the script makes them"
-        say(f"{who} has saved no part of its own at step {step}: it goes on with new random numbers{lost}.")
+        say(f"{who} has saved no part of its own at step {step}: it goes on with new random numbers.")
+    if not {"stateful", "optimizer"} <= script.keys():
+        say(f"{who} goes on at step {step} with what the script has made: nobody has its optimizer and schedulers.")
     if is_chief:
         say(f"resumed from {root / files.name_of(step)}: {step} steps, {heard['epoch']} epochs done.")
     return Resumed(step, script, part)
@@ -162,6 +167,15 @@ def _newest(
         said.update(step=step, epoch=found.about.get("epoch", 0))
         return found, contents
     return None, {}
+
+
+def _newest_part(root: Path, who: str) -> dict[str, Any] | None:
+    """The newest that can be read."""
+    for step in files.part_steps(root, who):
+        part: dict[str, Any] | None = files.read_part(root, who, step)
+        if part is not None:
+            return part
+    return None
 
 
 def _of_chief(contents: dict[str, Any]) -> dict[str, Any]:
@@ -205,6 +219,15 @@ def _settings(group: dict[str, Any]) -> dict[str, Any]:
         for name, value in group.items()
         if name != "params"
     }
+
+
+def _versions(script: dict[str, Any]) -> Iterator[bytes]:
+    """It, and what of it is needed most where it is too large to be sent."""
+    yield _dumped(script)
+    if "optimizer" in script:
+        script = {**script, "optimizer": {**script["optimizer"], "state": {}}}
+        yield _dumped(script)
+    yield _dumped({name: value for name, value in script.items() if name != "stateful"})
 
 
 def _nothing() -> None:

@@ -66,6 +66,7 @@ class Saving:
         self._rank = environment.group_rank if size > 1 else 0
         self._size = size
         self._is_chief = environment.trains and environment.rank == 0
+        self._in_chiefs_group = environment.group == 0
         self._every_s = environment.options.checkpoint_every_s
         self._keys = f"{environment.gang}/{environment.generation}"
         self._model: torch.nn.Module | None = None
@@ -130,7 +131,7 @@ class Saving:
             self._strategy.save(self.root, step)
             contents = self._contents()
         except (RolesError, OSError) as error:
-            self._complain(step, error)
+            self._failed(step, error)
             return False
         loader = self.loaders[self.active] if self.loaders else None
         about = {
@@ -213,7 +214,7 @@ class Saving:
 
     def _save_part(self, step: int, kept: Sequence[int], *, at_once: bool) -> None:
         state = {"step": step, "random": parts.random_state(self._device), **self._position()}
-        if self._is_chief or (sharing.is_connected(self._size) and self._rank):
+        if self._is_chief or (self._in_chiefs_group and sharing.is_connected(self._size)):
             self._write_part(step, state, kept)
             return
         assert self._optimizer is not None
@@ -253,7 +254,7 @@ class Saving:
             files.prune(self.root)
             self._written = True
         except Exception as error:  # whatever it is: a save that fails ends no training
-            self._complain(step, error)
+            self._failed(step, error)
 
     def _wait_for_parts(self, step: int) -> None:
         if self._store is None:
@@ -272,6 +273,13 @@ class Saving:
                     pause_s = min(pause_s * 2, 0.5)
         except RolesError:
             return
+
+    def _failed(self, step: int, error: Exception) -> None:
+        """It is not saved, whatever was meant: the end, or a stop, tries again."""
+        self._written = False
+        if self._saved == step:
+            self._saved = -1
+        self._complain(step, error)
 
     def _complain(self, step: int, error: Exception) -> None:
         older = len(files.complete(self.root))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import torch
@@ -42,10 +43,12 @@ def from_first(data: bytes | None, device: torch.device) -> bytes:
     return ctypes.string_at(received.data_ptr(), size)  # not by numpy, which torch can do without
 
 
-def offer(data: bytes, store: JoinStore, key: str) -> None:
-    """Leave it in the join store for those who lack it; what is too large for that they must do without."""
-    if len(data) <= LARGEST:
-        store.set(key, data)
+def offer(versions: Iterable[bytes], store: JoinStore, key: str) -> None:
+    """Leave in the join store, for those who lack it, the first version that is small enough."""
+    for data in versions:
+        if len(data) <= LARGEST:
+            store.set(key, data)
+            return
 
 
 def word_from_first(word: bytes | None, store: JoinStore, key: str) -> bytes:

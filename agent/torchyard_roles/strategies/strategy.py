@@ -84,6 +84,11 @@ class Strategy(ABC):
         step of their own group. By default nothing.
         """
 
+    @property
+    def ends_last(self) -> bool:
+        """Whether finish() waits for other groups, which may take hours: what is done by then is saved before."""
+        return False
+
     def abandon(self) -> None:  # noqa: B027  # by default nothing
         """End this strategy's threads: an exception has ended the script. Says goodbye to nobody and waits for nobody.
 
