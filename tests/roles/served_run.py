@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -34,6 +35,7 @@ class Run:
     chunk_bytes: int | None = 256
     generation: int = 0
     folder: str = ""
+    run_id: str = ""
     options: dict[str, Any] = field(default_factory=dict)
     key: bytes = field(default_factory=lambda: os.urandom(32))
     servers_now: list[ParameterServer] = field(default_factory=list)
@@ -46,11 +48,8 @@ class Run:
         ports = [listener.getsockname()[1] for listener in listeners]
         self.peers = Peers(ps=tuple(Place(f"ps-{n}", "127.0.0.1", port) for n, port in enumerate(ports)))
         for number, listener in enumerate(listeners):
-            server = process.made(self.environment_of_server(number))
-            self.servers_now.append(server)
-            self._threads.append(threading.Thread(target=server.serve, args=(listener,), daemon=True))
-        for thread in self._threads:
-            thread.start()
+            self.servers_now.append(process.made(self.environment_of_server(number)))
+            self._threads.append(self._served(number, listener))
         try:
             yield self
         finally:
@@ -58,6 +57,19 @@ class Run:
                 server.stop()
             for thread in self._threads:
                 thread.join(timeout=DEADLINE_S)
+
+    def _served(self, number: int, listener: socket.socket) -> threading.Thread:
+        thread = threading.Thread(target=self.servers_now[number].serve, args=(listener,), daemon=True)
+        thread.start()
+        return thread
+
+    def replace_server(self, number: int) -> None:
+        """One dies, without a moment to save, and comes back as its next generation."""
+        self.servers_now[number].stop()
+        self._threads[number].join(timeout=DEADLINE_S)
+        self.servers_now[number] = process.made(replace(self.environment_of_server(number), generation=1))
+        self.servers_now[number].resume()
+        self._threads[number] = self._served(number, wire.listen_at(self.peers.ps[number]))
 
     def ended(self) -> bool:
         """Whether all servers end by themselves, soon."""
@@ -91,6 +103,7 @@ class Run:
             peers=self.peers,
             key=self.key,
             checkpoints=self.folder,
+            run_id=self.run_id,
             options=Options(kind=self.strategy, **self.options),
         )
 

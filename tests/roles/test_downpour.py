@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch import nn
 
 from tests.roles.served_run import SEEDING, Run, bytes_of, descend, difference
 from tests.roles.test_sandblaster import Odd, batches, momentum, network
+from torchyard_roles.checkpoints import files
 from torchyard_roles.errors import NotFinite, PeerLost
 from torchyard_roles.serving import servers
 
@@ -303,6 +305,52 @@ def test_a_group_that_waits_for_the_warm_start_is_let_in_where_the_chief_ends_be
         run.on_workers(act)
         assert run.ended()
         assert run.servers_now[0].shard.version == 6
+
+
+@pytest.mark.parametrize("resumes", [False, True])
+def test_a_server_that_dies_early_takes_up_no_goodbye_and_nothing_older_of_the_run_before(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], resumes: bool
+) -> None:
+    """Where the run goes on from that one's checkpoint, it comes back with that; else empty, as it was at first."""
+    left = threading.Event()
+    dies = threading.Barrier(2, timeout=30)
+
+    def first(rank: int) -> None:
+        strategy, model, optimizer = distribute(run, rank)
+        descend(model, optimizer, batches(3, 4, torch.float32))
+        if not rank:
+            strategy.save(tmp_path, 3)
+        strategy.leave()
+
+    def second(rank: int) -> None:
+        strategy, model, optimizer = distribute(run, rank)
+        if resumes:
+            strategy.restore(tmp_path, 3)
+        descend(model, optimizer, batches(4, 4, torch.float32))
+        strategy._exchange.wait()
+        if dies.wait() == 0:
+            run.replace_server(0)
+        dies.wait()
+        descend(model, optimizer, batches(1, 4, torch.float32))  # which is lost
+        strategy._finish()
+        if not rank:
+            assert left.wait(30)
+        descend(model, optimizer, batches(3, 4, torch.float32))
+        strategy.finish()
+        strategy.leave()
+        left.set()
+
+    for number, act in enumerate((first, second)):
+        options = {"checkpoint_every_s": 600.0}  # but for what it saves at goodbyes, and when it has been restored
+        run = Run(2, 1, 2, "downpour", folder=str(tmp_path), run_id=f"run-{number}", options=options)
+        with run.serving():
+            run.on_workers(act)
+            assert run.ended()
+    ledger = run.servers_now[0].shard.ledger
+    saved = files.read_part(tmp_path, "ps-0", 3)
+    before = saved["by_group"] if resumes else {}
+    assert ledger.counts.by_group == {group: before.get(group, 0) + 3 for group in range(2)}
+    assert ("ps-0 passes over its newest part, which is another run's" in capfd.readouterr().out) is not resumes
 
 
 def test_the_chief_does_not_wait_for_ever_for_a_group_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,7 @@ from torchyard_roles.exchange import wire
 from torchyard_roles.layout import LARGEST_CHUNK, Layout
 from torchyard_roles.serving import deltas
 from torchyard_roles.strategies import hogwild_calls, hogwild_group, hogwild_link
+from torchyard_roles.strategies.hogwild_copy import ShardCopy
 
 SIZES = [(300, 7), (1,), (41,), (2, 3, 50), (5000,)]
 ROUNDING = 1e-10
@@ -73,6 +74,60 @@ def test_no_delta_is_lost_while_others_are_in_flight(slow_network: None) -> None
         assert [largest_difference(values(each), total) <= ROUNDING for each in groups] == [True, True, True]
         assert [largest_difference(values(each), values(groups[0])) for each in groups] == [0, 0, 0]
         assert versions(groups) == sum(each.exchanges for each in groups)
+
+
+class Interrupted(ShardCopy):
+    """An answer that is waited for arrives right after `has_arrived` was read, if others may write by then."""
+
+    def __init__(self, *arguments: Any) -> None:
+        self.may_arrive, self._has_come = threading.Event(), threading.Event()
+        self.may_arrive.set()
+        super().__init__(*arguments)
+
+    def arrive(self, *answer: Any) -> None:
+        assert self.may_arrive.wait(30)
+        super().arrive(*answer)
+        self._has_come.set()
+
+    @property
+    def has_arrived(self) -> bool:
+        read = self._has_arrived
+        if self.under_way and not self.may_arrive.is_set():
+            may_write = []
+
+            def try_to_write() -> None:
+                if self.changed.acquire(blocking=False):
+                    self.changed.release()
+                    may_write.append(True)
+
+            at_once(try_to_write)
+            self.may_arrive.set()
+            assert not may_write or self._has_come.wait(30)
+        return read
+
+    @has_arrived.setter
+    def has_arrived(self, value: bool) -> None:
+        self._has_arrived = value
+
+
+@pytest.mark.parametrize("act", ["boundary", "exchange_within"])
+def test_an_answer_that_comes_while_training_looks_for_it_is_not_taken_away_from_the_others(
+    monkeypatch: pytest.MonkeyPatch, act: str
+) -> None:
+    monkeypatch.setattr(hogwild_group, "ShardCopy", Interrupted)
+    with groups_of(2, SIZES) as groups:
+        start = values(groups[0])
+        chief, other = groups
+        other.update()
+        other.group.exchange_all()
+        for copy in chief.group.copies:
+            copy.may_arrive.clear()
+        chief.train(1)
+        chief.update()
+        chief.group.boundary() if act == "boundary" else chief.group.exchange_within(30)
+        assert all(copy.may_arrive.is_set() for copy in chief.group.copies)
+        at_once(*(each.group.drain for each in groups))
+        assert largest_difference(values(chief), sum_of(start, *groups)) <= ROUNDING
 
 
 def test_the_chief_has_the_sum_of_all_when_groups_end_at_different_times(slow_network: None) -> None:

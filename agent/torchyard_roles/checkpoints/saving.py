@@ -77,6 +77,8 @@ class Saving:
         self._saved = -1
         self._saved_at = time.monotonic()
         self._began = (time.monotonic(), 0)
+        self._goes_on = True
+        """Whether training does, whatever becomes of the save."""
         self._writer: threading.Thread | None = None
         self._written = True
 
@@ -122,7 +124,14 @@ class Saving:
             return self._settle(step, final=final) if last else True
         self._saved = step
         self._saved_at = time.monotonic()
-        self._strategy.flush(step)
+        self._goes_on = not last
+        try:
+            self._strategy.flush(step)
+        except RolesError as error:
+            if not last:
+                raise
+            self._failed(step, error)
+            return False
         self.wait()
         self._save_part(step, kept, at_once=last)
         if not self._is_chief:
@@ -236,7 +245,7 @@ class Saving:
             if kept:
                 files.prune_parts(self.root, self.who, {step, *kept})
         except (OSError, RuntimeError) as error:
-            say(f"{self.who} could not save its own part of step {step}: {_why(error)}. Training goes on.")
+            say(f"{self.who} could not save its own part of step {step}: {_why(error)}.")
         self._mark(step)
 
     def _mark(self, step: int) -> None:
@@ -284,9 +293,8 @@ class Saving:
     def _complain(self, step: int, error: Exception) -> None:
         older = len(files.complete(self.root))
         left = f"The {older} before it stay" if older else "There is none before it"
-        say(
-            f"the checkpoint of step {step} could not be saved in {self.root}: {_why(error)}. {left}; training goes on."
-        )
+        goes_on = "; training goes on" if self._goes_on else ""
+        say(f"the checkpoint of step {step} could not be saved in {self.root}: {_why(error)}. {left}{goes_on}.")
 
 
 def _why(error: Exception) -> str:

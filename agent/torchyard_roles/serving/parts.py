@@ -11,12 +11,16 @@ from torchyard_roles.checkpoints import files
 
 
 class Parts:
-    """Server `index` of `count`, called `name`; `folder` is where checkpoints are. Any thread may write."""
+    """Server `index` of `count`, called `name`, in the run with the ID `run`; `folder` is where checkpoints are.
 
-    def __init__(self, folder: Path, name: str, index: int, count: int) -> None:
+    Any thread may write.
+    """
+
+    def __init__(self, folder: Path, name: str, index: int, count: int, run: str) -> None:
         self._folder = folder
         self._name = name
         self._place = [index, count]
+        self._run = run
         self._writing = threading.Lock()
 
     def write(self, state: dict[str, Any], step: int | None, kept: Sequence[int]) -> None:
@@ -28,7 +32,7 @@ class Parts:
         """
         with self._writing:
             try:
-                files.write_part(self._folder, self._name, None, {**state, "place": self._place})
+                files.write_part(self._folder, self._name, None, {**state, "place": self._place, "run": self._run})
             except RuntimeError as error:  # torch's writer wraps the system's own error in one of its own
                 raise OSError((str(error).splitlines() or ["torch cannot write it"])[0]) from error
             if step is not None:
@@ -37,6 +41,18 @@ class Parts:
                 files.prune_parts(self._folder, self._name, {step, *kept} if kept else newest)
 
     def read(self, step: int | None) -> dict[str, Any] | None:
-        """What write() has put away for a step, or last; None where there is none of this server."""
+        """What write() has put away for a step, whichever run it was, or last in this run; None where there is none of
+        this server."""
         saved = files.read_part(self._folder, self._name, step)
-        return saved if isinstance(saved, dict) and saved.get("place") == self._place else None
+        if not isinstance(saved, dict) or saved.get("place") != self._place:
+            return None
+        if step is None and saved.get("run") != self._run:
+            # Its goodbyes and generations are those of trainers that have ended, and its parameters may be older or
+            # newer than the checkpoint that all have gone on from.
+            print(
+                f"torchyard: {self._name} passes over its newest part, which is another run's: the chief brings the "
+                "parameters that it has.",
+                flush=True,
+            )
+            return None
+        return saved

@@ -68,5 +68,6 @@ def made(environment: Environment) -> ParameterServer:
         ),
         keeps=asynchronous,
         folder=Path(environment.checkpoints) if environment.checkpoints else None,
+        run=environment.run_id,
         save_every_s=options.checkpoint_every_s if asynchronous else 0.0,
     )

@@ -31,7 +31,8 @@ BEGIN_S = 660.0
 class ParameterServer:
     """One server of `count`. `keeps`: asynchronous, so that it stays as it is when workers are started again.
 
-    `folder` is where checkpoints are; without one nothing is saved. `save_every_s`: of its own accord, 0 never.
+    `folder` is where checkpoints are, and `run` the run's ID; without a folder nothing is saved. `save_every_s`: of its
+    own accord, 0 never.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class ParameterServer:
         *,
         keeps: bool = False,
         folder: Path | None = None,
+        run: str = "",
         save_every_s: float = 0.0,
         available: Callable[[], int] = memory.available,
         begin_s: float = BEGIN_S,
@@ -56,7 +58,7 @@ class ParameterServer:
         self._count = count
         self._key = key
         self._keeps = keeps
-        self._parts = Parts(folder, name, index, count) if folder is not None else None
+        self._parts = Parts(folder, name, index, count, run) if folder is not None else None
         self._save_every_s = save_every_s
         self._available = available
         self._begin_s = begin_s
@@ -355,6 +357,7 @@ class ParameterServer:
         except ValueError as error:
             print(f"torchyard: {self.name} passes over its part of step {step}: {error}", flush=True)
             return False
+        self.save_for_itself()  # else one that dies before its first save would come back without its optimizer's state
         return True
 
     def restored(self, generation: int) -> None:
@@ -367,7 +370,7 @@ class ParameterServer:
             self._wait_for_the_chief(lambda: self._restored >= generation)
 
     def resume(self) -> bool:
-        """Take up the newest part of its own, after a death; whether there was one. Before serve()."""
+        """Take up the newest part of its own, after a death; whether there was one of this run. Before serve()."""
         saved = self._parts.read(None) if self._parts is not None else None
         if saved is None:
             return False

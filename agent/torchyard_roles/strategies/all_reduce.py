@@ -33,7 +33,8 @@ class AllReduce(Strategy):
         self._world_size = environment.world_size
         self._master = environment.master
         self._on_nan = environment.options.on_nan
-        self._finite: FiniteGradients | None = None
+        self.finite: FiniteGradients | None = None
+        """What watches the optimizer that was given to distribute()."""
         self._exposed: Exposed | None = None
         self._owns_group = False
 
@@ -77,7 +78,7 @@ class AllReduce(Strategy):
         return shared
 
     def statistics(self) -> dict[str, float]:
-        found = {"skipped": float(self._finite.skipped)} if self._finite and self._finite.skipped else {}
+        found = {"skipped": float(self.finite.skipped)} if self.finite and self.finite.skipped else {}
         if self._exposed is not None:
             exposed_s, found["wait_s"] = self._exposed.times()
             found["exchange_s"] = exposed_s - found["wait_s"]
@@ -85,7 +86,7 @@ class AllReduce(Strategy):
 
     def _watch(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
         """From now on no step is made with gradients that are not finite."""
-        self._finite = FiniteGradients(model, optimizer, self._on_nan)
+        self.finite = FiniteGradients(model, optimizer, self._on_nan)
 
     def finish(self) -> bool:
         self._check()
@@ -95,13 +96,13 @@ class AllReduce(Strategy):
         self._check()
 
     def restore(self, folder: Path, step: int) -> None:
-        if self._finite is not None:
-            self._finite.step = step
+        if self.finite is not None:
+            self.finite.step = step
 
     def _check(self) -> None:
         """Raises NotFinite where the last step's gradients on a GPU were not finite: nobody has looked yet."""
-        if self._finite is not None:
-            self._finite.check()
+        if self.finite is not None:
+            self.finite.check()
 
     def leave(self) -> None:
         if self._owns_group and dist.is_initialized():

@@ -50,7 +50,7 @@ class Hogwild(Strategy):
         self._peers = _first_ranks(environment)
         self._number = [group for group, _ in self._peers].index(environment.group)
         inside = replace(environment, rank=environment.group_rank, world_size=environment.group_size)
-        self._inside: Strategy = AllReduce(inside) if environment.group_size > 1 else Alone()
+        self._inside: AllReduce | Alone = AllReduce(inside) if environment.group_size > 1 else Alone()
         self._is_first = environment.group_rank == 0
         self._is_alone = environment.group_size == 1
         self._group: Group | None = None
@@ -86,9 +86,11 @@ class Hogwild(Strategy):
         known = {id(parameter) for parameter in self._parameters}
         frozen = [parameter for parameter in model.parameters() if id(parameter) not in known]
         self._rest = Row([*frozen, *model.buffers()])
-        if self._is_alone:
-            self._finite = FiniteGradients(model, optimizer, environment.options.on_nan)
-        distributed = self._inside.distribute(model, optimizer, device)
+        inside = self._inside
+        distributed = inside.distribute(model, optimizer, device)
+        # Several ranks look at the averages, which are the same on all of them.
+        on_nan = environment.options.on_nan
+        self._finite = inside.finite if isinstance(inside, AllReduce) else FiniteGradients(model, optimizer, on_nan)
         if self._is_first:
             if environment.store:
                 self._store = JoinStore.of(environment)
@@ -125,11 +127,28 @@ class Hogwild(Strategy):
         self._step = step
         self._exchange_s = time.monotonic() - began - self._wait_s
 
+    def flush(self, step: int) -> None:
+        """Nothing is held back; but no rank of any group may save what is no longer finite."""
+        self._check()
+
     def save(self, folder: Path, step: int) -> None:
         """Bring what the other groups have learnt by now into the model. A group of several ranks has the last
         exchange's, which all of them have."""
+        self._check()
         if self._is_alone and self._group is not None and not self._finished and self._step is not None:
             self._group.exchange_within(SAVE_WAIT_S)
+
+    def restore(self, folder: Path, step: int) -> None:
+        if self._finite is not None:
+            self._finite.step = step
+
+    def _check(self) -> None:
+        """Raises NotFinite where the last step's gradients on a GPU were not finite (nobody has looked yet), and what
+        has ended an exchange since the last boundary."""
+        if self._finite is not None:
+            self._finite.check()
+        if self._group is not None:
+            self._group.check()
 
     def statistics(self) -> dict[str, float]:
         found = self._inside.statistics()  # of a group of several ranks: what averaging gradients takes
@@ -141,13 +160,16 @@ class Hogwild(Strategy):
             found["staleness"] = float(self._group.staleness)
         return found
 
+    @property
+    def ends_last(self) -> bool:
+        return self._number == CHIEF and not self._finished
+
     def finish(self) -> bool:
         """The last exchanges. The chief waits until all other groups have ended: then it has the sum of all deltas."""
         if self._finished or not self._shards:
             return False
         self._finished = True
-        if self._finite is not None:
-            self._finite.check()
+        self._check()
         if self._step is None:
             self._begin()
         if self._is_alone and self._group is not None:

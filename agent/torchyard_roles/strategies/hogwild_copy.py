@@ -37,8 +37,10 @@ class ShardCopy:
         self.staleness = 0
         self.under_way = False
         self.has_arrived = False
+        self.has_failed = False
+        """Whether the exchange under way will never be done."""
         self.changed = threading.Condition()
-        """Guards all of the above; notified when an exchange begins and when its answer arrives."""
+        """Guards all of the above; notified when an exchange begins, and when its answer arrives or never will."""
         self._chunks = chunks
         self._parameters = parameters
         self._seen, self._snapshot, self._wire = (empty_chunks(chunks) for _ in range(3))
@@ -53,7 +55,14 @@ class ShardCopy:
                 seen.copy_(value)
         scatter(self._chunks, self._parameters, self._seen)
 
+    def look(self) -> tuple[bool, bool]:
+        """(`has_arrived`, whether no exchange is under way), both of one moment: read one after the other, an answer
+        that comes in between would be passed over, and what others have added be taken away from them again."""
+        with self.changed:
+            return self.has_arrived, not self.under_way
+
     def begin(self) -> None:
+        """Where none is under way, and what has arrived is applied."""
         gather(self._chunks, self._parameters, self._snapshot)
         with self.changed:
             self.exchanges += 1
@@ -82,9 +91,10 @@ class ShardCopy:
         return View(0, {}, tensors)
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether no exchange is under way, at the latest after `timeout_s`."""
+        """Whether no exchange is under way, at the latest after `timeout_s`, and at once where it has failed."""
         with self.changed:
-            return self.changed.wait_for(lambda: not self.under_way, timeout_s)
+            self.changed.wait_for(lambda: not self.under_way or self.has_failed, timeout_s)
+            return not self.under_way
 
     # in the link's thread
 
@@ -100,6 +110,11 @@ class ShardCopy:
             self._seen, self._wire = self._wire, self._seen
             self.version, self.applied, self.staleness = version, applied, staleness
             self.under_way, self.has_arrived = False, True
+            self.changed.notify_all()
+
+    def fail(self) -> None:
+        with self.changed:
+            self.has_failed = True
             self.changed.notify_all()
 
     # in a server's thread

@@ -186,14 +186,15 @@ class Group:
 
     def boundary(self, updates: int = 1) -> list[int]:
         """Between two steps, `updates` after the last call: the shards whose parameters were brought up to date."""
-        self._check()
+        self.check()
         arrived = []
         for copy in self.copies:
             copy.updates += updates
-            if copy.has_arrived:
+            has_arrived, is_idle = copy.look()
+            if has_arrived:
                 copy.apply()
                 arrived.append(copy.number)
-            if copy.updates >= self._sync_every and not copy.under_way:
+            if is_idle and copy.updates >= self._sync_every:
                 copy.begin()
         return arrived
 
@@ -213,7 +214,8 @@ class Group:
         """From a link: training cannot go on; said at the next boundary."""
         self._error = self._error or error
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raises what fail() was told."""
         if self._error is not None:
             raise self._error
 
@@ -235,17 +237,20 @@ class Group:
     # parting
 
     def exchange_within(self, limit_s: float) -> None:
-        """As `exchange_all`, but for what has not come back by then: that goes on by itself."""
+        """As `exchange_all`, but for what has not come back by then: that goes on by itself. Raises RolesError where it
+        never will."""
         deadline = time.monotonic() + limit_s
-        self._check()
+        self.check()
         for copy in self.copies:
-            if copy.has_arrived:
+            has_arrived, is_idle = copy.look()
+            if has_arrived:
                 copy.apply()
-            if not copy.under_way:
+            if is_idle:
                 copy.begin()
         for copy in self.copies:
             if copy.wait(max(0.0, deadline - time.monotonic())):
                 copy.apply()
+        self.check()
 
     def drain(self) -> None:
         """The last exchanges. Returns when this group may end; the chief's, when its parameters are the sum of all."""
@@ -286,11 +291,11 @@ class Group:
     def _wait(self, copy: ShardCopy) -> None:
         deadline = time.monotonic() + self.host_wait_s + 2 * self._recover_s
         while not copy.wait(PROBE_EVERY_S):
-            self._check()
+            self.check()
             if time.monotonic() > deadline:
                 host = self.peers[self.holdings.hosts[copy.number]]
                 raise PeerLost(host.name, host.address, "its worker group did not come back")
-        self._check()
+        self.check()
 
     def _hand_over(self) -> None:
         for shard, master in self.holdings.masters.items():
@@ -329,7 +334,7 @@ class Group:
                 waiting = sorted(heard.keys() - holdings.ended.keys())
             if not waiting:
                 return
-            self._check()
+            self.check()
             for group in waiting:
                 try:
                     self.calls.ask(group, {"do": "about"}, SHORT_S)

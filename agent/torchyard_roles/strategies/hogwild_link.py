@@ -51,6 +51,7 @@ class Link(threading.Thread):
                 self._exchange()
             except RolesError as error:
                 self._group.fail(error)
+                copy.fail()
                 return
 
     def close(self) -> None:

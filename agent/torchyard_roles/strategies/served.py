@@ -374,12 +374,16 @@ class Served(Strategy):
             "skipped": float(self._skipped),
         }
 
+    @property
+    def ends_last(self) -> bool:
+        return self._is_chief and (self._overlaps or self._push_every > 1 or self._pull_every > 1)
+
     def finish(self) -> bool:
         """The last exchange, with what was held back. In asynchronous training the chief waits until all other groups
         have ended, and takes the parameters that are the sum of everything; others leave."""
         self._finish()
         self.flush(self._steps)
-        if not (self._is_chief and (self._overlaps or self._push_every > 1 or self._pull_every > 1)):
+        if not self.ends_last:
             return False
         self._servers.wait_for_other_groups()
         self._pull()
