@@ -10,7 +10,7 @@ from torchyard_core.booking.model import Booking
 from torchyard_core.booking.store import BookingStore
 from torchyard_core.launch.agents import AgentLink
 from torchyard_core.launch.history import History
-from torchyard_core.launch.runs import is_over, list_runs
+from torchyard_core.launch.runs import list_runs
 
 AHEAD = timedelta(days=400)
 
@@ -36,7 +36,7 @@ def end_bookings(
         booking = made_for.get(run.run_id) or by_id.get(run.booking)
         if booking is None:
             continue
-        if not is_over(run.state):
+        if not run.has_ended:
             in_use.add(booking.id)
             continue
         record = history.load(run.run_id)

@@ -167,8 +167,10 @@ def launch_and_follow(
     """
     from torchyard_core.cli.exchange import exchange
     from torchyard_core.launch.history import History
+    from torchyard_core.launch.start import StartUnknown
     from torchyard_core.launch.sync import Cancelled
 
+    history = History(chosen.home.history)
     with view:
         for line in remarks:
             remark(line)
@@ -186,7 +188,9 @@ def launch_and_follow(
                 code="unread",
                 hint="Add --detach to start it and leave.",
             ) from None
-        history = History(chosen.home.history)
+        except StartUnknown as unknown:
+            remember(history, launch, unknown.started, file, is_confirmed=False)
+            raise
         remember(history, launch, started, file)
         exchange(chosen, fleet)  # so that the agents know of the run's booking with all desktops closed
         if detach:
@@ -233,10 +237,10 @@ def checked_name(name: str) -> str:
     )
 
 
-def remember(history: Any, launch: Launch, started: Started, file: str) -> None:
+def remember(history: Any, launch: Launch, started: Started, file: str, *, is_confirmed: bool = True) -> None:
     """Writes the run into this desktop's history; a full disk here does not stop a run there."""
     try:
-        history.save(launch.record(started, file))
+        history.save(launch.record(started, file, is_confirmed=is_confirmed))
     except OSError as error:
         remark(f"the run could not be noted in this computer's history: {error.strerror}: {error.filename}")
 

@@ -333,4 +333,4 @@ _PAST = {"succeeded": "succeeded", "failed": "failed", "stopped": "was stopped"}
 
 
 def _state(run: KnownRun) -> str:
-    return run.state if run.is_fresh or is_over(run.state) else f"{run.state} (as of {since(run.as_of)})"
+    return run.state if run.is_fresh or run.has_ended else f"{run.state} (as of {since(run.as_of)})"

@@ -36,6 +36,8 @@ class RunRecord:
     """The run that this one goes on from, by its ID."""
     booking: str = ""
     """The booking that held its GPUs, by its ID."""
+    is_confirmed: bool = True
+    """False: its primary was asked to start it, and could not be asked any more whether it has."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -6,13 +6,14 @@ import base64
 import codecs
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from torchyard_agent.protocol.states import ReplicaState
+from torchyard_agent.protocol.states import ReplicaState, RunState
 from torchyard_core.errors import AgentFailed, TorchyardError, UsageError
 from torchyard_core.launch.agents import AgentLink, Reattach
 from torchyard_core.launch.history import History, RunRecord
+from torchyard_core.launch.run_id import utc_now
 from torchyard_core.whoami import who_asks
 
 LIST_TIMEOUT_S = 30.0
@@ -34,10 +35,17 @@ class KnownRun:
     primary: str
     hosts: tuple[str, ...]
     is_fresh: bool
-    """False: nobody could be asked, and `state` is as of `as_of`."""
+    """False: its primary was not asked, and `state` is as of `as_of`."""
     submitted: str = ""
     booking: str = ""
     """The booking that holds its GPUs, by its ID."""
+    told_by: str = ""
+    """The host that told of it where its primary did not: that one may have lost the run while the run goes on."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is over for sure: by its primary's account, or as this desktop saw it end."""
+        return is_over(self.state) and not self.told_by
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -64,8 +72,11 @@ def list_runs(
     """
     asked: dict[str, Future[Any]] = {name: link.submit("run.list", {}) for name, link in links.items()}
     found: dict[str, KnownRun] = {}
+    unconfirmed: dict[str, str] = {}
     for record in history.records():
         found[record.run_id] = _from_record(record)
+        if not record.is_confirmed and not is_over(record.state):
+            unconfirmed[record.run_id] = record.primary
     for host, future in asked.items():
         try:
             lines = future.result(LIST_TIMEOUT_S)
@@ -80,6 +91,9 @@ def list_runs(
             known = found.get(line["run_id"])
             if record.get("primary", host) == host or known is None or (not known.is_fresh and not known.state):
                 found[line["run_id"]] = _from_host(line, host)
+        for run_id, primary in unconfirmed.items():
+            if primary == host and not found[run_id].is_fresh:
+                found[run_id] = _never_begun(found[run_id])
     return sorted(found.values(), key=lambda run: run.run_id, reverse=True)
 
 
@@ -297,18 +311,26 @@ def _from_record(record: RunRecord) -> KnownRun:
     )
 
 
+def _never_begun(run: KnownRun) -> KnownRun:
+    """A run whose launch was never confirmed, and which its primary does not list."""
+    reason = f"there is nothing of it on {run.primary}: it did not begin, or was removed since"
+    return replace(run, state=RunState.STOPPED.value, reason=reason, as_of=utc_now(), is_fresh=True)
+
+
 def _from_host(line: dict[str, Any], host: str) -> KnownRun:
     record = line["record"]
+    primary = str(record.get("primary", host))
     return KnownRun(
         line["run_id"],
         line["name"],
         *_state_of(line),
         line["as_of"],
-        str(record.get("primary", host)),
+        primary,
         tuple(record.get("hosts", [host])),
-        is_fresh=True,
+        is_fresh=primary == host,
         submitted=str(record.get("submitted", "")),
         booking=str(record.get("booking", "")),
+        told_by="" if primary == host else host,
     )
 
 

@@ -1,7 +1,9 @@
 """One launch: hosts reached and looked at, the plan made, code sent, keepers prepared, and the run started.
 
 Until the primary's keeper has the whole run, everything can be taken back: on any error, and on `cancel`, every host
-that was prepared gives up what it held. A desktop that dies meanwhile leaves keepers that give up by themselves.
+that was prepared gives up what it held. A desktop that dies meanwhile leaves keepers that give up by themselves. Once
+the primary was asked to start, only it can say whether it has: where it does not answer any more, that is an error of
+its own, and the booking stays.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from threading import Event
 from typing import Any
 
 from torchyard_core.background import in_background
+from torchyard_core.errors import HostError
 from torchyard_core.launch.agents import AgentLink, Hosts
 from torchyard_core.launch.bandwidth import check_bandwidth, measure
 from torchyard_core.launch.checking import Checking, Ground
@@ -49,6 +52,24 @@ class Started:
     """Seconds from the launch's begin: checked_s, sent_s, submitted_s."""
     reserved: Reserved = field(default_factory=Reserved)
     """What the calendar says of it."""
+
+
+class StartUnknown(HostError):
+    """Raised where the primary was asked to start the run, and could not be asked any more whether it has.
+
+    `started` is the run as it is under way if it is; whoever launched notes it as one that is not confirmed.
+    """
+
+    def __init__(self, started: Started):
+        host, run_id = started.primary.host, started.run_id
+        booking = " Its booking stays." if started.reserved.booking_id else ""
+        super().__init__(
+            host,
+            f"{host} was asked to start run {run_id} and does not answer any more: it may have begun.{booking}",
+            code="start_unknown",
+            hint=f"`torchyard runs list` tells once {host} can be reached, and `torchyard runs stop {run_id}` ends it.",
+        )
+        self.started = started
 
 
 @dataclass
@@ -88,8 +109,12 @@ class Launch:
         self._telling.cancelled.set()
 
     def run(self) -> Started:
-        """Launches. Raises RunFailed with the first red line, a HostError, or Cancelled; nothing is left then."""
+        """Launches. Raises RunFailed with the first red line, a HostError, or Cancelled; nothing is left then.
+
+        Raises StartUnknown where something may be left, whatever it was that ended the launch.
+        """
         telling = self._telling
+        started: Started | None = None
         try:
             telling.say("run_state", state="checking")
             ground = Checking(self.source, self.topology, self.hosts, telling, self._links, self.reserving).run()
@@ -113,18 +138,29 @@ class Launch:
             if self.again is not None:
                 telling.checks([check_resumed(self.again, ground.plan, prepared)])
             telling.checks(check_ways(ground, prepared, telling))
+            primary = ground.links[ground.primary]
+            started = Started(self.run_id, ground.plan, primary, dict(ground.links), timings, reserved)
             start(self.run_id, self._lineage, self.topology, ground, prepared, self.secret_values, telling, reserved)
             timings["submitted_s"] = telling.since()
         except BaseException:  # Ctrl-C too: no host keeps what it was asked to prepare
             self._over.set()
-            take_back(self.run_id, self._links)
-            if self.reserving is not None:
-                self.reserving.take_back()
+            self.undo(started)
             raise
         telling.say("run_submitted", run_id=self.run_id)
         if self.reserving is not None:
             self.reserving.begun()
-        return Started(self.run_id, ground.plan, ground.links[ground.primary], dict(ground.links), timings, reserved)
+        return started
+
+    def undo(self, started: Started | None) -> None:
+        """Takes back what was launched, `started` where its primary was asked to start. Raises StartUnknown.
+
+        The primary's word decides: without it, the keepers of the other hosts give up by themselves.
+        """
+        silent = take_back(self.run_id, self._links, self.hosts if started is not None else None)
+        if started is not None and started.primary.host in silent:
+            raise StartUnknown(started)
+        if self.reserving is not None:
+            self.reserving.take_back()
 
     def _reserve(self, planned: Plan) -> Reserved:
         """What the calendar says of the plan, told as lines of the checklist."""
@@ -145,8 +181,8 @@ class Launch:
         """Where a folder is shared for checkpoints, programs find them there by themselves."""
         return None if self.again is None or self.topology.program.checkpoint_dir else self.again.run_id
 
-    def record(self, started: Started, file: str) -> RunRecord:
-        """What this desktop notes of the run that was started from `file`."""
+    def record(self, started: Started, file: str, *, is_confirmed: bool = True) -> RunRecord:
+        """What this desktop notes of the run that was started from `file`. `is_confirmed`: its primary said so."""
         now = utc_now()
         return RunRecord(
             started.run_id,
@@ -161,6 +197,8 @@ class Launch:
             planned=planned_replicas(started.plan),
             restarted_from=self.again.run_id if self.again is not None else "",
             booking=started.reserved.booking_id or "",
+            reason="" if is_confirmed else f"{started.primary.host} has not said whether it has begun",
+            is_confirmed=is_confirmed,
         )
 
     def _check_further(self, ground: Ground, reserved: Reserved) -> Snapshot | None:

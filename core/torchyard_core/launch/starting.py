@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, wait
 from typing import Any
 
 from torchyard_agent.protocol.shapes import Join, Member, Policy, Prepare, Prepared, Start
 from torchyard_core.background import Answers, in_background
 from torchyard_core.errors import AgentRefused, HostError
-from torchyard_core.launch.agents import AgentLink
+from torchyard_core.launch.agents import AgentLink, Hosts
 from torchyard_core.launch.checking import Ground
 from torchyard_core.launch.environment import Site, blueprint
 from torchyard_core.launch.ports import ports_needed
@@ -158,38 +158,72 @@ def _booking(reserved: Reserved) -> dict[str, Any] | None:
     }
 
 
-def take_back(run_id: str, links: Mapping[str, AgentLink]) -> None:
-    """Every host that may have been prepared gives up what it holds; where the run has begun, it is ended."""
+def take_back(run_id: str, links: Mapping[str, AgentLink], hosts: Hosts | None = None) -> tuple[str, ...]:
+    """Every host that may have been prepared gives up what it holds; where the run has begun, it is ended.
+
+    `hosts`: reaches those once more whose links are closed. None leaves them alone: a host that nobody has asked to
+    start gives up by itself. Returns the hosts that are not known to have given up, each step of which takes
+    TAKE_BACK_S at most.
+    """
     abort = {"run_id": run_id, "by": who_asks()}
-    asked = {host: link.submit("run.abort", abort) for host, link in _still_open(links).items()}
-    wait(asked.values(), timeout=TAKE_BACK_S)
-    problems = [future.exception() for future in asked.values() if future.done()]
-    for problem in problems:
-        if problem is not None and not isinstance(problem, (AgentRefused, HostError)):
-            raise problem
-    if any(isinstance(problem, AgentRefused) and problem.code == "begun" for problem in problems):
-        _end_what_has_begun(run_id, links)
+    asked = _answers(links, "run.abort", abort)
+    if hosts is not None:
+        fresh = _reached([host for host, link in links.items() if not link.is_open], hosts)
+        links = {**links, **fresh}
+        asked |= _answers(fresh, "run.abort", abort)
+    codes = {host: _refusal(future) for host, future in asked.items()}
+    given_up = {host for host, code in codes.items() if code in ("", *_KEEPER_LEFT)}
+    # Between two connections a short run may have come to its end.
+    if any(code == "begun" or (hosts is not None and code in _KEEPER_LEFT) for code in codes.values()):
+        given_up |= _end_what_has_begun(run_id, links)
+    return tuple(host for host in links if host not in given_up)
 
 
-def _end_what_has_begun(run_id: str, links: Mapping[str, AgentLink]) -> None:
-    """Stops the run everywhere without grace, and removes what it left, since nobody was told of it."""
+def _end_what_has_begun(run_id: str, links: Mapping[str, AgentLink]) -> set[str]:
+    """Stops the run everywhere without grace, and removes what it left, since nobody was told of it. The hosts on which
+    nothing is left of it."""
     by = who_asks()
     stop = {"run_id": run_id, "reason": f"taken back by {by} while it was launched", "force": True, "by": by}
-    wait([link.submit("run.stop", stop) for link in _still_open(links).values()], timeout=TAKE_BACK_S)
+    _answers(links, "run.stop", stop)
     deadline = time.monotonic() + TAKE_BACK_S
-    left = _still_open(links)
+    left, cleared = dict(links), set[str]()
     while left and time.monotonic() < deadline:
-        asked = {host: link.submit("run.remove", {"run_id": run_id, "by": by}) for host, link in left.items()}
-        wait(asked.values(), timeout=TAKE_BACK_S)
-        left = {host: link for host, link in left.items() if _is_alive_there(asked[host])}
+        asked = _answers(left, "run.remove", {"run_id": run_id, "by": by})
+        codes = {host: _refusal(future) for host, future in asked.items()}
+        cleared |= {host for host, code in codes.items() if code in ("", "no_run")}
+        left = {host: link for host, link in left.items() if codes[host] == "run_alive"}
         time.sleep(0.05 if left else 0)
+    return cleared
 
 
-def _still_open(links: Mapping[str, AgentLink]) -> dict[str, AgentLink]:
-    return {host: link for host, link in links.items() if link.is_open}
+_KEEPER_LEFT = ("run_over", "disconnected")
+"""What an agent answers whose keeper has left already, or leaves meanwhile."""
 
 
-def _is_alive_there(removal: Future[Any]) -> bool:
-    """Whether a host answered that it cannot remove the run yet."""
-    problem = removal.exception() if removal.done() else None
-    return isinstance(problem, AgentRefused) and problem.code == "run_alive"
+def _answers(links: Mapping[str, AgentLink], method: str, params: dict[str, Any]) -> Answers:
+    """What the hosts say within TAKE_BACK_S; who has not answered by then is not done."""
+    asked = {host: link.submit(method, params) for host, link in links.items()}
+    wait(asked.values(), timeout=TAKE_BACK_S)
+    return asked
+
+
+def _refusal(answer: Future[Any]) -> str | None:
+    """The code that a host refuses with, "" where it did as it was told; None where nobody knows."""
+    if not answer.done():
+        return None
+    problem = answer.exception()
+    if problem is None:
+        return ""
+    if isinstance(problem, AgentRefused):
+        return problem.code
+    if isinstance(problem, HostError):
+        return None
+    raise problem
+
+
+def _reached(names: Sequence[str], hosts: Hosts) -> dict[str, AgentLink]:
+    """Fresh links to those of these hosts that can be reached within TAKE_BACK_S."""
+    asked = {name: in_background(hosts.reach, [name], lambda host, link: None) for name in names}
+    wait(asked.values(), timeout=TAKE_BACK_S)
+    found = {name: future.result()[name] for name, future in asked.items() if future.done()}
+    return {name: link for name, link in found.items() if not isinstance(link, HostError)}

@@ -24,7 +24,7 @@ from torchyard_gui.bridge.jobs import explain
 
 if TYPE_CHECKING:
     from torchyard_core.booking.launching import LaunchBooking
-    from torchyard_core.launch.start import Launch, Started
+    from torchyard_core.launch.start import Launch, Started, StartUnknown
 
 
 class LaunchJob(QObject):
@@ -39,7 +39,8 @@ class LaunchJob(QObject):
     started = Signal(str)
     """The run's ID: it is on its way, and noted in this computer's history."""
     failed = Signal(object)
-    """A TorchyardError; nothing is left on the hosts."""
+    """A TorchyardError. Nothing is left on the hosts, unless its code is `start_unknown`: then the run may have begun,
+    and is noted in this computer's history."""
     cancelled = Signal()
     """Nothing is left on the hosts."""
 
@@ -79,7 +80,7 @@ class LaunchJob(QObject):
         self._answered.set()
 
     def cancel(self) -> None:
-        """Takes the launch back; `cancelled` follows once nothing is left of it."""
+        """Takes the launch back; `cancelled` follows once nothing is left of it, `failed` where that is not known."""
         self.is_cancelled = True
         self.answer(False)
         if self._launch is not None:
@@ -108,6 +109,7 @@ class LaunchJob(QObject):
 
     def _run(self, tell: Callable[..., None]) -> Started | TorchyardError | None:
         """The run that is on its way; what stopped the launch; None where it was cancelled."""
+        from torchyard_core.launch.start import StartUnknown
         from torchyard_core.launch.sync import Cancelled
 
         try:
@@ -120,9 +122,17 @@ class LaunchJob(QObject):
             return launch.run()
         except Cancelled:
             return None
+        except StartUnknown as unknown:
+            return self._noted(unknown)
         except Exception as error:  # the outer edge of a thread: logged, and told
             # What was cancelled may break off with an error of its own on the way out.
             return None if self.is_cancelled else explain(error)
+
+    def _noted(self, unknown: StartUnknown) -> StartUnknown:
+        """The error, once the run that may have begun is in this computer's history: also for a window that closes."""
+        if not self._save(unknown.started, is_confirmed=False):
+            self._tell("check", _UNNOTED)
+        return unknown
 
     def _made(self, tell: Callable[..., None]) -> Launch:
         """The launch of the topology. Raises TorchyardError for what stops it before it begins."""
@@ -209,14 +219,17 @@ class LaunchJob(QObject):
 
     def _take_back(self, started: Started) -> None:
         """Somebody cancelled while the news that it has started were on their way here: it is ended all the same."""
-        from torchyard_core.launch.starting import take_back
+        from torchyard_core.launch.start import StartUnknown
 
-        run_id, links, booking = started.run_id, started.links, self._booking
+        assert self._launch is not None
+        launch = self._launch
 
-        def undo() -> None:
-            take_back(run_id, links)
-            if booking is not None:
-                booking.take_back()
+        def undo() -> TorchyardError | None:
+            try:
+                launch.undo(started)
+            except StartUnknown as unknown:
+                return self._noted(unknown)
+            return None
 
         self._model.jobs.run(undo, self._ended, lambda error: self._ended(error), owner=self)
 
@@ -227,10 +240,19 @@ class LaunchJob(QObject):
 
     def _note(self, started: Started) -> None:
         """In this computer's history: a small file, written at once so that it is there when the run is shown."""
+        if not self._save(started):
+            self.checked.emit(_UNNOTED)
+
+    def _save(self, started: Started, *, is_confirmed: bool = True) -> bool:
+        """Whether this computer's disk takes it; on any thread."""
         assert self._launch is not None
         source = self.source.source
-        record = self._launch.record(started, source if Path(source).is_file() else "")
+        record = self._launch.record(started, source if Path(source).is_file() else "", is_confirmed=is_confirmed)
         try:
             History(self._model.home.history).save(record)
         except OSError:
-            self.checked.emit(Check("history", "", True, "", warning=True))
+            return False
+        return True
+
+
+_UNNOTED = Check("history", "", True, "", warning=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import QObject, QTimer, Signal
 
-from torchyard_core.errors import AgentRefused, HostError, TorchyardError
+from torchyard_core.errors import HostError, TorchyardError
 from torchyard_core.launch.follow import RETRY_S, Follower
 from torchyard_core.launch.history import History, RunRecord, ending
 from torchyard_core.launch.run_id import utc_now
@@ -74,7 +74,7 @@ class RunFeed(QObject):
 
     changed = Signal(object)
     failed = Signal(object)
-    """A TorchyardError: the run cannot be followed, and will not be tried again."""
+    """A TorchyardError: the run cannot be followed, and is not tried again before `look_again`."""
 
     def __init__(
         self,
@@ -92,6 +92,7 @@ class RunFeed(QObject):
         """What keeps the run from being followed, now or for good."""
         self.was_heard = False
         """Whether its primary host has told of it since the feed was opened."""
+        self._fleet = fleet
         self._jobs = jobs
         self._known = known
         self._history = history
@@ -103,9 +104,7 @@ class RunFeed(QObject):
         self._take_history(history.load(run.run_id))
         self._closed = False
         self._samples_told = 0.0
-        self._job = Job()
-        inbox, job = self._inbox, self._job
-        jobs.run(lambda: follow(run, fleet(), inbox, job), self._done, self._broke, owner=self, job=job)
+        self._begin()
 
     @property
     def is_live(self) -> bool:
@@ -156,6 +155,19 @@ class RunFeed(QObject):
             return traffic(carried)
         return f"CPU {cpu:.0f} %" if cpu is not None else ""
 
+    def look_again(self, run: KnownRun) -> None:
+        """All hosts were asked for their runs; `run` is what is known now. What could not be followed is taken from
+        there, and tried again where that may help."""
+        picture, error = self.picture, self.error
+        if self._closed or self.is_live or picture.is_followed or picture.is_over or error is None:
+            return
+        if run.is_fresh or (run.told_by and not self.was_heard):
+            picture.take_shown(run.state, run.reason, run.as_of, [], run.told_by)
+            self._changes.run = True
+        if run.primary in self._fleet().hosts and (run.is_fresh or error.code == "no_host"):
+            self._begin()
+        self._tell()
+
     def close(self) -> None:
         """Stops following; the run goes on."""
         self._closed = True
@@ -169,6 +181,11 @@ class RunFeed(QObject):
         self._jobs.tell(self._woken, is_news)
 
     # In the GUI thread
+
+    def _begin(self) -> None:
+        self._job = Job()
+        run, fleet, inbox, job = self.run, self._fleet, self._inbox, self._job
+        self._jobs.run(lambda: follow(run, fleet(), inbox, job), self._done, self._broke, owner=self, job=job)
 
     def _timer(self, interval: int, slot: Callable[[], None], *, once: bool = True) -> QTimer:
         timer = QTimer(self)
@@ -208,6 +225,7 @@ class RunFeed(QObject):
             changes.shown = True
         elif kind == "shown":
             replicas = payload["replicas"]
+            picture.take_up(changes)
             picture.forget_noted()
             picture.take_shown(payload["state"], payload["reason"], payload["as_of"], replicas)
             picture.find(picture.primary, changes)
@@ -216,8 +234,11 @@ class RunFeed(QObject):
                 self._silence_timer.start()
         elif kind == "away":
             self.error = payload
+            picture.take_up(changes)
             picture.lose(payload.host, changes)
             changes.run = True
+        elif kind == "broke":
+            self._end(payload)
 
     def _take_samples(self) -> None:
         now = time.monotonic()
@@ -256,7 +277,7 @@ class RunFeed(QObject):
             if picture.is_over:
                 picture.take_noted(record.metrics, when(record.ended))
         else:
-            picture.take_shown(self.run.state, self.run.reason, self.run.as_of, [])
+            picture.take_shown(self.run.state, self.run.reason, self.run.as_of, [], self.run.told_by)
             picture.submitted = when(self.run.submitted)
 
     def _remember(self, ended: dict[str, Any]) -> None:
@@ -275,12 +296,20 @@ class RunFeed(QObject):
         self._silence_timer.stop()
 
     def _broke(self, error: TorchyardError) -> None:
+        self._inbox.post("broke", error)  # all that was told before is taken first
         self._done(None)
+
+    def _end(self, error: TorchyardError) -> None:
+        """The run is followed no further."""
+        self._silence_timer.stop()
         self.error = error
-        if not self.picture.is_over:
-            self.picture.state, self.picture.reason = "failed", error.message
-            self._changes.run = True
-        self._tell()
+        picture = self.picture
+        if not picture.is_over:
+            if error.code == "keeper_died":
+                picture.state, picture.reason = "failed", error.message
+                self._changes.run = True
+            else:  # it says nothing of the run
+                picture.give_up(self._changes)
         self.failed.emit(error)
 
 
@@ -292,7 +321,8 @@ def clock(seconds: float) -> str:
 def follow(run: KnownRun, fleet: Fleet, inbox: Inbox, job: Job) -> None:
     """Follows a run until it is over, on a thread of its own. Hosts that do not answer are tried again and again.
 
-    Raises RunFailed where the run's keeper died, AgentRefused where its host knows no such run (any more).
+    Raises RunFailed where the run's keeper died, AgentRefused where its host knows no such run (any more), and
+    TorchyardError (`no_host`) where its primary host is not in the fleet.
     """
     tries = 0
     while True:
@@ -309,9 +339,8 @@ def follow(run: KnownRun, fleet: Fleet, inbox: Inbox, job: Job) -> None:
 
 def _ask(run: KnownRun, fleet: Fleet) -> tuple[Link, dict[str, Any]]:
     if run.primary not in fleet.hosts:
-        raise AgentRefused(
-            run.primary,
-            f"the primary host of run {run.run_id} is not in the fleet.",
+        raise TorchyardError(
+            f"the primary host {run.primary} is not in the fleet.",
             code="no_host",
             hint="Add it by that name on the Fleet page.",
         )

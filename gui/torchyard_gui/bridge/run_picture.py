@@ -49,6 +49,10 @@ class RunPicture:
         self.totals = Ring(fields=TOTALS)
         self.lost: dict[str, float | None] = {}
         """Hosts that do not answer, with when they were last heard of."""
+        self.is_followed = True
+        """False: it is not even tried to hear of the run, which may go on."""
+        self.known_from = ""
+        """The host that told how the run is where its primary has not: it may be wrong about the run's end."""
         self.slow: dict[str, float] = {}
         self._heard: dict[str, float] = {}
         self._told_at: dict[str, float] = {}
@@ -64,12 +68,12 @@ class RunPicture:
 
     @property
     def is_over(self) -> bool:
-        return is_over(self.state)
+        return is_over(self.state) and not self.known_from
 
     @property
     def is_stale(self) -> bool:
-        """Whether the run may be in another state by now: its primary host does not answer."""
-        return not self.is_over and self.primary in self.lost
+        """Whether the run may be in another state by now: its primary host does not answer, or nobody asks it."""
+        return not self.is_over and (bool(self.known_from) or not self.is_followed or self.primary in self.lost)
 
     @property
     def waiting(self) -> Waiting | None:
@@ -103,9 +107,12 @@ class RunPicture:
                 self.tracks[name] = Track(name, host, gpus, Ring(capacity))
                 self._by_host.setdefault(host, {})[name] = gpus
 
-    def take_shown(self, state: str, reason: str, as_of: str, replicas: Iterable[Mapping[str, Any]]) -> None:
-        """What was last known of the run as a whole, before its journal is read."""
+    def take_shown(
+        self, state: str, reason: str, as_of: str, replicas: Iterable[Mapping[str, Any]], known_from: str = ""
+    ) -> None:
+        """What was last known of the run as a whole, before its journal is read. `known_from`: not by its primary."""
         self.state, self.reason, self.as_of = state, reason, when(as_of) or self.as_of
+        self.known_from = known_from
         self._shown_at = when(as_of) or 0.0
         for replica in replicas:
             track = self._track(str(replica["name"]), str(replica.get("host", "")))
@@ -202,6 +209,20 @@ class RunPicture:
             self._heard.pop(host, None)
             changes.run = True
             changes.replicas.update(self._by_host.get(host, {}))
+
+    def give_up(self, changes: Changes) -> None:
+        """The run is not followed from here on: nobody knows how it is, on any of its hosts."""
+        self.is_followed = False
+        self.lost = {host: self._told_at.get(host) or self.as_of for host in self.hosts} | self.lost
+        changes.run = True
+        changes.replicas.update(self.tracks)
+
+    def take_up(self, changes: Changes) -> None:
+        """It is followed, be it again; hosts that do not answer are told of anew."""
+        if not self.is_followed:
+            self.is_followed = True
+            for host in list(self.lost):
+                self.find(host, changes)
 
     # What it adds up to
 

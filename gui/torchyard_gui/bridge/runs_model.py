@@ -176,6 +176,9 @@ class RunsModel(QObject):
     def _refreshed(self, found: tuple[list[KnownRun], dict[str, HostError]]) -> None:
         self._refreshing = None
         runs, self.silent = found
+        for run in runs:
+            if (feed := self._feeds.get(run.run_id)) is not None:
+                feed.look_again(run)
         self._take(runs)
         self.refreshing_changed.emit()
 
@@ -196,7 +199,7 @@ class RunsModel(QObject):
         picture = feed.picture
         if not feed.was_heard or not picture.state:
             return run
-        return replace(run, state=picture.state, reason=picture.reason, is_fresh=not picture.is_stale)
+        return replace(run, state=picture.state, reason=picture.reason, is_fresh=not picture.is_stale, told_by="")
 
     def _feed_changed(self, changes: Any) -> None:
         if not changes.run:

@@ -105,7 +105,7 @@ class Checklist:
         name = "topology" if code in OF_TOPOLOGY else "host"
         if under_way:
             name = under_way[-1].name
-        name = "booking" if code in OF_CALENDAR else name
+        name = "booking" if code in OF_CALENDAR else "starting" if code == "start_unknown" else name
         return self.take(Check(name, host, False, message, hint, code=code))
 
     @property

@@ -36,7 +36,7 @@ class LaunchPanel(QDialog):
     trust_requested = Signal(str)
     """A host whose key is unknown. Whoever sees to it calls `trusted`."""
     launch_over = Signal(bool)
-    """A launch has ended, with a run on its way (true) or with nothing left of it."""
+    """A launch has ended, with a run that is or may be on its way (true) or with nothing left of it."""
 
     def __init__(self, fleet_model: FleetModel, parent: QWidget | None = None):
         super().__init__(parent)
@@ -110,13 +110,17 @@ class LaunchPanel(QDialog):
 
         `planned`: for when; for a later time it books, and the run starts by itself then.
         """
-        self.show()
-        self.raise_()
+        self.come_forward()
         self.activateWindow()
         if self.is_launching:
             return
         self._source, self._planned = source, planned or PlannedTime()
         self._begin()
+
+    def come_forward(self) -> None:
+        """Shows how the launch goes."""
+        self.show()
+        self.raise_()
 
     def try_again(self) -> None:
         """Launches the same once more."""
@@ -237,12 +241,17 @@ class LaunchPanel(QDialog):
             self.checklist.fail(host, error.message, error.hint, error.code)
             self._show_rows()
         self._end(started=False)
-        if self._close_when_over:
+        may_run = error.code == "start_unknown"
+        if self._close_when_over and not may_run:
             self.hide()
             return
-        self.about.setText(self.tr("It did not start; nothing of it is left on the hosts."))
-        self.again.show()
-        self.again.setFocus()
+        if may_run:  # to try again would be a second run
+            self.about.setText(self.tr("Whether it has started is not known."))
+            self.cancel_button.setFocus()
+        else:
+            self.about.setText(self.tr("It did not start; nothing of it is left on the hosts."))
+            self.again.show()
+            self.again.setFocus()
         red = next(row for row in self._rows.values() if row.row.failed)
         announce(self, f"{self.about.text()} {red.texts[0]}", urgent=True)
         QTimer.singleShot(0, red, lambda: self._show_whole(red))
@@ -279,8 +288,8 @@ class LaunchPanel(QDialog):
         self.notice.show_notice("info", sentence, closable=False)
         self.again.show()
 
-    def _over(self, *_: object) -> None:
-        self.launch_over.emit(False)
+    def _over(self, error: TorchyardError | None = None) -> None:
+        self.launch_over.emit(error is not None and error.code == "start_unknown")
 
     def _end(self, *, started: bool) -> None:
         self.question.hide()

@@ -48,7 +48,7 @@ def _waiting(picture: RunPicture) -> list[Need]:
 
 def _failed_run(picture: RunPicture) -> list[Need]:
     """A run that failed without a replica that did: its keeper died, or it never started."""
-    if picture.state != "failed":
+    if not picture.is_over or picture.state != "failed":
         return []
     why = picture.reason or translate("Runs", "Nobody said why.")
     return [Need("failed", translate("Runs", "The run failed"), why, picture.chief or "")]
@@ -98,7 +98,7 @@ def _slow(picture: RunPicture) -> list[Need]:
 
 
 def _unknown(picture: RunPicture) -> list[Need]:
-    if picture.is_over:
+    if picture.is_over or not picture.is_followed:
         return []
     needs = []
     for host, since in list(picture.lost.items())[: 2 * MOST_EACH]:

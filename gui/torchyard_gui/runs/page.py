@@ -11,16 +11,14 @@ from PySide6.QtGui import QAction, QHideEvent, QShowEvent
 from PySide6.QtWidgets import QApplication, QFileDialog, QHBoxLayout, QSplitter, QStackedWidget, QVBoxLayout, QWidget
 
 from torchyard_core.errors import TorchyardError
-from torchyard_core.launch.preflight import Check
-from torchyard_core.launch.question import Question as Asked
 from torchyard_core.launch.runs import KnownRun
 from torchyard_core.telemetry.amounts import size
 from torchyard_gui.bridge.jobs import Job
-from torchyard_gui.bridge.restart_job import RestartJob
 from torchyard_gui.bridge.run_feed import RunFeed
 from torchyard_gui.bridge.run_parts import Changes
 from torchyard_gui.bridge.runs_model import RunsModel
 from torchyard_gui.runs.actions import RunsActions
+from torchyard_gui.runs.restarting import Restarting
 from torchyard_gui.runs.run_bar import RunBar
 from torchyard_gui.runs.run_list import RUN, RunListModel, run_list_view
 from torchyard_gui.runs.run_view import RunView
@@ -29,7 +27,6 @@ from torchyard_gui.runs.words import duration
 from torchyard_gui.widgets import EmptyState, SearchField
 from torchyard_gui.widgets.advice import as_sentence
 from torchyard_gui.widgets.nothing_found import NothingFound
-from torchyard_gui.widgets.question import Question
 
 BAR_EVERY_MS = 1000
 REFRESH_EVERY_MS = 30_000
@@ -54,7 +51,6 @@ class RunsPage(QWidget):
         self.actions_ = RunsActions(self)
         self.feed: RunFeed | None = None
         self.fetching: Job | None = None
-        self.restarting: RestartJob | None = None
         self._stop_dialog: StopDialog | None = None
         self._wanted = ""
         """A run that is to be shown as soon as it is known."""
@@ -81,6 +77,8 @@ class RunsPage(QWidget):
         acts = self.actions_
         self.bar = RunBar(acts.stop, acts.restart, acts.fetch, acts.copy, acts.booking)
         self.run_view = RunView(model)
+        self.restarting = Restarting(model.fleet_model, self.run_view.work, self)
+        self.restarting.run_started.connect(self.show_run)
         topology = QAction(self.tr("Go to the topology"), self)
         topology.setToolTip(self.tr("Draw a cluster and press Launch there"))
         topology.triggered.connect(self.launch_wanted)
@@ -166,41 +164,9 @@ class RunsPage(QWidget):
 
     def restart(self) -> None:
         """Launches the run that is shown again, from its newest checkpoint, and shows the new one."""
-        if self.feed is None or not self.feed.picture.is_over or self._is_restarting:
-            return
-        run, picture, notice = self.feed.run, self.feed.picture, self.run_view.work
-        job = RestartJob(run, picture.topology_text, picture.topology_file, self.model.fleet_model, parent=self)
-        text = self.tr("{name} is launched again …").format(name=run.name)
-        notice.show_notice("info", text, self.tr("Cancel"), closable=False)
-
-        def checked(check: Check) -> None:
-            if check.name == "resume":
-                notice.reword(check.message)
-
-        def started(run_id: str) -> None:
-            notice.clear()
-            self.show_run(run_id)
-
-        def asked(question: Asked) -> None:
-            yes = self.tr("Book and launch") if question.accept == "book" else self.tr("Send them")
-            no = self.tr("Do not launch")
-            dialog = Question(question.question, as_sentence(question.message), yes, no, self)
-            dialog.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
-            dialog.accepted.connect(lambda: job.answer(True))
-            dialog.rejected.connect(lambda: job.answer(False))
-            dialog.open()
-
-        job.checked.connect(checked)
-        job.asked.connect(asked)
-        job.started.connect(started)
-        job.failed.connect(lambda error: notice.show_notice("fail", as_sentence(error.message, error.hint)))
-        job.cancelled.connect(lambda: notice.show_notice("info", self.tr("Taken back: nothing is left on the hosts")))
-        self.restarting = job
-        job.start()
-
-    @property
-    def _is_restarting(self) -> bool:
-        return self.restarting is not None and not self.restarting.is_over
+        if self.feed is not None and self.feed.picture.is_over:
+            picture = self.feed.picture
+            self.restarting.launch(self.feed.run, picture.topology_text, picture.topology_file)
 
     def ask_to_fetch(self) -> None:
         """Asks where to, and fetches."""
@@ -238,7 +204,7 @@ class RunsPage(QWidget):
                 notice.show_notice("info", self.tr("The run has no files to bring home"))
 
         def failed(error: TorchyardError) -> None:
-            notice.show_notice("fail", error.sentence())
+            notice.show_notice("fail", as_sentence(error.message, error.hint))
 
         self.fetching = self.model.fetch(run, target, progress, ended, failed, owner=self)
 
@@ -257,8 +223,7 @@ class RunsPage(QWidget):
 
     def close_feeds(self) -> None:
         """Follows and reads nothing any more."""
-        if self.restarting is not None and not self.restarting.is_over:
-            self.restarting.close()
+        self.restarting.close_launch()
         self.run_view.log.close_log()
         self._bar_timer.stop()
         self._refresh_timer.stop()
@@ -353,7 +318,7 @@ class RunsPage(QWidget):
 
     def _stop(self, run: KnownRun, *, force: bool) -> None:
         def failed(error: TorchyardError) -> None:
-            self.run_view.work.show_notice("fail", error.sentence())
+            self.run_view.work.show_notice("fail", as_sentence(error.message, error.hint))
 
         self.model.stop(run, failed, force=force, owner=self)
 
@@ -365,8 +330,7 @@ class RunsPage(QWidget):
             self.edit_copy.emit(self.feed.picture.topology_text)
 
     def _cancel_work(self, number: int) -> None:
-        if self.restarting is not None and not self.restarting.is_over:
-            self.restarting.cancel()
+        self.restarting.cancel()
         if self.fetching is not None and not self.fetching.is_finished:
             self.fetching.cancel()
             self.run_view.work.clear()

@@ -10,7 +10,7 @@ from PySide6.QtCore import QAbstractListModel, QModelIndex, QObject, QPersistent
 from PySide6.QtGui import QPainter
 from PySide6.QtWidgets import QListView, QStyle, QStyledItemDelegate, QStyleOptionViewItem, QWidget
 
-from torchyard_core.launch.runs import KnownRun, is_over
+from torchyard_core.launch.runs import KnownRun
 from torchyard_gui.bridge.run_parts import when
 from torchyard_gui.runs.words import clock, day_or_clock, mark_of, moment_in_full, state_word
 from torchyard_gui.theme.icons import paint_state
@@ -75,14 +75,14 @@ class RunListModel(QAbstractListModel):
     def state_of(self, run: KnownRun) -> str:
         """Its state in words, with since when nobody has heard of it."""
         word = state_word(run.state)
-        if run.is_fresh or is_over(run.state):
+        if run.is_fresh or run.has_ended:
             return word
         return self.tr("{state} as of {time}").format(state=word, time=clock(when(run.as_of)))
 
     def _arrange(self) -> None:
         shown = [run for run in self._all if self._filter in _text(run)]
-        live = [run for run in shown if not is_over(run.state)]
-        past = [run for run in shown if is_over(run.state)]
+        live = [run for run in shown if not run.has_ended]
+        past = [run for run in shown if run.has_ended]
         rows: list[KnownRun | str] = []
         if live:
             rows += [self.tr("Live"), *live]
@@ -124,7 +124,7 @@ class RunDelegate(QStyledItemDelegate):
             painter.setPen(Qt.PenStyle.NoPen)
             painter.setBrush(look.brush("accent_soft" if selected else "hover"))
             painter.drawRoundedRect(box, 6, 6)
-        stale = not run.is_fresh and not is_over(run.state)
+        stale = not run.is_fresh and not run.has_ended
         paint_state(painter, QRectF(rect.x() + 14, rect.y() + 8, 14, 14), "unknown" if stale else mark_of(run.state))
         left, right = rect.x() + 36, rect.right() - 14
         time_text = day_or_clock(when(run.submitted), time.time())
@@ -138,7 +138,7 @@ class RunDelegate(QStyledItemDelegate):
         top.setRight(right - time_width - 8)
         _draw(painter, top, run.name or run.run_id)
         painter.setFont(look.font("small"))
-        painter.setPen(look.pen("fail" if run.state == "failed" else "text2"))
+        painter.setPen(look.pen("fail" if run.state == "failed" and not stale else "text2"))
         model = index.model()
         words = model.state_of(run) if isinstance(model, RunListModel) else state_word(run.state)
         hosts = run.hosts[0] if len(run.hosts) == 1 else self.tr("{count} hosts").format(count=len(run.hosts))

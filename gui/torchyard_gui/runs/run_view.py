@@ -218,9 +218,17 @@ class RunView(QWidget):
         """The cause of a failure, or why nothing is heard, above it all. `is_known`: it is no news."""
         assert self.feed is not None
         picture, error = self.feed.picture, self.feed.error
-        if picture.state == "failed":
+        if picture.state == "failed" and picture.is_over:
             reason = picture.reason or self.tr("nobody said why")
             self._notice_of("fail", self.tr("The run failed: {reason}").format(reason=reason), is_known)
+        elif picture.is_stale and not picture.is_followed:
+            self.notice.show_notice("warn", self._why_not_followed(), closable=False, is_known=is_known)
+        elif picture.known_from:
+            text = self.tr(
+                "{primary}, the run's primary host, has not answered yet; it is tried again. What is shown is what "
+                "{host} knew at {time}: the run may go on."
+            ).format(primary=picture.primary, host=picture.known_from, time=clock(picture.as_of, exact=True))
+            self.notice.show_notice("warn", text, closable=False, is_known=is_known)
         elif picture.is_stale:
             text = self.tr(
                 "{host} does not answer: what is shown is as of {time}. The run goes on there; it is tried again."
@@ -232,6 +240,16 @@ class RunView(QWidget):
             self._notice_of("warn", restarting_sentence(picture), is_known)
         else:
             self.notice.clear()
+
+    def _why_not_followed(self) -> str:
+        assert self.feed is not None
+        picture, error = self.feed.picture, self.feed.error
+        time = clock(picture.as_of, exact=True)
+        if error is not None and error.code == "no_run":
+            text = self.tr("{host} does not know the run any more, nor how it ended. What is shown is as of {time}.")
+            return text.format(host=picture.primary, time=time)
+        text = self.tr("The run is not followed: {why} What is shown is as of {time}; the run may go on.")
+        return text.format(why=error.sentence() if error is not None else "", time=time)
 
     def _notice_of(self, kind: Literal["warn", "fail"], text: str, is_known: bool) -> None:
         """What became of the run, with a button for the log of the replica that it began with."""

@@ -16,6 +16,8 @@ _PRESSED = (
 _REMOVE = re.compile(r"or `torchyard hosts remove [^`]*` first")
 _OLD_RUNS = re.compile(r"\(`torchyard runs list` shows old runs\)")
 _LIST = re.compile(r"`torchyard runs list` shows")
+_LIST_TELLS = re.compile(r"`torchyard runs list` tells")
+_STOP_ENDS = re.compile(r"`torchyard runs stop [^`]*` ends it")
 _VALIDATE = re.compile(r"`torchyard validate [^`]*` lists")
 _ADD = re.compile(r"with `torchyard hosts add`")
 _CHECK = re.compile(r"see `torchyard hosts check`")
@@ -65,6 +67,8 @@ def _elsewhere_in_the_window() -> tuple[tuple[re.Pattern[str], str], ...]:
         (_OLD_RUNS, _translate("Advice", "(the Runs page shows old runs)")),
         (_REMOVE, _translate("Advice", "or remove that one first")),
         (_LIST, _translate("Advice", "the Runs page shows")),
+        (_LIST_TELLS, _translate("Advice", "The Runs page tells")),
+        (_STOP_ENDS, _translate("Advice", "“Stop” there ends it")),
         (_VALIDATE, _translate("Advice", "Problems on the Topology page lists")),
         (_ADD, _translate("Advice", "on the Fleet page")),
         (_CHECK, _translate("Advice", "see the Fleet page")),

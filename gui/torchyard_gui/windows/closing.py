@@ -1,4 +1,4 @@
-"""Closing the window while a launch is under way: asks, has the launch taken back, and closes when nothing is left.
+"""Closing the window while a run is launched, or launched again: asks, has it taken back, and then closes.
 
 A window that went at once would close the links that the taking back needs; keepers would then hold GPUs and ports
 until they give up by themselves.
@@ -6,6 +6,7 @@ until they give up by themselves.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QObject
@@ -14,34 +15,36 @@ from torchyard_gui.widgets.question import Question
 
 if TYPE_CHECKING:
     from torchyard_gui.launch.panel import LaunchPanel
+    from torchyard_gui.runs.restarting import Restarting
     from torchyard_gui.windows.main_window import MainWindow
 
 
 class LaunchBeforeClosing(QObject):
     """Stands between the window's cross and a launch in the making."""
 
-    def __init__(self, window: MainWindow, panel: LaunchPanel) -> None:
-        super().__init__(panel)
+    def __init__(self, window: MainWindow, launching: LaunchPanel | Restarting, show: Callable[[], object]) -> None:
+        """`show`: brings to the front what tells how it goes."""
+        super().__init__(launching)
         self._window = window
-        self._panel = panel
+        self._launching = launching
+        self._show = show
         self._question: Question | None = None
         self._is_closing = False
-        panel.launch_over.connect(self._launch_over)
+        launching.launch_over.connect(self._launch_over)
 
     def may_close(self) -> bool:
         """Whether no launch is under way. Where one is, somebody is asked, and the window closes itself later."""
-        if not self._panel.is_launching:
+        if not self._launching.is_launching:
             return True
         if self._is_closing:
-            self._panel.show()
-            self._panel.raise_()
+            self._show()
         elif self._question is None:
             self._ask()
         return False
 
     def _ask(self) -> None:
         question = Question(
-            self.tr("{name} is being launched. Close?").format(name=self._panel.run_name),
+            self.tr("{name} is being launched. Close?").format(name=self._launching.run_name),
             self.tr("The launch is taken back first, then the window closes; nothing of it is left on the hosts then."),
             self.tr("Take it back and close"),
             self.tr("Go on launching"),
@@ -59,7 +62,7 @@ class LaunchBeforeClosing(QObject):
 
     def _take_back(self) -> None:
         self._is_closing = True
-        self._panel.cancel()
+        self._launching.cancel()
 
     def _launch_over(self, has_started: bool) -> None:
         """However it ended, there is nothing to ask any more. A run that was quicker than the answer is shown."""

@@ -25,9 +25,10 @@ class RunNews(QObject):
         self._states = {run.run_id: run.state for run in model.runs}
 
     def look(self) -> None:
-        """Tells what has changed."""
-        before, self._states = self._states, {run.run_id: run.state for run in self._model.runs}
-        for run in self._model.runs:
+        """Tells what has changed. Of a host that only thinks that its run is over there is no news."""
+        sure = [run for run in self._model.runs if not run.told_by]
+        before, self._states = self._states, self._states | {run.run_id: run.state for run in sure}
+        for run in sure:
             was = before.get(run.run_id, run.state)
             if was != run.state and not is_over(was) and (text := self._told(run)):
                 self._tell(run, text)

@@ -10,7 +10,6 @@ from PySide6.QtCore import QObject, QTimer
 
 from torchyard_core.booking.planned_time import PlannedTime, from_text
 from torchyard_core.home import Home
-from torchyard_core.launch.runs import is_over
 from torchyard_core.topology.document import TopologyDocument
 from torchyard_gui.bridge.fleet_model import FleetModel
 from torchyard_gui.bridge.login_questions import LoginQuestions
@@ -150,7 +149,7 @@ class Wiring(QObject):
 
     def _runs_changed(self) -> None:
         """A run that has ended lets go of its booking."""
-        live = {run.run_id for run in self.runs.runs if not is_over(run.state)}
+        live = {run.run_id for run in self.runs.runs if not run.has_ended}
         if self._live_runs - live and "exchange" in self.__dict__:
             self.exchange.changed()
         self._live_runs = live
@@ -164,7 +163,7 @@ class Wiring(QObject):
         from torchyard_gui.windows.closing import LaunchBeforeClosing
 
         panel = LaunchPanel(self.fleet, self.window)
-        self.window.before_closing.append(LaunchBeforeClosing(self.window, panel).may_close)
+        self.window.before_closing.append(LaunchBeforeClosing(self.window, panel, panel.come_forward).may_close)
         panel.run_started.connect(self._open_run)
         panel.trust_requested.connect(self._trust)
         cast("FleetPage", self.window.page("fleet")).trusted.connect(panel.trusted)
@@ -191,8 +190,11 @@ class Wiring(QObject):
 
     def _make_runs(self) -> RunsPage:
         from torchyard_gui.runs.page import RunsPage
+        from torchyard_gui.windows.closing import LaunchBeforeClosing
 
         page = RunsPage(self.runs)
+        closing = LaunchBeforeClosing(self.window, page.restarting, lambda: self.window.show_page("runs"))
+        self.window.before_closing.append(closing.may_close)
         page.edit_copy.connect(self._edit_copy)
         page.launch_wanted.connect(self._show_topology)
         page.booking_wanted.connect(self._show_booking)

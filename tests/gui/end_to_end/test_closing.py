@@ -16,6 +16,7 @@ from tests.gui.end_to_end.conftest import OpenWindow
 from tests.gui.end_to_end.person import LAUNCHED_WITHIN_MS, Person
 from tests.gui.topology.driving import CONTROL
 from tests.lab import Desktop, Lab
+from torchyard_gui.bridge.launch_job import LaunchJob
 from torchyard_gui.widgets.question import Question
 
 pytestmark = pytest.mark.lab
@@ -32,10 +33,9 @@ def answer(person: Person, words: str) -> None:
     person.press(person.button(box, words))
 
 
-def at_step(person: Person, step: str, act: Callable[[], None]) -> list[str]:
+def at_step(job: LaunchJob | None, step: str, act: Callable[[], None]) -> list[str]:
     """Has `act` done once the launch has come to a step; what is given says whether it was."""
     done: list[str] = []
-    job = person.panel.job
     assert job is not None
 
     def progressed(name: str, so_far: int, total: int) -> None:
@@ -74,7 +74,7 @@ def test_a_window_closed_while_it_launches_leaves_nothing_half_done(
         assert not closed
         answer(person, "Take it back and close")
 
-    asked = at_step(person, step, close)
+    asked = at_step(panel.job, step, close)
     person.until(lambda: closed, LAUNCHED_WITHIN_MS)
 
     assert asked == [step]
@@ -109,18 +109,18 @@ def test_a_launch_goes_on_where_the_answer_is_so(
     window_of: OpenWindow, desktop: Desktop, lab3: Lab, tmp_path: Path
 ) -> None:
     person = window_of(desktop, long_run(tmp_path / "long"))
-    person.press_launch()
+    panel = person.press_launch()
     close_twice = [person.window.close, person.window.close]
-    asked = at_step(person, "sending", lambda: [close() for close in close_twice])
+    asked = at_step(panel.job, "sending", lambda: [close() for close in close_twice])
     person.until(lambda: asked, LAUNCHED_WITHIN_MS)
     answer(person, "Go on launching")
     assert question(person) is None
 
     person.on_the_runs_page()
-    person.until(lambda: person.picture.state == "running", 15_000)
+    person.until(lambda: person.picture.state == "running")
     assert person.window.isVisible()
     person.stop_the_run()
-    person.until(lambda: person.picture.is_over, 15_000)
+    person.until(lambda: person.picture.is_over)
     wait_until(lambda: not programs_on(lab3))
 
 
@@ -138,6 +138,6 @@ def test_a_question_that_nobody_answers_goes_when_the_run_is_on_its_way(
     assert question(person) is None
     assert person.window.isVisible()
     # The run is the hosts' own now: closing asks nothing, and leaves it alone.
-    person.until(lambda: person.picture.state == "running", 15_000)
+    person.until(lambda: person.picture.state == "running")
     assert person.window.close()
     assert sum("sleep" in line or "python" in line for line in programs_on(lab3)) >= 3

@@ -11,9 +11,10 @@ from PySide6.QtCore import Qt
 from PySide6.QtTest import QTest
 
 from tests.core.cli.runs import sleeping
-from tests.end_to_end.running import programs_on
+from tests.end_to_end.running import programs_on, wait_until
 from tests.gui.launch.window import Window, red_lines, runs_left
 from tests.lab import Desktop, Lab
+from torchyard_core.fleet.link import Link
 from torchyard_core.topology.file import read_topology
 
 pytestmark = pytest.mark.lab
@@ -76,6 +77,41 @@ def test_a_host_that_is_down_is_a_red_line_and_nothing_is_left_on_the_others(
 
     QTest.mouseClick(window.panel.again, Qt.MouseButton.LeftButton)
     window.wait_started()
+    window.wait_running()
+    window.stop_run()
+
+
+def test_a_host_that_is_lost_as_it_starts_is_not_said_to_hold_nothing(
+    window: Window, lab3: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    panel, host, call = window.panel, lab3["gpu-b"], Link.call
+
+    def losing(link: Link, method: str, params: dict[str, Any] | None = None, timeout_s: float = 60.0) -> Any:
+        answer = call(link, method, params, timeout_s)
+        if method != "run.start":
+            return answer
+        host.stop_sshd(sessions=True)
+        wait_until(lambda: not link.is_open)
+        return call(link, method, params, timeout_s)
+
+    over: list[bool] = []
+    panel.launch_over.connect(over.append)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(Link, "call", losing)
+            window.launch(read_topology(sleeping(tmp_path / "talk", hosts=["gpu-b"])))
+            window.wait(lambda: not panel.is_launching)
+        assert over == [True]
+        assert panel.about.text() == "Whether it has started is not known."
+        (said,) = red_lines(panel)
+        assert "it may have begun" in said
+        assert "The Runs page tells once gpu-b can be reached, and “Stop” there ends it." in said
+        assert not panel.again.isVisible()  # that would be a second run
+        (noted,) = window.runs.history.records()
+        assert not noted.is_confirmed
+    finally:
+        host.start_sshd()
+    window.page.show_run(noted.run_id)
     window.wait_running()
     window.stop_run()
 

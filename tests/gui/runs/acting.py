@@ -108,6 +108,8 @@ class Acting:
         """Hosts that cannot be reached."""
         self.journal: list[dict[str, Any]] = []
         self.alive = True
+        self.is_forgotten = False
+        """Whether its hosts have nothing of it any more."""
         self.logs: dict[str, bytes] = {}
         self.stopped: list[dict[str, Any]] = []
         self.step = 0
@@ -154,8 +156,10 @@ class Acting:
     # What the hosts are asked
 
     def answer(self, link: ActingLink, method: str, params: dict[str, Any]) -> Any:
+        if self.is_forgotten and "run_id" in params:
+            raise AgentRefused(link.host, f"there is no run {self.run_id} on {link.host}", code="no_run")
         if method == "run.list":
-            return [self._line()]
+            return [] if self.is_forgotten else [self._line()]
         if method == "run.show":
             return self._shown()
         if method == "state.subscribe":
@@ -352,8 +356,15 @@ class ActingFleet:
     def close(self) -> None:
         pass
 
+    def add(self, run: Acting) -> None:
+        """Its hosts are in the fleet from now on."""
+        self._runs += (run,)
+
     def _of(self, name: str) -> Acting:
-        return next(run for run in self._runs if name in run.hosts)
+        for run in self._runs:
+            if name in run.hosts:
+                return run
+        raise HostError(name, f"{name} is no longer in the fleet.")
 
 
 def runs_model(home: Home, *runs: Acting) -> RunsModel:

@@ -137,13 +137,37 @@ def test_a_primary_that_cannot_be_reached_at_first_is_tried_again(qtbot: Any, ho
     close(model)
 
 
-def test_a_keeper_that_died_is_a_failed_run_with_its_reason(qtbot: Any, feed: RunFeed, run: Acting) -> None:
+def test_a_keeper_that_died_is_a_failed_run_with_its_reason(
+    qtbot: Any, feed: RunFeed, run: Acting, model: RunsModel
+) -> None:
     run.start()
     wait_live(qtbot, feed, run)
     run.alive = False
     run.links["gpu-a"].say("state", {"run_id": run.run_id, "entries": [], "alive": False})
     qtbot.waitUntil(lambda: feed.picture.state == "failed")
     assert "keeper" in feed.picture.reason
+    assert model.runs[0].state == "failed"
+
+
+def test_what_breaks_on_the_way_here_is_no_failure_of_the_run(
+    qtbot: Any, feed: RunFeed, run: Acting, model: RunsModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    run.start()
+    wait_live(qtbot, feed, run)
+    run.links["gpu-a"].say("state", {"run_id": run.run_id})  # of no version that there is
+    qtbot.waitUntil(lambda: not feed.is_live and feed.picture.is_stale)
+    assert "KeyError" in caplog.text
+    assert feed.error is not None
+    assert "did not foresee" in feed.error.message
+    assert feed.picture.state == "running"
+    assert all(look.is_unknown for look in feed.looks.values())
+    assert (model.runs[0].state, model.runs[0].is_fresh) == ("running", False)
+    # Once its host tells of it again, it is followed again, from where it was.
+    run.play("run_state", 30, state="stopping", reason="by somebody")
+    model.refresh()
+    qtbot.waitUntil(lambda: feed.picture.state == "stopping" and not feed.picture.is_stale)
+    assert not any(look.is_unknown for look in feed.looks.values())
+    assert (feed.error, model.runs[0].is_fresh) == (None, True)
 
 
 def test_the_end_of_a_run_is_noted_here(qtbot: Any, feed: RunFeed, run: Acting, model: RunsModel) -> None:

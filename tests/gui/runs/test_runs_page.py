@@ -9,12 +9,13 @@ from PySide6.QtCore import QPoint, Qt
 from PySide6.QtTest import QTest
 
 from tests.core.examples import host
-from tests.gui.runs.acting import Acting
+from tests.gui.runs.acting import BEGAN, Acting, ActingFleet
 from tests.gui.runs.conftest import MakePage
 from torchyard_core.home import Home
 from torchyard_core.topology.file import dump
 from torchyard_gui.runs.page import RunsPage
 from torchyard_gui.runs.table_columns import GPUS, PAST, USE
+from torchyard_gui.runs.words import clock
 from torchyard_gui.widgets.nothing_found import NothingFound
 
 LEFT = Qt.MouseButton.LeftButton
@@ -143,6 +144,87 @@ def test_a_lost_connection_shows_as_of_when_and_never_failed(qtbot: Any, page: R
     qtbot.waitUntil(lambda: all(look.is_unknown for look in page.feed.looks.values()))  # type: ignore[union-attr]
     everything = [page.bar.state.text(), page.run_view.notice.text, *page.run_view.side.timeline.texts]
     assert not any("failed" in text for text in everything)
+
+
+def test_a_run_whose_primary_is_in_no_fleet_is_as_it_was_until_that_host_is_added(
+    qtbot: Any, home: Home, run: Acting, make_page: MakePage
+) -> None:
+    run.start()
+    run.note(home)
+    page = make_page()
+    view, acts = page.run_view, page.actions_
+    qtbot.waitUntil(lambda: view.notice.isVisible())
+    time = clock(BEGAN + 1, exact=True)
+    assert view.notice.kind == "warn"
+    assert view.notice.text == (
+        "The run is not followed: the primary host gpu-a is not in the fleet. Add it by that name on the Fleet page. "
+        f"What is shown is as of {time}; the run may go on."
+    )
+    assert page.bar.state.text() == f"running as of {time}"
+    assert view.side.needs.needs == []
+    known = page.model.run(run.run_id)
+    assert known is not None
+    assert page.list_model.state_of(known) == f"running as of {clock(BEGAN + 1)}"
+    # To launch it again would be a second one; to stop it says what that wants.
+    assert (acts.stop.isEnabled(), acts.restart.isEnabled()) == (True, False)
+    acts.stop.trigger()
+    assert page._stop_dialog is not None
+    QTest.mouseClick(page._stop_dialog.stop, LEFT)
+    qtbot.waitUntil(view.work.isVisible)
+    assert view.work.text.startswith("The primary host gpu-a of run ")
+
+    fleet = page.model.fleet_model.fleet
+    assert isinstance(fleet, ActingFleet)
+    fleet.add(run)
+    acts.refresh.trigger()
+    qtbot.waitUntil(lambda: page.feed is not None and page.feed.was_heard and not view.notice.isVisible())
+    assert page.bar.state.text().startswith("running ")
+    assert "as of" not in page.bar.state.text()
+
+
+def test_what_a_host_but_the_primary_says_of_a_run_is_no_end_of_it(
+    qtbot: Any, run: Acting, make_page: MakePage
+) -> None:
+    run.start()
+    run.play("run_state", 20, state="failed", reason="the primary host gpu-a was lost")
+    run.alive = False
+    run.down.add("gpu-a")
+    page = make_page(run)  # of a computer that did not launch it
+    page.model.refresh()
+    qtbot.waitUntil(lambda: page.feed is not None and page.feed.error is not None)
+
+    (known,) = page.model.runs
+    when = BEGAN + 20
+    assert (known.told_by, known.is_fresh, known.has_ended) == ("gpu-b", False, False)
+    assert page.list_model.data(page.list_model.index(0)) == "Live"
+    assert page.list_model.state_of(known) == f"failed as of {clock(when)}"
+    assert page.bar.state.text() == f"failed as of {clock(when, exact=True)}"
+    assert page.run_view.notice.text == (
+        "gpu-a, the run's primary host, has not answered yet; it is tried again. What is shown is what gpu-b knew at "
+        f"{clock(when, exact=True)}: the run may go on."
+    )
+    assert (page.actions_.stop.isEnabled(), page.actions_.restart.isEnabled()) == (True, False)
+
+    run.play("run_state", 30, state="running")
+    run.alive = True
+    run.down.clear()
+    qtbot.waitUntil(lambda: page.feed is not None and page.feed.was_heard and not page.run_view.notice.isVisible())
+    assert page.bar.state.text().startswith("running ")
+    qtbot.waitUntil(lambda: page.model.runs[0].is_fresh and not page.model.runs[0].told_by)
+
+
+def test_a_run_that_its_host_has_forgotten_has_not_failed(
+    qtbot: Any, home: Home, run: Acting, make_page: MakePage
+) -> None:
+    run.note(home)
+    run.is_forgotten = True
+    page = make_page(run)
+    notice = page.run_view.notice
+    qtbot.waitUntil(notice.isVisible)
+    time = clock(BEGAN + 1, exact=True)
+    said = f"gpu-a does not know the run any more, nor how it ended. What is shown is as of {time}."
+    assert (notice.kind, notice.text) == ("warn", said)
+    assert page.bar.state.text() == f"running as of {time}"
 
 
 def test_a_failure_has_its_cause_and_its_log(qtbot: Any, page: RunsPage, run: Acting) -> None:

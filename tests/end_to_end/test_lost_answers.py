@@ -1,0 +1,240 @@
+"""Answers that are lost: of a primary that was asked to start a run, and of one that nobody can ask how it goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+
+from tests.core.cli.commands import answer, torchyard
+from tests.end_to_end.running import kill_keepers, programs_on, topology, wait_until
+from tests.faults.runs import keeper_of
+from tests.lab import Desktop, Lab, LabHost
+from torchyard_core.booking.launching import Wanted
+from torchyard_core.booking.model import Booking
+from torchyard_core.booking.store import BookingStore, open_store
+from torchyard_core.cli.context import Settings
+from torchyard_core.cli.interrupts import counting_interrupts
+from torchyard_core.cli.run import launch_and_follow, reserving_for, view_for
+from torchyard_core.errors import Unreachable
+from torchyard_core.fleet.link import Link
+from torchyard_core.home import Home
+from torchyard_core.launch.history import History
+from torchyard_core.launch.start import Launch, StartUnknown
+from torchyard_core.topology.file import read_topology
+
+pytestmark = pytest.mark.lab
+
+
+@pytest.fixture
+def calendar(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'team.sqlite3'}"
+
+
+@pytest.fixture
+def kim(gpu_lab: Lab, make_desktop: Callable[..., Desktop], calendar: str) -> Desktop:
+    return of_kim(make_desktop(gpu_lab, python=None), calendar)
+
+
+@pytest.fixture
+def store(calendar: str) -> Iterator[BookingStore]:
+    opened = open_store(calendar, "the test")
+    yield opened
+    opened.close()
+
+
+def of_kim(desktop: Desktop, calendar: str) -> Desktop:
+    """One of Kim's computers."""
+    (desktop.home / "settings.yaml").write_text(f"bookings_url: {calendar}\nperson: kim\n")
+    torchyard(desktop, "hosts", "check", code=1)  # no torch there, which is no matter here
+    return desktop
+
+
+def sleeping(folder: Path, *hosts: str) -> Path:
+    """A worker with a GPU on each host, for a long time."""
+    pools = "".join(
+        f"  - {{name: on-{host}, role: worker, replicas: 1, gpus: 1, hosts: [{host}]}}\n" for host in hosts or ["gpu-a"]
+    )
+    program = "program: {launcher: command, command: [python3, work.py], stop_grace_s: 1}\n"
+    return topology(folder, f"pools:\n{pools}{program}", work_py="import time; time.sleep(600)")
+
+
+def live(store: BookingStore) -> tuple[Booking, ...]:
+    """What holds GPUs, or is to hold them soon."""
+    return store.bookings(datetime.now(UTC), datetime.now(UTC) + timedelta(hours=5), live=True)
+
+
+def launch_here(desktop: Desktop, file: Path) -> None:
+    """As `run FILE --book 4h --detach` in this process, whose links a test can reach for."""
+    home = Home(desktop.home)
+    chosen = Settings(home, home.fleet_file, False)
+    source = read_topology(file)
+    assert source.topology is not None
+    reserving = reserving_for(chosen, Wanted(timedelta(hours=4)), str(file))
+    with chosen.fleet(chosen.inventory().hosts) as fleet, counting_interrupts() as interrupts:
+        view = view_for(as_json=True)
+        launch = Launch(source, source.topology, "lost", fleet, {}, view.show, reserving=reserving)
+        launch_and_follow(launch, chosen, fleet, view, interrupts, str(file), [], detach=True, as_json=True)
+    chosen.close()
+
+
+def losing(host: LabHost, *, asked: bool = True, back: bool = False) -> Callable[..., Any]:
+    """`Link.call`, but that the host hangs up as its keeper begins the run, just before the answer is read; or, where
+    it is not even `asked`, before. It can then be reached again only with `back`."""
+    call = Link.call
+
+    def calling(link: Link, method: str, params: dict[str, Any] | None = None, timeout_s: float = 60.0) -> Any:
+        if method != "run.start":
+            return call(link, method, params, timeout_s)
+        if asked:
+            call(link, method, params, timeout_s)
+        host.stop_sshd(sessions=True)
+        wait_until(lambda: not link.is_open)
+        if back:
+            host.start_sshd()
+        return call(link, method, params, timeout_s)
+
+    return calling
+
+
+def test_a_start_whose_answer_is_lost_is_taken_back_where_the_host_can_be_reached_again(
+    kim: Desktop,
+    tmp_path: Path,
+    store: BookingStore,
+    gpu_lab: Lab,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    file = sleeping(tmp_path / "run")
+    before = set(gpu_lab["gpu-a"].home.glob(".torchyard/hosts/*/runs/*"))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Link, "call", losing(gpu_lab["gpu-a"], back=True))
+        with pytest.raises(Unreachable):
+            launch_here(kim, file)
+
+    wait_until(lambda: not programs_on(gpu_lab))
+    assert set(gpu_lab["gpu-a"].home.glob(".torchyard/hosts/*/runs/*")) == before
+    assert live(store) == ()
+    assert History(Home(kim.home).history).records() == []
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_start_whose_answer_is_lost_keeps_its_booking_until_the_host_says_what_became_of_it(
+    kim: Desktop,
+    tmp_path: Path,
+    store: BookingStore,
+    gpu_lab: Lab,
+    monkeypatch: pytest.MonkeyPatch,
+    asked: bool,
+) -> None:
+    file = sleeping(tmp_path / "run")
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(Link, "call", losing(gpu_lab["gpu-a"], asked=asked))
+            with pytest.raises(StartUnknown, match="it may have begun") as unknown:
+                launch_here(kim, file)
+
+        run_id = unknown.value.started.run_id
+        assert unknown.value.exit_code == 3
+        assert f"torchyard runs stop {run_id}" in unknown.value.hint
+        listed = {run["run_id"]: run for run in answer(kim, "runs", "list", code=3)}
+        assert (listed[run_id]["state"], listed[run_id]["fresh"]) == ("starting", False)
+        assert listed[run_id]["reason"] == "gpu-a has not said whether it has begun"
+        (booking,) = live(store)
+        assert booking.run_id == run_id
+    finally:
+        gpu_lab["gpu-a"].start_sshd()
+
+    if asked:
+        assert {run["run_id"]: run["fresh"] for run in answer(kim, "runs", "list")}[run_id]
+        assert live(store) == (booking,)
+        assert answer(kim, "runs", "stop", run_id, "--force")["state"] == "stopped"
+    else:
+        home = Home(kim.home)
+        chosen = Settings(home, home.fleet_file, False)
+        with chosen.fleet(chosen.inventory().hosts) as fleet:
+            fleet.link("gpu-a").call("run.abort", {"run_id": run_id})  # as the keeper does by itself after a minute
+        shown = {run["run_id"]: run for run in answer(kim, "runs", "list")}[run_id]
+        assert (shown["state"], shown["fresh"]) == ("stopped", True)
+        assert "it did not begin" in shown["reason"]
+    wait_until(lambda: not programs_on(gpu_lab))
+    assert live(store) == ()
+
+
+def test_a_cancelled_start_that_the_host_is_too_slow_to_take_back_is_not_said_to_have_left_nothing(
+    kim: Desktop,
+    tmp_path: Path,
+    store: BookingStore,
+    gpu_lab: Lab,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    file = sleeping(tmp_path / "run")
+    call, is_over, stalled = Link.call, Event(), list[int]()
+
+    def stalling(link: Link, method: str, params: dict[str, Any] | None = None, timeout_s: float = 60.0) -> Any:
+        answer = call(link, method, params, timeout_s)
+        if method == "run.start":
+            stalled.append(keeper_of(gpu_lab["gpu-a"]))
+            os.kill(stalled[0], signal.SIGSTOP)
+            os.kill(os.getpid(), signal.SIGINT)
+            is_over.wait(60)
+        return answer
+
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr("torchyard_core.launch.starting.TAKE_BACK_S", 0.5)
+            patch.setattr(Link, "call", stalling)
+            with pytest.raises(StartUnknown) as unknown:
+                launch_here(kim, file)
+    finally:
+        is_over.set()
+        for pid in stalled:
+            os.kill(pid, signal.SIGCONT)
+
+    run_id = unknown.value.started.run_id
+    assert [one.run_id for one in live(store)] == [run_id]
+    assert answer(kim, "runs", "stop", run_id, "--force")["state"] == "stopped"
+    assert live(store) == ()
+
+
+def test_a_host_that_lost_its_part_of_a_run_does_not_end_the_booking_of_what_goes_on(
+    kim: Desktop,
+    make_desktop: Callable[..., Desktop],
+    tmp_path: Path,
+    calendar: str,
+    store: BookingStore,
+    gpu_lab: Lab,
+) -> None:
+    elsewhere = of_kim(make_desktop(gpu_lab, python=None), calendar)
+    file = sleeping(tmp_path / "run", "gpu-a", "gpu-b")
+    run_id = torchyard(kim, "run", file, "--book", "4h", "--detach").stdout.strip()
+    booked = live(store)
+    assert [one.run_id for one in booked] == [run_id]
+    kill_keepers(gpu_lab["gpu-b"])
+
+    gpu_lab["gpu-a"].stop_sshd()
+    try:
+        (shown,) = [run for run in answer(elsewhere, "runs", "list", code=3) if run["run_id"] == run_id]
+        table = torchyard(elsewhere, "runs", "list", code=3).stdout
+    finally:
+        gpu_lab["gpu-a"].start_sshd()
+    assert (shown["state"], shown["fresh"], shown["primary"]) == ("failed", False, "gpu-a")
+    assert "failed (as of " in next(line for line in table.splitlines() if line.startswith(run_id))
+    assert live(store) == booked
+
+    (shown,) = [run for run in answer(elsewhere, "runs", "list") if run["run_id"] == run_id]
+    assert shown["fresh"]
+    assert shown["state"] not in ("failed", "stopped", "succeeded")
+    assert live(store) == booked
+    kill_keepers(gpu_lab["gpu-a"])  # that is its end
+    (shown,) = [run for run in answer(elsewhere, "runs", "list") if run["run_id"] == run_id]
+    assert (shown["state"], shown["fresh"]) == ("failed", True)
+    (kept,) = live(store)
+    assert kept.end < booked[0].end
+    torchyard(kim, "bookings", "release", kept.id)
