@@ -51,7 +51,7 @@ class Outcome:
 
 def run(desktop: Desktop, file: Path, *options: str, env: dict[str, str] | None = None) -> Outcome:
     """Launches `file` and follows it to its end."""
-    done = desktop.torchyard("run", file, "--json", *options, timeout=150, env=env)
+    done = desktop.torchyard("run", file, "--json", *options, timeout=170, env=env)
     assert "Traceback" not in done.stderr, done.stderr
     return Outcome(done.returncode, [json.loads(line) for line in done.stdout.splitlines()], done.stderr)
 

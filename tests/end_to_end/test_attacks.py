@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -135,8 +136,9 @@ def test_a_keeper_that_is_killed_takes_all_of_its_host_along(desktop: Desktop, l
     started(following, state="running")
     wait_until(lambda: all("up" in log_of(desktop, run_id, f"worker-{number}") for number in range(2)))
 
-    kill_keepers(lab3["gpu-b"])
-    kill_keepers(lab3["gpu-a"])
+    # At once: else the primary could miss its member before it dies.
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(kill_keepers, [lab3["gpu-b"], lab3["gpu-a"]]))
     output, errors = following.communicate(timeout=60)
 
     assert following.returncode == 1, errors

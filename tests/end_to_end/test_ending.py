@@ -143,7 +143,7 @@ def test_ctrl_c_while_launching_leaves_nothing_half_started(desktop: Desktop, la
         left = list((host.home / ".torchyard" / "hosts").glob("*/runs/*"))
         parts = list((host.home / ".torchyard" / "store").rglob("*.part"))
         assert not left
-        wait_until(lambda parts=parts: not any(part.exists() for part in parts), within_s=10)
+        wait_until(lambda parts=parts: not any(part.exists() for part in parts))
 
 
 def test_a_replica_that_fails_ends_the_run_with_its_cause(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:

@@ -28,7 +28,8 @@ CAT = """
 """
 MB = 1_000_000
 MANY = 24
-SLOW_LINK = "30mbit"
+A_PART, THEN_SLOWLY = "6mb", "2mbit"
+"""What a link lets through at once, and at what rate the rest: nobody is so late that all of it was sent."""
 
 
 def folder_with(folder: Path, replicas: int, size: int = 0) -> Path:
@@ -40,7 +41,7 @@ def folder_with(folder: Path, replicas: int, size: int = 0) -> Path:
 
 
 def folder_with_many(folder: Path) -> Path:
-    """A topology for one rank, with files of a megabyte beside it that a slow link takes seconds for."""
+    """A topology for one rank, with files of a megabyte beside it that a slow link takes minutes for."""
     file = folder_with(folder, 1)
     for number in range(MANY):
         (folder / f"data-{number}.bin").write_bytes(random.Random(number).randbytes(MB))
@@ -158,7 +159,7 @@ def test_a_connection_that_breaks_is_made_anew_and_the_rest_is_sent(
     host = lab3["gpu-a"]
     file = folder_with_many(tmp_path / "work")
     assert desktop.torchyard("deploy", "gpu-a").returncode == 0
-    host.shape(SLOW_LINK)
+    host.shape(THEN_SLOWLY, A_PART)
 
     process, begun = sending_to(desktop, file)
     wait_until(lambda: whole(host))
@@ -177,7 +178,7 @@ def test_an_ssh_server_that_is_gone_while_code_is_sent(desktop: Desktop, lab3: L
     host = lab3["gpu-a"]
     file = folder_with_many(tmp_path / "work")
     assert desktop.torchyard("deploy", "gpu-a").returncode == 0
-    host.shape(SLOW_LINK)
+    host.shape(THEN_SLOWLY, A_PART)
 
     process, _ = sending_to(desktop, file)
     wait_until(lambda: whole(host))
@@ -201,17 +202,17 @@ def test_an_ssh_server_that_is_gone_while_code_is_sent(desktop: Desktop, lab3: L
 
 def test_a_desktop_that_is_killed_while_it_sends(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
     host = lab3["gpu-a"]
-    file = folder_with(tmp_path / "work", 1, 10 * MB)
+    file = folder_with(tmp_path / "work", 1, 16 * MB)
     assert desktop.torchyard("deploy", "gpu-a").returncode == 0
-    host.shape(SLOW_LINK)
+    host.shape(THEN_SLOWLY, A_PART)
 
     process, _ = sending_to(desktop, file)
     wait_until(lambda: parts(host))
     os.killpg(process.pid, signal.SIGKILL)
     process.wait(60)
+    host.unshape()  # what the kernel has taken from it is sent all the same
 
     wait_until(lambda: not parts(host) and not list((store(host) / "sending").iterdir()))
-    host.unshape()
     succeeded(run(desktop, file))
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.logins import Asked, connected, half_open, says, sessions, write_config
+from tests.end_to_end.logins import Asked, connected, says, sessions, write_config
 from tests.end_to_end.running import wait_until
 from tests.end_to_end.test_terminal import terminal
 from tests.lab import Desktop, HostSpec, Lab
@@ -271,13 +271,15 @@ def test_giving_up_or_nobody_to_ask_is_a_plain_refusal(hosts: Lab, home: Path, n
 def test_an_answer_that_comes_after_the_server_has_closed_is_not_asked_for_again(
     lab: LabFactory, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("torchyard_core.fleet.ssh.login.PATIENT_FOR_S", 1)
-    sshd = ("UsePAM yes", "KbdInteractiveAuthentication yes", "PubkeyAuthentication no", "LoginGraceTime 2")
+    monkeypatch.setattr("torchyard_core.fleet.ssh.login.PATIENT_FOR_S", 0)
+    sshd = ("UsePAM yes", "KbdInteractiveAuthentication yes", "PubkeyAuthentication no")
     hosts = lab(hosts=[HostSpec("impatient", user="lee", sshd=sshd, passwords={"lee": PASSWORD})])
 
     class Slow(Asked):
         def ask(self, question: Question) -> str | None:
-            wait_until(lambda: half_open(hosts["impatient"]) == 0)
+            # As after LoginGraceTime, which would hold for the next attempt too.
+            hosts["impatient"].stop_sshd(sessions=True)
+            hosts["impatient"].start_sshd()
             return super().ask(question)
 
     asked = Slow(PASSWORD)

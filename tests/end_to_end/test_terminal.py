@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import pty
@@ -21,6 +22,8 @@ from tests.lab import Desktop, Lab
 pytestmark = pytest.mark.lab
 
 QUESTION = "o on following? "
+ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*(?:[a-zA-Z]|\Z)|\Z)")
+"""What colours and moves; one at the end may not have come whole yet."""
 
 
 class Terminal:
@@ -28,21 +31,26 @@ class Terminal:
 
     def __init__(self, process: subprocess.Popen[bytes], master: int):
         self.process = process
-        self.shown = ""
         self._master = master
+        self._text = ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    @property
+    def shown(self) -> str:
+        return ESCAPES.sub("", self._text)
 
     def type(self, keys: str) -> None:
         os.write(self._master, keys.encode())
 
-    def read_until(self, words: str, after: int = 0, within_s: float = 30.0) -> int:
+    def read_until(self, words: str, after: int = 0, within_s: float = 60.0) -> int:
         """Where `words` end in what is shown after position `after`."""
         deadline = time.monotonic() + within_s
-        while words not in self.shown[after:]:
+        while (found := self.shown.find(words, after)) < 0:
             assert time.monotonic() < deadline, f"waited for {words!r} in vain; shown:\n{self.shown}"
             self._read(0.2)
-        return self.shown.index(words, after) + len(words)
+        return found + len(words)
 
-    def read_to_the_end(self, within_s: float = 40.0) -> int:
+    def read_to_the_end(self, within_s: float = 60.0) -> int:
         """The exit code, once the command has left."""
         deadline = time.monotonic() + within_s
         while self.process.poll() is None:
@@ -57,10 +65,10 @@ class Terminal:
         if not select.select([self._master], [], [], timeout_s)[0]:
             return False
         try:
-            text = os.read(self._master, 65536).decode(errors="replace")
+            data = os.read(self._master, 65536)
         except OSError:  # the other side has closed
             return False
-        self.shown += re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text)
+        self._text += self._decoder.decode(data)
         return True
 
 

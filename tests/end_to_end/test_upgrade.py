@@ -286,7 +286,7 @@ def test_housekeeping_takes_old_runs_and_never_one_that_lives(desktop: Desktop, 
     live = runs / run_id / "journal.jsonl"
     os.utime(live, (time.time() - 90 * 86400,) * 2)
 
-    wait_until(lambda: not (runs / "21-old").exists(), within_s=30)
+    wait_until(lambda: not (runs / "21-old").exists(), within_s=120)  # it is done at the lowest priority
     assert {path.name for path in runs.iterdir()} == {*ages, run_id} - {"21-old"}
     assert keepers_on(host)
     log = host.home / ".torchyard" / "hosts" / "gpu-a" / "daemon.log"

@@ -225,9 +225,9 @@ class LabHost:
         """Put the network cable back."""
         self._network.mend(self.name)
 
-    def shape(self, rate: str = "200mbit") -> None:
-        """Limit the cable's rate, each way."""
-        self._network.shape(self.name, rate)
+    def shape(self, rate: str = "200mbit", after: str | None = None) -> None:
+        """Limit the cable's rate, each way; with `after`, such as 4mb, once so much has passed at full speed."""
+        self._network.shape(self.name, rate, after)
 
     def unshape(self) -> None:
         """Take the limit away."""

@@ -69,10 +69,11 @@ class Network:
         """Plug the host in again."""
         _ip(f"link set {self._ports[host]} up", namespace=self._switch)
 
-    def shape(self, host: str, rate: str) -> None:
-        """Limit the host's cable to `rate` (as tc writes it, such as 200mbit), each way."""
+    def shape(self, host: str, rate: str, after: str | None = None) -> None:
+        """Limit the host's cable to `rate` (as tc writes it: 200mbit), each way, once `after` (4mb) has passed."""
+        burst = BURST if after is None else ("burst", after, "limit", "256kb")
         for namespace, device in self._ends(host):
-            _run(["tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", "tbf", "rate", rate, *BURST])
+            _run(["tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", "tbf", "rate", rate, *burst])
 
     def unshape(self, host: str) -> None:
         """Give the host's cable its full speed back. Harmless where it was never limited."""

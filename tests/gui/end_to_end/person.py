@@ -24,8 +24,8 @@ from torchyard_gui.topology.page import TopologyPage
 from torchyard_gui.windows.main_window import MainWindow
 from torchyard_gui.windows.wiring import Wiring
 
-SOON_MS = 30_000
-LAUNCHED_WITHIN_MS = 60_000
+SOON_MS = 60_000
+LAUNCHED_WITHIN_MS = 90_000
 
 
 class Person:

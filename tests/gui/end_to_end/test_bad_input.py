@@ -153,7 +153,7 @@ def test_a_program_that_is_not_there_is_told_on_the_page_of_the_run(
     person = window_of(desktop, topology(tmp_path / "missing", ON_ONE.replace("sleep", "no-such-program")))
     person.press_launch()
     person.on_the_runs_page()
-    person.until(lambda: person.picture.is_over, 20_000)
+    person.until(lambda: person.picture.is_over)
     person.until(person.runs.run_view.notice.isVisible)
     assert "no-such-program" in person.runs.run_view.notice.text
     wait_until(lambda: not programs_on(lab3))

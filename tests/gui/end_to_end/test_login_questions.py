@@ -180,7 +180,7 @@ def test_a_window_that_is_closed_while_it_asks_leaves_no_login_behind(
 
     assert not person.window.isVisible()
     assert shown(person) is None
-    wait_until(lambda: not waiting_logins(), within_s=10)
+    wait_until(lambda: not waiting_logins())
     assert sessions(hosts["gpu-a"]) == 0
 
 
@@ -193,6 +193,6 @@ def test_calling_the_check_off_takes_the_question_back(
     person.fleet_page.cancel()
 
     assert shown(person) is None
-    wait_until(lambda: not waiting_logins(), within_s=10)
+    wait_until(lambda: not waiting_logins())
     person.qtbot.wait(0)
     assert shown(person) is None

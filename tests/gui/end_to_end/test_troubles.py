@@ -43,7 +43,7 @@ def on_three_hosts(folder: Path, script: str) -> Path:
 def succeeded(person: Person) -> None:
     """Waits for the run's good end, on its page."""
     person.on_the_runs_page()
-    person.until(lambda: person.picture.is_over, 20_000)
+    person.until(lambda: person.picture.is_over)
     assert person.picture.state == "succeeded", person.picture.reason
     assert person.picture.name == "test"
 
@@ -115,7 +115,7 @@ def trust_dialog(person: Person) -> TrustDialog:
         found = [box for box in person.window.findChildren(TrustDialog) if box.isVisible()]
         return found[0] if found and found[0].trust_button.isVisible() else None
 
-    person.until(there, 10_000)
+    person.until(there)
     dialog = there()
     assert dialog is not None
     return dialog
@@ -127,7 +127,7 @@ def test_a_script_that_fails_tells_its_cause_on_the_page_of_the_run(
     person = window_of(desktop, on_three_hosts(tmp_path / "fails", FAILS))
     person.press_launch()
     person.on_the_runs_page()
-    person.until(lambda: person.picture.is_over, 20_000)
+    person.until(lambda: person.picture.is_over)
     view = person.runs.run_view
 
     assert person.picture.state == "failed"
