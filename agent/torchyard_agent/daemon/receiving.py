@@ -61,12 +61,12 @@ class Receiving:
         if manifest is None:
             busy = await self._in_a_thread(self._turns.is_taken, root, sender.name)
             return {"have": False, "missing": None, "busy": busy, "free": free}
-        if not await self._in_a_thread(self._turns.take, root, sender.name):
+        taking = asyncio.ensure_future(self._in_a_thread(self._turns.take, root, sender.name))
+        taking.add_done_callback(partial(self._give_back_if_gone, connection, sender))
+        if not await asyncio.shield(taking):
             return {"have": False, "missing": None, "busy": True, "free": free}
         if self._touching is None or self._touching.done():
             self._touching = asyncio.get_running_loop().create_task(self._touch())
-        if connection.closed:  # while the turn was taken: nobody else would give it back
-            self._turns.give_back(sender.name)
         # Whoever had the turn before may have ended just now.
         if await self._in_a_thread(snapshots.has, self._agent_dir, root):
             self._turns.give_back(sender.name, root)
@@ -126,6 +126,11 @@ class Receiving:
         sender = self._senders.pop(connection)
         asyncio.get_running_loop().run_in_executor(None, sender.incoming.discard)  # after what is being written
         self._turns.give_back(sender.name)
+
+    def _give_back_if_gone(self, connection: Connection, sender: _Sender, taken: asyncio.Future[bool]) -> None:
+        """A turn that was taken while its desktop hung up: the thread took it after `_forget` had looked."""
+        if connection.closed:
+            self._turns.give_back(sender.name)
 
     async def _touch(self) -> None:
         while self._turns.touch():

@@ -28,7 +28,7 @@ from typing import Any
 
 from torchyard_agent.keeper import checkpoint_folders
 from torchyard_agent.keeper.gang import NETWORK_ERRORS, Message, Stream
-from torchyard_agent.keeper.ground import in_a_thread
+from torchyard_agent.keeper.ground import in_a_thread, to_its_end
 from torchyard_agent.protocol.frames import AuthenticationError
 
 PIECE = 256 * 1024
@@ -130,7 +130,7 @@ async def _take(stream: Stream, folder: str, name: str) -> int:
     with _disk(folder):
         if checkpoint_folders.files_of(scratch) is None:
             raise CarryProblem(f"{name} is not whole where it came from")
-        await _to_its_end(in_a_thread(_settle, scratch, os.path.join(folder, name)))
+        await to_its_end(in_a_thread(_settle, scratch, os.path.join(folder, name)))
     return sum(files.values())
 
 
@@ -226,18 +226,6 @@ def _disk(path: str) -> Iterator[None]:
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         raise CarryProblem(f"the disk of {path} is full" if full else f"{path}: {error.strerror}") from error
-
-
-async def _to_its_end(doing: Awaitable[None]) -> None:
-    """A cancellation waits until it is done: files must not be cleared away beneath a thread that moves them."""
-    done = asyncio.ensure_future(doing)
-    try:
-        await asyncio.shield(done)
-    except asyncio.CancelledError:
-        await asyncio.wait({done})
-        if not done.cancelled():
-            done.exception()  # that it failed as well is nobody's matter any more
-        raise
 
 
 async def _within(stream: Stream, doing: Awaitable[Any]) -> Any:

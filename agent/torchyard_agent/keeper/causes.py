@@ -115,7 +115,7 @@ def _from_error_file(path: str) -> str:
         message = message["message"]
         if isinstance(message, dict):
             message = message["message"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return ""
     lines = str(message).strip().splitlines()
     return _shortened(lines[0]) if lines else ""

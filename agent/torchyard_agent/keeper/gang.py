@@ -46,11 +46,12 @@ class Stream:
     def keep_alive(self) -> None:
         """Has the kernel end the connection some 10 s after the other host fell silent."""
         connection = self._writer.get_extra_info("socket")
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 4)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 2)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 10_000)
+        with contextlib.suppress(OSError):  # it was ended meanwhile: whoever reads from it finds out
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 4)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 2)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 10_000)
 
     @property
     def backlog(self) -> int:
@@ -166,6 +167,11 @@ class Line:
         self._unacknowledged.append((self._sent, message))
         self._say(self._sent, message)
 
+    def take_back(self, is_stale: Callable[[Message], bool]) -> None:
+        """Sends these not again. The other end may have got them all the same; its numbers have gaps then."""
+        left = [(number, message) for number, message in self._unacknowledged if not is_stale(message)]
+        self._unacknowledged = deque(left)
+
     def beat(self) -> None:
         """A heartbeat: tells that this end lives, and what it has got."""
         if self._stream is not None:
@@ -241,7 +247,9 @@ class Listener:
     async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._strangers[writer] = None
         if len(self._strangers) > STRANGERS:
-            next(iter(self._strangers)).transport.abort()
+            oldest = next(iter(self._strangers))
+            del self._strangers[oldest]
+            oldest.transport.abort()
         peer = writer.get_extra_info("peername")
         try:
             handshake = admit(reader, writer, *self._callers)

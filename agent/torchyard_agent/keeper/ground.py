@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
 import os
 import socket
 import threading
-from asyncio import AbstractEventLoop, Future, get_running_loop
+from collections.abc import Awaitable
 from typing import Any, Callable, TypeVar
 
 from torchyard_agent import gpu_lock, network, snapshots
@@ -25,8 +26,8 @@ async def in_a_thread(function: Callable[..., Result], *arguments: Any) -> Resul
 
     Whoever awaits it may be cancelled; `function` then still runs to its end, and nobody hears how.
     """
-    loop = get_running_loop()
-    future: Future[Result] = loop.create_future()
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Result] = loop.create_future()
 
     def tell(settle: Callable[[Any], None], outcome: Any) -> None:
         if not future.done():  # it was cancelled
@@ -42,6 +43,18 @@ async def in_a_thread(function: Callable[..., Result], *arguments: Any) -> Resul
 
     threading.Thread(target=work, daemon=True).start()
     return await future
+
+
+async def to_its_end(doing: Awaitable[Result]) -> Result:
+    """A cancellation waits until it is done: files must not be cleared away beneath a thread that works on them."""
+    done = asyncio.ensure_future(doing)
+    try:
+        return await asyncio.shield(done)
+    except asyncio.CancelledError:
+        await asyncio.wait({done})
+        if not done.cancelled():
+            done.exception()  # that it failed as well is nobody's matter any more
+        raise
 
 
 class Ground:
@@ -73,9 +86,14 @@ class Ground:
     def ports(self) -> list[int]:
         return self._others.ports
 
-    def serve(self, loop: AbstractEventLoop) -> None:
+    def serve(self, loop: asyncio.AbstractEventLoop) -> None:
         """From now on, whoever asks is told who holds the GPUs."""
         self._locks.serve(loop)
+
+    @property
+    def holds_gpus(self) -> bool:
+        """Whether they are locked now; those of a scheduled run are not before its time."""
+        return bool(self._locks.uuids)
 
     def let_go_of_gpus(self) -> None:
         """Others may have them while this host is cut off from its run."""
@@ -85,7 +103,7 @@ class Ground:
         """Takes them, all or none. Raises GpuHeld where somebody was quicker."""
         self._locks.release()
         self._locks = await in_a_thread(gpu_lock.take, self.gpus, self._holder)
-        self._locks.serve(get_running_loop())
+        self._locks.serve(asyncio.get_running_loop())
 
     def release(self) -> None:
         self._locks.release()
@@ -110,8 +128,14 @@ async def lay_out(agent_dir: str, folder: str, prepare: Any) -> Ground:
 
     Raises RpcError (GPUs that somebody holds, no port left, no way to the primary) or OSError.
     """
-    ground = await in_a_thread(_lay_out, agent_dir, folder, prepare)
-    ground.serve(get_running_loop())
+    laying = asyncio.ensure_future(in_a_thread(_lay_out, agent_dir, folder, prepare))
+    try:
+        ground = await to_its_end(laying)
+    except asyncio.CancelledError:  # whoever asked has gone: what was taken for him is given back
+        if not laying.cancelled() and laying.exception() is None:
+            laying.result().release()
+        raise
+    ground.serve(asyncio.get_running_loop())
     return ground
 
 

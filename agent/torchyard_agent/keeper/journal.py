@@ -38,7 +38,9 @@ class Journal:
             return
         self._seq += 1
         entry = {"epoch": self.epoch, "seq": self._seq, "time": now(), "event": event, **fields}
-        self._unwritten += json.dumps(entry, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
+        line = json.dumps(entry, separators=(",", ":"), ensure_ascii=False)
+        # Half a character (a lone surrogate) becomes its JSON escape: what programs say is not always text.
+        self._unwritten += line.encode("utf-8", "backslashreplace") + b"\n"
         self.flush()
         self._on_growth()
 

@@ -28,7 +28,7 @@ from torchyard_agent.protocol.asked import asked, cleaned
 from torchyard_agent.protocol.frames import exchange_key
 from torchyard_agent.protocol.jsonrpc import RpcError
 from torchyard_agent.protocol.shapes import Prepared
-from torchyard_agent.protocol.states import RunState
+from torchyard_agent.protocol.states import ReplicaState, RunState
 from torchyard_agent.rpc import Connection
 
 FLUSH_S = 1.0
@@ -79,7 +79,7 @@ class Keeper:
             (life if life.done() else self._crash).result()
         except Exception as error:  # the outer edge of the keeper: logged, journaled, and nothing is left running
             log.exception("the keeper failed")
-            await self._end_after_crash(f"internal error of the run keeper on {self._host}: {error!r}")
+            await self._end_after_crash(life, f"internal error of the run keeper on {self._host}: {error!r}")
         finally:
             life.cancel()
             self._release()
@@ -296,15 +296,22 @@ class Keeper:
         else:
             log.error("%s: %r", context.get("message"), error)
 
-    async def _end_after_crash(self, reason: str) -> None:
-        """Kills whatever runs, then says in the journal why."""
+    async def _end_after_crash(self, life: asyncio.Task[None], reason: str) -> None:
+        """Kills whatever runs, then says in the journal why. Nothing more is decided about the run meanwhile."""
+        life.cancel()
         if self._share is not None:
+            self._share.tell = lambda message: None  # that its ranks are killed must not start them again
+            await asyncio.wait({life}, timeout=FLUSH_S)
             while left := [pid for pid in processes.descendants(os.getpid()) if processes.may_signal(pid)]:
                 for pid in left:
                     processes.send(pid, signal.SIGKILL)
                 await asyncio.sleep(0.05)
                 _reap_all()
         if self._record is not None and self._record.ended is None:
+            for replica in list(self._record.replicas.values()):
+                if not ReplicaState(replica["state"]).is_terminal:
+                    told = replica["name"], replica["host"], ReplicaState.STOPPED, None, reason, replica["restarts"]
+                    self._record.replica_state(*told)
             self._record.end(RunState.FAILED, reason)
 
     def _release(self) -> None:

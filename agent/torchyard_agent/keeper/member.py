@@ -57,6 +57,8 @@ class Member:
         self._host_wait_s = 0.0
         self._cut_off = False
         """Whether this host's ranks have been ended because the primary was not heard."""
+        self._let_go = False
+        """Whether it held GPUs until then, which others may have now."""
         self._turning = asyncio.Lock()
         """Held while this host withdraws from the run or comes back to it."""
         self._last_error = "no answer"
@@ -109,7 +111,8 @@ class Member:
         address, port = self._primary["address"], self._primary["gang_port"]
         again_s = AGAIN_S[0]
         while not self._finished.done():
-            introduction = {"host": self._host, "epoch": self._epoch, "got": self._line.got}
+            cut_off = self._cut_off
+            introduction = {"host": self._host, "epoch": self._epoch, "got": self._line.got, "cut_off": cut_off}
             try:
                 stream, answer = await gang.call(await _resolved(address), port, self._secret, introduction)
             except NETWORK_ERRORS as error:
@@ -119,9 +122,11 @@ class Member:
             else:
                 self._met = True
                 async with self._turning:
-                    if answer["lost"] or self._cut_off:
+                    # This host may have withdrawn while it was calling: the primary must know before it is back.
+                    understood = answer["lost"] or cut_off or not self._cut_off
+                    if understood and (answer["lost"] or self._cut_off):
                         await self._come_back()
-                if not self._finished.done():
+                if understood and not self._finished.done():
                     await self._line.converse(stream, int(answer["got"]))
                 stream.abort()
                 again_s = AGAIN_S[0]
@@ -145,8 +150,12 @@ class Member:
                     return
             elif self._met and silent_s > self._patience.lease_s:
                 async with self._turning:
+                    silent_s = self._loop.time() - self._line.heard_at
+                    if silent_s <= self._patience.lease_s:  # it came back to the run while this waited for its turn
+                        continue
                     lost = f"the primary host {name} was lost: not heard for {silent_s:.0f} s"
                     await self._end_alone(RunState.FAILED, lost)
+                    self._let_go = self._ground.holds_gpus
                     self._ground.let_go_of_gpus()
                     self._cut_off = True
             elif not self._met and now > join_by:
@@ -155,15 +164,15 @@ class Member:
 
     async def _come_back(self) -> None:
         """The primary is heard again, and may have started others meanwhile: first nothing of the run is left here."""
-        if self._cut_off:
+        if not self._cut_off:
+            await self._end_ranks()
+        elif self._let_go:
             try:
                 await self._ground.retake_gpus()
             except RpcError as held:
                 log.warning("cannot take part again: %s", held)
                 self._leave(RunState.FAILED, f"it could not take part again: {held}")
                 return
-        else:
-            await self._end_ranks()
         self._share.tell = self._line.send
         self._cut_off = False
         self._record.revive(f"the primary host {self._primary['host']} is heard again")

@@ -8,6 +8,9 @@ from typing import Callable
 from torchyard_agent.keeper.gang import Line, Message
 from torchyard_agent.keeper.patience import Patience
 
+TO_RANKS = ("take_gpus", "go", "start", "clear", "end")
+"""Orders that are about a host's ranks as the policy has them now."""
+
 
 class Members:
     """`hear` is told what one of them says, by its host's name."""
@@ -38,6 +41,11 @@ class Members:
     def tell_all(self, message: Message) -> None:
         for line in self._lines.values():
             line.send(message)
+
+    def take_back_orders(self, host: str) -> None:
+        """It was lost, and its ranks with it: once it is back, an order of before would start or end the wrong ones."""
+        if host in self._lines:
+            self._lines[host].take_back(lambda message: message["say"] in TO_RANKS)
 
     @property
     def all_know(self) -> bool:

@@ -23,19 +23,27 @@ def start(command: str, place: RunPlace, state: str, reason: str) -> subprocess.
 
     What it prints goes to `notify.log` in the run's folder. None where it cannot be started, which is logged.
     """
-    said = {"TORCHYARD_RUN_ID": place.run_id, "TORCHYARD_STATE": state, "TORCHYARD_CAUSE": reason}
+    # As bytes: a cause in a program's own words may hold what no environment can, and hosts' locales differ.
+    cause = reason.encode("utf-8", "backslashreplace").replace(b"\0", b"")
+    environment: dict[str, str | bytes] = {
+        **os.environ,
+        "TORCHYARD_RUN_ID": place.run_id,
+        "TORCHYARD_STATE": state,
+        "TORCHYARD_CAUSE": cause,
+        "TORCHYARD_RUN_DIR": os.path.join(place.folder, "outputs"),
+    }
     try:
         with open(os.path.join(place.folder, "notify.log"), "ab") as output:
             return subprocess.Popen(
                 ["/bin/sh", "-c", command],
                 cwd=place.work,
-                env={**os.environ, **said, "TORCHYARD_RUN_DIR": os.path.join(place.folder, "outputs")},
+                env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
             )
-    except OSError as error:
+    except (OSError, ValueError) as error:
         log.warning("notify %r could not be started: %s", command, error)
         return None
 

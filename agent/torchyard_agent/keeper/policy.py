@@ -181,6 +181,8 @@ def _on_host_lost(step: Step, event: moves.HostLost) -> None:
         return
     restarts.on_host_lost(step, host.name)
     why = f"{host.name} was lost: {event.why}"
+    if not step.run.going:  # nothing has started that could start again: it is as one that did not join
+        step.fail(Failure(why))
     for replica in step.run.replicas:
         if replica.host == host.name and not replica.state.is_terminal:
             step.set_replica(replica.name, state=ReplicaState.LOST, reason=why)

@@ -80,7 +80,8 @@ class Primary:
         self._shares = Shares(start, carries=self._carrying is not None)
         gpus = [gpu for replica in start["replicas"] for gpu in replica["gpus"]]
         self._timetable = Timetable(own, start["start_at"], gpus, patience, start["policy"]["stop_grace_s"])
-        self._bringing = Bringing(self._carrying, self._host, lambda problem: record.carried(self._host, "", problem))
+        complain = partial(record.carried, self._host, "")
+        self._bringing = Bringing(self._carrying, self._host, self._order, complain)
         if self._listens:
             ranks = sum(replica["processes"] for replica in start["replicas"])
             # At once: a member that is turned away comes again only later, and ranks look for the store.
@@ -108,7 +109,7 @@ class Primary:
         self._share.obey(self._shares.of_host(self._host))
         for asked in self._asked_early:
             self._feed(asked)
-        watch = self._loop.create_task(self._members.watch_leases(self._patience, self._is_expected, self._lose))
+        watch = self._loop.create_task(self._members.watch_leases(self._patience, self._is_expected, self._on_silence))
         carry = self._loop.create_task(self._carrying.watch()) if self._carrying is not None else None
         keep_time = self._loop.create_task(self._keep_time())
         keep_time.add_done_callback(_raise_what_went_wrong)
@@ -210,24 +211,19 @@ class Primary:
         self._order(asked.host, {"say": "take_gpus", "only_if_idle": asked.only_if_idle})
 
     def go(self, instruction: moves.Go) -> None:
-        self._bringing.once_it_is_there(self._go)
-
-    def _go(self) -> None:
-        self._members.tell_all({"say": "go"})
-        self._loop.call_soon(self._share.obey, {"say": "go"})  # the network has it before our own forks begin
+        self._bringing.once_it_is_there({member["host"]: {"say": "go"} for member in self._start["members"]})
 
     def start_gang(self, asked: moves.StartGang) -> None:
-        chief = next((replica["name"] for replica in self._start["replicas"] if replica["trainer"]), None)
-        if chief in asked.replicas:
-            self._bringing.once_it_is_there(partial(self._start_gang, asked))
-        else:
-            self._start_gang(asked)
-
-    def _start_gang(self, asked: moves.StartGang) -> None:
         assert self._run is not None
         dropped = {one.name for one in self._run.replicas if one.dropped}
-        for host, replicas in self._shares.of_gang(asked.replicas, asked.generation, dropped).items():
-            self._order(host, {"say": "start", "replicas": replicas})
+        shares = self._shares.of_gang(asked.replicas, asked.generation, dropped)
+        orders: dict[str, Message] = {host: {"say": "start", "replicas": replicas} for host, replicas in shares.items()}
+        chief = next((replica["name"] for replica in self._start["replicas"] if replica["trainer"]), None)
+        if chief in asked.replicas:
+            self._bringing.once_it_is_there(orders)
+        else:
+            for host, order in orders.items():
+                self._order(host, order)
 
     def clear(self, asked: moves.Clear) -> None:
         order = {"say": "clear", "gang": asked.gang, "generation": asked.generation}
@@ -260,7 +256,8 @@ class Primary:
 
     def _order(self, host: str, message: Message) -> None:
         if host == self._host:
-            self._loop.call_soon(self._share.obey, message)  # its answers are events of their own, after this one
+            # Its answers are events of their own, after this one; and the network has a start before our forks begin.
+            self._loop.call_soon(self._share.obey, message)
         else:
             self._members.tell(host, message)
 
@@ -281,6 +278,10 @@ class Primary:
             log.warning("turned away a keeper that calls itself %s", host)
             stream.abort()
             return
+        cut_off = bool(introduction.get("cut_off"))  # older members do not say
+        if cut_off and not self._run.host(host).lost:
+            # It was heard in time, or heard again, and has ended its ranks all the same: nobody else will tell of that.
+            self._lose(host, f"its keeper did not hear {self._host} in time, and ended its ranks")
         line = self._members.line(host)
         if line is None:
             line = self._members.open_line(host)
@@ -292,7 +293,7 @@ class Primary:
         elif not self._run.host(host).lost:
             self._feed(moves.LinkBack(host))
         # A member that was given up may not have noticed: it ends its ranks first, and then says that it is back.
-        stream.send({"got": line.got, "lost": self._run.host(host).lost})
+        stream.send({"got": line.got, "lost": cut_off or self._run.host(host).lost})
         await line.converse(stream, int(introduction["got"]))
         if not line.connected and not self._run.state.is_terminal:
             self._feed(moves.LinkBroken(host))
@@ -331,10 +332,15 @@ class Primary:
     def hear_stop(self, host: str, message: Message) -> None:
         self.stop(message["reason"], force=message["force"], told=message.get("asked"))
 
-    def _lose(self, host: str, silent_s: float) -> None:
+    def _on_silence(self, host: str, silent_s: float) -> None:
+        self._lose(host, f"its keeper was not heard for {silent_s:.0f} s")
+
+    def _lose(self, host: str, why: str) -> None:
+        self._members.take_back_orders(host)
+        self._bringing.leave_out(host)
         if self._carrying is not None:
             self._carrying.on_host_lost(host)
-        self._feed(moves.HostLost(host, f"its keeper was not heard for {silent_s:.0f} s"))
+        self._feed(moves.HostLost(host, why))
 
     def _is_expected(self, host: str) -> bool:
         assert self._run is not None

@@ -118,6 +118,7 @@ class Share:
         self._replicas = {replica["name"]: replica for replica in message["replicas"]}
         self._setup, self._secrets = message["setup"], message["secrets"]
         self.reports = Latest(set(self._replicas))
+        self._oom_kills = causes.oom_kills()  # a host that is lost before `go` never has it
         self.tell({"say": "joined"})
 
     def _take_gpus(self, only_if_idle: bool) -> None:

@@ -388,7 +388,7 @@ class RunPicture:
         self.lost.clear()
         self.slow = {}
         self._note(Moment(at, "run", self.state, reason=self.reason), changes)
-        changes.run = True
+        changes.run = changes.samples = True
         changes.replicas.update(self.tracks)
 
     def _note(self, moment: Moment, changes: Changes) -> None:

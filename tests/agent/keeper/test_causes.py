@@ -106,6 +106,12 @@ def test_torchs_error_file_comes_before_the_log(tmp_path: Path) -> None:
     assert causes.of_exit(1, str(error), str(tmp_path / "log")).text == "exited with 1: ValueError: bad batch"
 
 
+def test_an_error_file_that_no_parser_can_read_says_nothing(tmp_path: Path) -> None:
+    error_file = tmp_path / "error.json"
+    error_file.write_text("[" * 200_000)  # deeper than Python's own stack
+    assert causes.of_exit(1, str(error_file), "").text == "exited with 1 and printed nothing"
+
+
 def test_without_an_exception_the_last_line_is_quoted(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("python: can't open file 'trian.py': [Errno 2] No such file or directory\n\n")

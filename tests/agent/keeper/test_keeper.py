@@ -81,6 +81,37 @@ def test_a_mistake_of_the_keeper_ends_the_run_with_a_sentence_and_its_log_has_th
     play(story)
 
 
+def test_after_a_mistake_nothing_is_decided_over_the_ranks_that_the_keeper_kills(play: Play) -> None:
+    async def story(yard: Yard) -> None:
+        (a,) = await yard.add("gpu-a")
+        await yard.begin(replica("worker-0", "gpu-a", FOREVER), stop_grace_s="a while", max_restarts=1)
+        await eventually(lambda: "running" in a.states())
+        await a.call("stop", reason="enough")
+        assert await a.gone() == 0
+        assert a.ended()["reason"].startswith("internal error of the run keeper on gpu-a: TypeError(")
+        assert [(one["state"], one["reason"]) for one in a.ended()["replicas"]] == [("stopped", a.ended()["reason"])]
+        assert not [event for event in a.journal() if event["event"] == "gang_restart"]
+        assert "SIGKILL" not in (a.run_dir / "journal.jsonl").read_text()
+        assert yard.left() == []
+
+    play(story)
+
+
+def test_words_that_are_no_text_end_neither_the_keeper_nor_the_notification(play: Play) -> None:
+    said = '{"message": "caf\\\\udce9 \\\\ud83d \\\\u0000 nothing"}'
+
+    async def story(yard: Yard) -> None:
+        (a,) = await yard.add("gpu-a")
+        fails = shell(f"printf '{said}' > $TORCHELASTIC_ERROR_FILE; exit 1")
+        await yard.begin(replica("worker-0", "gpu-a", fails), notify="printf '%s' \"$TORCHYARD_CAUSE\" > told")
+        ended = await yard.end()
+        assert ended["reason"] == "worker-0 on gpu-a: exited with 1: caf\udce9 \ud83d \0 nothing"
+        told = (a.run_dir / "work" / "told").read_text()
+        assert told == "worker-0 on gpu-a: exited with 1: caf\\udce9 \\ud83d  nothing"
+
+    play(story)
+
+
 def test_a_flood_of_output_passes_by_the_keeper(play: Play) -> None:
     async def story(yard: Yard) -> None:
         (a,) = await yard.add("gpu-a")

@@ -17,6 +17,7 @@ from torchyard_agent.keeper.moves import (
     Event,
     Finish,
     Go,
+    HostBack,
     HostGone,
     HostLost,
     Instruction,
@@ -245,6 +246,15 @@ def test_a_lost_host_ends_the_run_and_is_waited_for_no_longer() -> None:
     assert play.states() == {"chief-0": "stopped", "worker-0": "lost"}
     finish = of(Finish, play(HostGone("a")))[0]
     assert finish == Finish(RunState.FAILED, "b was lost: its keeper was not heard for 10 s")
+
+
+def test_a_host_that_is_lost_before_all_are_there_ends_the_run_whatever_may_be_restarted() -> None:
+    shares = [replica("worker-0", "a"), replica("evaluator-0", "b"), replica("worker-1", "c")]
+    play = Play(*shares, hosts="abc", max_restarts=3)
+    play(Joined("a"), Joined("b"), HostLost("b", "silence"), HostBack("b"))
+    assert of(Go, play(Joined("c"))) == []
+    play(TimerFired(moves.CHOOSE), TimerFired(moves.GRACE))
+    assert of(Finish, play.swept()) == [Finish(RunState.FAILED, "b was lost: silence")]
 
 
 def test_a_host_whose_replicas_had_ended_may_be_lost() -> None:

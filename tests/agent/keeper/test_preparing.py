@@ -12,9 +12,11 @@ import pytest
 from tests.agent.keeper.conftest import Play
 from tests.agent.keeper.yard import Host, Yard, eventually, replica, shell
 from torchyard_agent import snapshots
+from torchyard_agent.keeper.patience import Patience
 from torchyard_agent.protocol.jsonrpc import RpcError
 from torchyard_agent.protocol.places import gpu_socket
 from torchyard_agent.protocol.snapshot import root_of
+from torchyard_core.launch import starting, ways
 
 
 def is_free(address: str, port: int) -> bool:
@@ -65,6 +67,11 @@ def test_what_never_starts_leaves_nothing(play: Play, how: str) -> None:
             probe.bind(gpu_socket(gpu))
 
     play(story)
+
+
+def test_a_prepared_host_waits_for_as_long_as_a_launch_may_take() -> None:
+    its_answers_s = 2 * ways.ANSWER_S  # who listens, and who is reached
+    assert Patience().start_within_s > starting.PREPARE_TIMEOUT_S + its_answers_s
 
 
 def test_a_held_gpu_names_its_holder_and_nothing_is_left(play: Play) -> None:
@@ -162,7 +169,8 @@ def test_what_does_not_fit_is_refused_with_a_sentence(play: Play) -> None:
     play(story)
 
 
-def test_abort_while_preparing_leaves_nothing_either(play: Play) -> None:
+@pytest.mark.parametrize("how", ["abort", "the daemon goes"])
+def test_what_ends_while_it_is_prepared_leaves_nothing_either(play: Play, how: str) -> None:
     async def story(yard: Yard) -> None:
         manifest = [{"path": f"folder/{number}", "link": "nowhere"} for number in range(20000)]
         root = snapshots.seal(str(yard.folder / "gpu-a"), manifest)
@@ -171,11 +179,15 @@ def test_abort_while_preparing_leaves_nothing_either(play: Play) -> None:
         await a.connect()
         preparing = asyncio.get_running_loop().create_task(a.prepare(snapshot=root))
         await eventually(lambda: (a.run_dir / "work" / "folder").exists())
-        await a.call("abort")
-        with pytest.raises(RpcError, match="aborted while it was prepared"):
+        if how == "abort":
+            await a.call("abort")
+        elif a.connection is not None:
+            a.connection.close()
+        with pytest.raises(RpcError, match=r"aborted while it was prepared|the connection ended before"):
             await preparing
         assert await a.gone() == 0
         assert not a.run_dir.exists()
+        assert "Traceback" not in a.log()
 
     play(story)
 

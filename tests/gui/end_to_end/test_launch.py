@@ -222,7 +222,6 @@ def test_the_digits_training_itself_drawn_on_an_empty_canvas_trains_to_its_good_
     last = person.picture.tracks["chief-0"].ring.last("loss")
     assert last is not None
     assert last < learned[0] / 2
-    person.runs.run_view.plots.show_all()
-    assert losses()[-1] == pytest.approx(last)
+    person.until(lambda: losses()[-1] == pytest.approx(last))
     assert not person.runs.run_view.notice.isVisible()
     assert "succeeded" in person.runs.bar.state.text().lower()
