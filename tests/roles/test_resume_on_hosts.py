@@ -97,9 +97,12 @@ def test_a_worker_goes_on_with_its_scheduler_though_it_sees_no_folder_of_the_chi
     assert hosts.steps("worker-1")[before:] == list(range(saved + 1, EPOCHS * 8 + 1))
 
 
-@pytest.mark.parametrize(("strategy", "others"), [("downpour", ["ps-0", "worker-0"]), ("hogwild", ["worker-0"])])
+@pytest.mark.parametrize(
+    ("strategy", "others", "spoilt"),
+    [("downpour", ["ps-0", "worker-0"], True), ("hogwild", ["worker-0"], False)],
+)
 def test_a_group_that_starts_again_alone_goes_on_with_its_own_scheduler_and_optimizer(
-    start: Start, tmp_path: Path, store: join_stores.Served, strategy: str, others: list[str]
+    start: Start, tmp_path: Path, store: join_stores.Served, strategy: str, others: list[str], spoilt: bool
 ) -> None:
     hosts = Hosts(start, tmp_path, store, strategy, groups=2)
     *going_on, other = (hosts.start(name, 0.1) for name in (*others, "worker-1"))
@@ -107,7 +110,10 @@ def test_a_group_that_starts_again_alone_goes_on_with_its_own_scheduler_and_opti
     wait_for(lambda: max(files.part_steps(own, "worker-1.0"), default=0) > 8)
     other.kill()
     other.wait(DEADLINE_S)
-    saved = files.part_steps(own, "worker-1.0")[0]
+    saved, older, *_ = files.part_steps(own, "worker-1.0")
+    if spoilt:  # then the one before it is gone on from
+        files.part_path(own, "worker-1.0", saved).write_bytes(b"half a part")
+        saved = older
     before = len(hosts.steps("worker-1"))
     other = hosts.start("worker-1", 0, generation=1)
     output = output_of(other)

@@ -66,7 +66,7 @@ def waiting_json(one: Waiting) -> dict[str, Any]:
 
 def book_command(fit: Fit, slots: Sequence[Slot], zone: str, usual: str) -> str:
     """The command that books a fit, with times of `zone`; `usual` is the one that is meant where none is named."""
-    return f"torchyard book {_places(fit.gpus, slots)}{_when(fit, zone, usual, now='')}"
+    return f"torchyard book {_places(fit.gpus, slots)}{_when(fit, zone, usual)}"
 
 
 def change_command(fit: Fit, booking: Booking, slots: Sequence[Slot], zone: str, usual: str) -> str:
@@ -81,6 +81,7 @@ def _places(gpus: Sequence[str], slots: Sequence[Slot]) -> str:
 
 
 def _when(fit: Fit, zone: str, usual: str, now: str = "") -> str:
+    """The options that say so; `now` is the one for a fit that begins at once."""
     at_once = fit.start - datetime.now(UTC) < timedelta(minutes=1)
     begin = now if at_once else f' --from "{command_time(fit.start, zone)}"'
     where = "" if zone == usual else f" --zone {zone}"
