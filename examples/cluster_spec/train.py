@@ -37,11 +37,7 @@ def load() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     return images[TEST_SAMPLES:], labels[TEST_SAMPLES:], images[:TEST_SAMPLES], labels[:TEST_SAMPLES]
 
 
-def main() -> None:
-    first, rank, size = place(os.environ["CLUSTER_SPEC"])
-    dist.init_process_group("gloo", init_method=f"tcp://{first}", rank=rank, world_size=size)
-    print(f"rank {rank} of {size}, which meet at {first}", flush=True)
-
+def train(rank: int, size: int) -> None:
     torch.manual_seed(0)
     images, labels, test_images, test_labels = load()
     model = DistributedDataParallel(nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)))
@@ -62,6 +58,15 @@ def main() -> None:
     with torch.no_grad():
         found = model.module(test_images).argmax(dim=1)
     print(f"test accuracy {(found == test_labels).float().mean().item():.4f}", flush=True)
+
+
+def main() -> None:
+    first, rank, size = place(os.environ["CLUSTER_SPEC"])
+    dist.init_process_group("gloo", init_method=f"tcp://{first}", rank=rank, world_size=size)
+    print(f"rank {rank} of {size}, which meet at {first}", flush=True)
+    # Its model is gone before the process group is. A DDP model that outlives its group ends gloo's threads itself, and
+    # holds the GIL while it waits for them: for ever where one still lets go of the last gradients (torch 2.13).
+    train(rank, size)
     dist.barrier()
     dist.destroy_process_group()
 

@@ -66,8 +66,12 @@ class Commands:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
                 code = nursery.wait(pid, 30)
-                stderr.seek(0)
-                raise subprocess.TimeoutExpired(["torchyard", *arguments], timeout, stderr=stderr.read()) from None
+                said = {}
+                for name, file in (("output", stdout), ("stderr", stderr)):
+                    file.seek(0)
+                    said[name] = file.read()
+                    print(f"{name} until then:\n{said[name]}")  # a run's events say how far it came
+                raise subprocess.TimeoutExpired(["torchyard", *arguments], timeout, **said) from None
             for file in (stdout, stderr):
                 file.seek(0)
             return subprocess.CompletedProcess([MODULE, *arguments], code, stdout.read(), stderr.read())

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +18,9 @@ from tests.roles.test_sandblaster import Odd, batches, momentum, network
 from torchyard_roles.checkpoints import files
 from torchyard_roles.errors import NotFinite, PeerLost
 from torchyard_roles.serving import servers
+from torchyard_roles.serving.rounds import ACCEPTED
+from torchyard_roles.serving.rows import Rows
+from torchyard_roles.serving.session import Session
 
 pytestmark = pytest.mark.train
 
@@ -198,8 +203,28 @@ def test_the_others_go_on_without_a_worker_whose_data_has_ended() -> None:
     assert torch.isfinite(last[0].weight).all()
 
 
-def test_a_group_s_buffers_are_installed_between_steps_as_parameters_are() -> None:
+def test_a_group_s_buffers_are_installed_between_steps_as_parameters_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And they are those of the same step, also where the first of the group is a step ahead by then."""
     run = Run(4, 1, 2, "downpour")
+    brought, pushed_by = Counter[int](), Counter[tuple[int, int]]()
+
+    def take(rows: Rows, session: Session, values: torch.Tensor, groups: Iterable[int]) -> None:
+        taken(rows, session, values, groups)
+        brought[session.group] += 1
+
+    def push(session: Session, header: dict[str, Any]) -> None:
+        pushing(session, header)
+        pushed_by[session.group, session.rank] += 1
+
+    def post(session: Session, header: dict[str, Any], payload: torch.Tensor | None = None) -> None:
+        posting(session, header, payload)
+        if (session.group, session.rank) == (0, 0) and header.get("outcome") == ACCEPTED:
+            until(lambda: brought[0] >= 3)  # at the beginning, and in each of two steps
+
+    taken, pushing, posting = Rows.take_buffers, Session._push, Session.post
+    monkeypatch.setattr(Rows, "take_buffers", take)
+    monkeypatch.setattr(Session, "_push", push)
+    monkeypatch.setattr(Session, "post", post)
 
     def act(rank: int) -> tuple[torch.Tensor, torch.Tensor]:
         strategy, model, optimizer = distribute(run, rank, nn.Sequential(nn.Linear(12, 4), nn.BatchNorm1d(4)))
@@ -207,6 +232,8 @@ def test_a_group_s_buffers_are_installed_between_steps_as_parameters_are() -> No
         for inputs, _ in batches(2, 8, torch.float32) if rank < 2 else ():
             model(inputs * (1 + rank)).square().sum().backward()
             seen.append(mean.clone())
+            if rank == 1:  # the last to push: what the server does then, it does in this one's thread
+                until(lambda: pushed_by[0, 0] >= len(seen))
             optimizer.step()
             strategy._exchange.wait()
             assert len(seen) > 1 or torch.equal(mean, seen[0])  # the exchange is over, the step is not
