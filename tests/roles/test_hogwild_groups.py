@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.ports import free_port
 from tests.roles.hogwild_groups import (
     KEY,
     Trained,
@@ -208,6 +209,27 @@ def test_a_host_of_a_shard_that_dies_and_comes_back_takes_nothing_of_the_others_
     assert "worker-1 on 127.0.0.1 is gone" in said
     assert "what is due to worker group 1 waits for it" in said
     assert "worker-1 is back" in said
+
+
+@pytest.mark.parametrize("moved", [0, 1], ids=["the chief's", "another"])
+def test_a_group_that_goes_on_without_its_first_host_is_found_at_its_new_address(moved: int) -> None:
+    """Others that have not been started again know only where it was."""
+    with groups_of(3, SIZES) as groups:
+        start = values(groups[0])
+        groups[moved].group.close()
+        places = [*groups[moved].group.peers]
+        places[moved] = wire.Peer("worker-9", "127.0.0.1", free_port())
+        again = Trained(moved, places, SIZES, generation=1)
+        try:
+            again.group.start()
+            now = [again if number == moved else each for number, each in enumerate(groups)]
+            at_once(*(lambda each=each: each.train(20, 0.003) for each in now))
+            at_once(*(each.group.drain for each in now))
+            assert largest_difference(values(now[0]), sum_of(start, *now)) <= ROUNDING
+            assert {each.group.peers[moved] for each in now} == {places[moved]}
+            assert now[0].group.holdings.hosts == [0, 0, 0]
+        finally:
+            again.group.close()
 
 
 def test_a_delta_whose_answer_died_with_its_host_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,14 +21,14 @@ import contextlib
 import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
 
 from torchyard_roles.errors import PeerLost, ProtocolError, RolesError
 from torchyard_roles.exchange.connections import Connections
-from torchyard_roles.exchange.wire import Connection
+from torchyard_roles.exchange.wire import Connection, Peer
 from torchyard_roles.layout import Chunk, dtype_named
 
 SERVICE = "deltas"
@@ -95,11 +95,13 @@ class Copy(Protocol):
 
 
 class Holdings:
-    """What a group knows of the masters, shared by its threads: who hosts which, and those that it hosts itself."""
+    """What a group knows of the others, shared by its threads: where each is, who hosts which shard, and the masters
+    that it hosts itself. `peers`: the first rank of each group, in order of groups."""
 
-    def __init__(self, group: int, name: str, shards: list[list[Chunk]]) -> None:
+    def __init__(self, group: int, peers: Sequence[Peer], shards: list[list[Chunk]]) -> None:
         self.group = group
-        self.name = name
+        self.name = peers[group].name
+        self.peers = list(peers)
         self.shards = shards
         self.lineage = ""
         """Names the start that all deltas are added to; empty until this group has one."""
@@ -110,7 +112,8 @@ class Holdings:
         self.gone: set[int] = set()
         """Groups whose connection has broken, and that have not been heard since."""
         self.changed = threading.Condition()
-        """Guards the sets and `hosts`; notified when one of them changes."""
+        """Guards the sets, `hosts` and `peers`; notified when one of them changes."""
+        self._generations: dict[int, int] = {}
         self.rest: Callable[[], torch.Tensor] | None = None
         """What is not exchanged, as bytes: frozen parameters and buffers. All begin with the chief's."""
         self.copies: list[Copy] = []
@@ -162,6 +165,13 @@ class Holdings:
                 return
             self.gone.add(group)
         say(self.name, f"{error.message} Training goes on; what is due to worker group {group} waits for it.")
+
+    def meet(self, group: int, peer: Peer, generation: int) -> None:
+        """It has said where it is. After the loss of its first host that is another place than it began at."""
+        with self.changed:
+            if generation >= self._generations.get(group, 0):
+                self._generations[group] = generation
+                self.peers[group] = peer
 
     def find(self, group: int, peer: str, generation: int = -1) -> None:
         """It is heard again. One that had ended takes part again only as a later generation: its last words overlap."""
@@ -250,7 +260,12 @@ class DeltaServer:
                 "number of worker groups. Start all with the same script and arguments."
             )
         else:
-            self._holdings.find(int(introduction["group"]), connection.peer, int(introduction["generation"]))
+            group, generation = int(introduction["group"]), int(introduction["generation"])
+            place = Peer(connection.peer, str(introduction["address"]), int(introduction["port"]))
+            if not 0 <= group < len(self._holdings.peers):
+                raise ProtocolError(f"there is no worker group {group}")
+            self._holdings.meet(group, place, generation)
+            self._holdings.find(group, connection.peer, generation)
             connection.answer({"name": self._name})
             return True
         return False

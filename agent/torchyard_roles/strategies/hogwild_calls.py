@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from torchyard_roles.errors import PeerLost
-from torchyard_roles.exchange.wire import Connection, Peer
+from torchyard_roles.exchange.wire import Connection
 from torchyard_roles.serving.deltas import SERVICE, Holdings, View, empty_chunks, numbers, receive_chunks, send_chunks
 
 ATTEMPT_S = 1.0
@@ -17,14 +17,16 @@ SHORT_S = 0.3
 
 
 class Calls:
-    """`peers`: the first rank of each group, in order of groups. Who is reached is heard again (`holdings.find`)."""
+    """Who is called learns where this group is, and who is reached is heard again (`holdings.find`)."""
 
-    def __init__(self, peers: list[Peer], key: bytes, generation: int, fingerprint: str, holdings: Holdings) -> None:
-        self._peers = peers
+    def __init__(self, key: bytes, generation: int, fingerprint: str, holdings: Holdings) -> None:
         self._key = key
         self._holdings = holdings
+        own = holdings.peers[holdings.group]
         self._introduction = {
-            "name": holdings.name,
+            "name": own.name,
+            "address": own.address,
+            "port": own.port,
             "service": SERVICE,
             "group": holdings.group,
             "generation": generation,
@@ -33,8 +35,9 @@ class Calls:
 
     def connect(self, group: int, deadline_s: float) -> Connection:
         """A connection of one's own to a group. Raises PeerLost."""
-        connection, _ = Connection.connect(self._peers[group], self._key, self._introduction, deadline_s)
-        self._holdings.find(group, self._peers[group].name)
+        peer = self._holdings.peers[group]
+        connection, _ = Connection.connect(peer, self._key, self._introduction, deadline_s)
+        self._holdings.find(group, peer.name)
         return connection
 
     def ask(self, group: int, question: dict[str, Any], deadline_s: float = ATTEMPT_S) -> dict[str, Any]:

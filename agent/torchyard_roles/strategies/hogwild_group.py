@@ -64,7 +64,6 @@ class Group:
     ) -> None:
         self.group = group
         self.name = peers[group].name
-        self.peers = peers
         self.generation = generation
         self.host_wait_s = host_wait_s
         self._recover_s = recover_s
@@ -72,14 +71,19 @@ class Group:
         self._rest = rest if rest is not None and rest.bytes else None
         size = self._rest.bytes if self._rest is not None else 0
         fingerprint = hashlib.sha256(f"{len(peers)} {size} {model}".encode()).hexdigest()
-        self.holdings = Holdings(group, self.name, shards)
+        self.holdings = Holdings(group, peers, shards)
         self.holdings.ended.update(ended or {})
         self.holdings.rest = self._rest.packed if self._rest is not None else None
-        self.calls = Calls(peers, key, generation, fingerprint, self.holdings)
+        self.calls = Calls(key, generation, fingerprint, self.holdings)
         self.copies = [ShardCopy(shard, chunks, parameters, generation) for shard, chunks in enumerate(shards)]
         self._links = [Link(self, copy) for copy in self.copies]
         self._error: RolesError | None = None
         self._server = DeltaServer(listener, key, self.name, fingerprint, self.holdings)
+
+    @property
+    def peers(self) -> list[Peer]:
+        """The first rank of each group, as far as is known now."""
+        return self.holdings.peers
 
     # starting
 
