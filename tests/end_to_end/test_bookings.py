@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -149,7 +150,9 @@ def test_a_run_starts_by_itself_when_its_time_has_come_with_no_desktop_there(
     file = topology(tmp_path / "run", hosts=HOSTS, gpus=2, says="time.sleep(600)")
     # A launch is through within a second; where it takes longer than this, the run may begin as soon as it is.
     at = (datetime.now(UTC) + timedelta(seconds=4)).replace(microsecond=0)
-    run_id = torchyard(kim, "run", file, "--at", at.isoformat(), "--book", "1h", "--detach").stdout.strip()
+    done = torchyard(kim, "run", file, "--at", at.isoformat(), "--book", "1h", "--detach")
+    run_id = done.stdout.strip()
+    assert re.search(r"^It starts at (\w+ \d+ \w+ )?\d\d:\d\d by itself", done.stderr, re.MULTILINE)
     assert "are booked by kim" in torchyard(lee, "run", file, "--book", "1h", code=1).stderr
     wait_until(lambda: answer(lee, "runs", "show", run_id)["state"] == "running")
     (journal,) = gpu_lab["gpu-a"].home.glob(f".torchyard/hosts/*/runs/{run_id}/journal.jsonl")

@@ -242,7 +242,8 @@ def lengths(interval: Interval, rules: Rules, now: datetime) -> Refused | None:
         hint = f"Book at least until {_clock(interval.start + timedelta(minutes=rules.shortest_min), rules)}."
         return Refused(f"a booking is at least {rules.shortest_min:g} min long", code="too_short", hint=hint)
     if rules.longest_h is not None and length > timedelta(hours=rules.longest_h):
-        hint = f"End it by {_clock(interval.start + timedelta(hours=rules.longest_h), rules)}, and extend it later."
+        end = _clock(interval.start + timedelta(hours=rules.longest_h), rules)
+        hint = f"End it by {end}; what comes after is another booking."
         return Refused(f"a booking is at most {_hours(rules.longest_h)} long", code="too_long", hint=hint)
     if rules.furthest_days is not None and interval.end > now + timedelta(days=rules.furthest_days):
         hint = f"It may end by {_clock(now + timedelta(days=rules.furthest_days), rules)}."

@@ -165,6 +165,7 @@ def launch_and_follow(
 
     Raises what the launch raises; typer.Exit(1) where the run has not succeeded.
     """
+    from torchyard_core.booking.words import until
     from torchyard_core.cli.exchange import exchange
     from torchyard_core.launch.history import History
     from torchyard_core.launch.start import StartUnknown
@@ -193,6 +194,9 @@ def launch_and_follow(
             raise
         remember(history, launch, started, file)
         exchange(chosen, fleet)  # so that the agents know of the run's booking with all desktops closed
+        if started.reserved.start_at is not None and not as_json:
+            when = until(datetime.now(UTC), started.reserved.start_at, chosen.zone())
+            remark(f"It starts at {when} by itself; this computer need not be on then.")
         if detach:
             if not as_json:
                 say(started.run_id)

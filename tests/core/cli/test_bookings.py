@@ -135,7 +135,7 @@ def test_a_booking_that_cannot_be_moved_there_is_told_how_it_can_be_moved_elsewh
     [
         (["gpu-a:0", "--from", "+3h", "--to", "now"], "end_before_start", 1, "end after its start"),
         (["gpu-a:0", "--from", "2026-01-05 09:00", "--to", "+2h"], "past", 1, "earliest start is now"),
-        (["gpu-a:0", "--to", "+8d"], "too_long", 1, "extend it later"),
+        (["gpu-a:0", "--to", "+8d"], "too_long", 1, "what comes after is another booking"),
         (["gpu-a:0", "--to", "+1m"], "too_short", 1, "at least"),
         (["gpu-a:0", "--from", "+200d", "--to", "+2h"], "too_far", 1, "may end by"),
         (["gpu-x:0", "--to", "+2h"], "unknown_gpu", 2, "There are:"),
