@@ -204,13 +204,14 @@ def test_the_others_go_on_without_a_worker_whose_data_has_ended() -> None:
 
 
 def test_a_group_s_buffers_are_installed_between_steps_as_parameters_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And they are those of the same step, also where the first of the group is a step ahead by then."""
+    """And they are those of the same step: also for one that comes when the group's first has begun, and where the
+    first is a step ahead when the others get them."""
     run = Run(4, 1, 2, "downpour")
     brought, pushed_by = Counter[int](), Counter[tuple[int, int]]()
 
     def take(rows: Rows, session: Session, values: torch.Tensor, groups: Iterable[int]) -> None:
         taken(rows, session, values, groups)
-        brought[session.group] += 1
+        brought[session.group] += 1  # once at the beginning, and in each of two steps
 
     def push(session: Session, header: dict[str, Any]) -> None:
         pushing(session, header)
@@ -219,7 +220,7 @@ def test_a_group_s_buffers_are_installed_between_steps_as_parameters_are(monkeyp
     def post(session: Session, header: dict[str, Any], payload: torch.Tensor | None = None) -> None:
         posting(session, header, payload)
         if (session.group, session.rank) == (0, 0) and header.get("outcome") == ACCEPTED:
-            until(lambda: brought[0] >= 3)  # at the beginning, and in each of two steps
+            until(lambda: brought[0] >= 3)
 
     taken, pushing, posting = Rows.take_buffers, Session._push, Session.post
     monkeypatch.setattr(Rows, "take_buffers", take)
@@ -227,6 +228,8 @@ def test_a_group_s_buffers_are_installed_between_steps_as_parameters_are(monkeyp
     monkeypatch.setattr(Session, "post", post)
 
     def act(rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+        if rank == 1:
+            until(lambda: brought[0] >= 2)
         strategy, model, optimizer = distribute(run, rank, nn.Sequential(nn.Linear(12, 4), nn.BatchNorm1d(4)))
         mean, seen = model[1].running_mean, []
         for inputs, _ in batches(2, 8, torch.float32) if rank < 2 else ():

@@ -323,18 +323,19 @@ class ParameterServer:
     # Deliveries
 
     def deliver(self, deliveries: list[Delivery]) -> None:
-        """To whom they are for. Buffers come to all of a group before the first of it can bring those of its next
-        step, which it does as soon as its own delivery has come."""
-        to = [(self._sessions.get((delivery.group, delivery.rank)), delivery) for delivery in deliveries]
-        here = [(session, delivery) for session, delivery in to if session is not None]
-        for session, _ in here:
-            self.rows.bring_buffers(session)
-        for session, delivery in here:
-            session.post(delivery.header, delivery.payload)
+        for delivery in deliveries:
+            session = self._sessions.get((delivery.group, delivery.rank))
+            if session is not None:
+                self.rows.bring_buffers(session)
+                session.post(delivery.header, delivery.payload)
 
-    def take_buffers(self, session: Session, values: torch.Tensor) -> None:
-        """Of the first of a group (at the beginning: the chief's, for all groups)."""
-        self.rows.take_buffers(session, values, [session.group] if self._is_open else range(self.rules.groups))
+    def take_buffers(self, session: Session, values: torch.Tensor, *, with_push: bool) -> None:
+        """Of the first of a group (at the beginning: the chief's, for all groups). `with_push`: of the round that it
+        pushes next; else they are its group's at once."""
+        groups = [session.group] if self._is_open else range(self.rules.groups)
+        self.rows.take_buffers(session, values, groups)
+        for group in groups if not with_push else ():
+            self.rows.end_round(group)
 
     # Disk
 

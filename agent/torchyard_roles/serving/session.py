@@ -13,6 +13,7 @@ import torch
 from torchyard_roles.errors import PeerLost, ProtocolError
 from torchyard_roles.exchange.wire import Connection
 from torchyard_roles.serving import messages, optimizers
+from torchyard_roles.serving.rounds import LATE
 from torchyard_roles.serving.shard import Shard
 
 if TYPE_CHECKING:
@@ -119,7 +120,10 @@ class Session:
         elif "bytes" in header:
             raise ValueError("a push without gradients has none behind it")
         before = self._shard.ledger.is_warm
-        self._server.deliver(self._shard.push(push, gradient))
+        deliveries = self._shard.push(push, gradient)
+        if any(one.header.get("outcome") != LATE for one in deliveries):  # its group's round is complete
+            self._server.rows.end_round(self.group)
+        self._server.deliver(deliveries)
         if not before:
             self._server.warmed()
 
@@ -165,7 +169,7 @@ class Session:
             values = server.rows.empty(op)
             self._connection.receive_into(values)
             if op == "buffers":
-                server.take_buffers(self, values)
+                server.take_buffers(self, values, with_push=bool(header.get("with_push")))
             else:  # of the chief, before it opens
                 server.rows.constants = values
         elif op == "save":

@@ -325,7 +325,7 @@ class Served(Strategy):
                 if changed:
                     link.tell({"op": "options"}, messages.text_of(json.loads(options)))
                 if link is self._row_link and self._leads_group and self._buffers.bytes:
-                    link.tell({"op": "buffers"}, self._buffers.packed())
+                    link.tell({"op": "buffers", "with_push": True}, self._buffers.packed())
 
     def _reenter(self, link: ServerLink) -> None:
         """Only a server that came back empty is begun anew, with the parameters that the chief has."""
