@@ -77,7 +77,8 @@ def check_shares(outputs: list[str], workers: int) -> None:
     assert seen[0]["epochs"][0] != seen[0]["epochs"][1]
     assert len({each["weight"] for each in seen}) == 1
     for each in seen:
-        assert each["names"] == ["bias", "weight"]  # and not module.bias
+        assert each["names"] == ["0.bias", "0.weight"]  # and not module.0.bias
+        assert each["layers"] == [1, "Linear"]
         assert each["same_method"]
         assert not each["group_after"]
 

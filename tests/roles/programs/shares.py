@@ -10,7 +10,7 @@ import torchyard_roles as ty
 SAMPLES = 24
 
 
-class Scaled(torch.nn.Linear):
+class Scaled(torch.nn.Sequential):
     def doubled(self, inputs: torch.Tensor) -> torch.Tensor:
         return 2 * self(inputs)
 
@@ -22,7 +22,7 @@ if __name__ == "__main__":
     epochs = [[int(sample) for (batch,) in loader for sample in batch] for _ in range(2)]
 
     torch.manual_seed(cluster.rank)
-    model = Scaled(1, 1)
+    model = Scaled(torch.nn.Linear(1, 1))
     model, optimizer = cluster.distribute(model, torch.optim.SGD(model.parameters(), lr=1e-4))
     for (batch,) in loader:
         optimizer.zero_grad()
@@ -40,7 +40,8 @@ if __name__ == "__main__":
         "backend": dist.get_backend(),
         "epochs": epochs,
         "names": sorted(model.state_dict()),
-        "weight": model.weight.item(),
+        "layers": [len(model), *(type(layer).__name__ for layer in model)],
+        "weight": model[0].weight.item(),
         "same_method": torch.equal(model.doubled(batch[:, None]), 2 * model(batch[:, None])),
     }
     cluster.leave()
