@@ -227,6 +227,9 @@ def test_a_group_that_goes_on_without_its_first_host_is_found_at_its_new_address
             at_once(*(each.group.drain for each in now))
             assert largest_difference(values(now[0]), sum_of(start, *now)) <= ROUNDING
             assert {each.group.peers[moved] for each in now} == {places[moved]}
+            others = [each.group.holdings for each in now if each is not again]
+            others[0].lose(moved, PeerLost(f"worker-{moved}", "127.0.0.1", "a call of before has timed out"))
+            assert not any(holdings.gone for holdings in others)
             assert now[0].group.holdings.hosts == [0, 0, 0]
         finally:
             again.group.close()

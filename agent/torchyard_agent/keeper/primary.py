@@ -215,7 +215,9 @@ class Primary:
 
     def start_gang(self, asked: moves.StartGang) -> None:
         assert self._run is not None
-        dropped = {one.name for one in self._run.replicas if one.dropped}
+        run = self._run
+        # A worker group that is gone altogether still counts: in how many parts the groups share a model is fixed.
+        dropped = {one.name for one in run.replicas if one.dropped and run.members(run.gang(one.gang))}
         shares = self._shares.of_gang(asked.replicas, asked.generation, dropped)
         orders: dict[str, Message] = {host: {"say": "start", "replicas": replicas} for host, replicas in shares.items()}
         chief = next((replica["name"] for replica in self._start["replicas"] if replica["trainer"]), None)

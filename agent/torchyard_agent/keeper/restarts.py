@@ -112,6 +112,10 @@ def settle(step: Step) -> None:
         if gang.phase == CLEARING and not gang.clearing:
             gang = step.set_gang(name, phase=WAITING)
             _say_whom_it_waits_for(step, gang)
+        elif gang.phase == UP and _is_wanted_back(step.run, gang):
+            hosts = dict.fromkeys(one.host for one in step.run.replicas if one.gang == name)
+            gang = _begin_clearing(step, gang, f"{' and '.join(hosts)} came back")
+            gang = step.set_gang(name, phase=WAITING)
         if gang.phase == WAITING:
             _start_again(step, gang)
 
@@ -179,16 +183,19 @@ def _start_again(step: Step, gang: Gang) -> None:
     members = [replica for replica in step.run.replicas if replica.gang == gang.name]
     without = [one for one in members if one.host in lost]
     if without:
-        too_few = _too_few(step.run, members, without)
+        too_few = _too_few(step.run, without)
         if too_few is not None:
             _give_up(step, gang, members, too_few)
             return
     taking_part = [one for one in members if one.host not in lost]
-    if not taking_part:
+    if not taking_part and not _can_be_missed(step.run, members):
         _give_up(step, gang, members, f"{' and '.join(lost)} did not come back")
         return
     for one in without:
         step.set_replica(one.name, dropped=True)
+    if not taking_part:
+        step.set_gang(gang.name, phase=UP, failures=(), cause="")
+        return
     step.set_gang(gang.name, phase=UP, generation=gang.generation + 1, failures=(), cause="")
     for one in taking_part:
         step.set_replica(
@@ -217,10 +224,24 @@ def _servers_are_up(step: Step) -> bool:
     return are_up
 
 
-def _too_few(run: Run, members: list[Replica], without: list[Replica]) -> str | None:
-    """Why the gang cannot go on without these; None where it can."""
+def _can_be_missed(run: Run, members: list[Replica]) -> bool:
+    """Whether the other worker groups can go on without this one, as they can without all but the chief's."""
+    chief = next((one.gang for one in run.replicas if one.trainer), None)
+    return all(one.trainer and one.gang != chief for one in members)
+
+
+def _is_wanted_back(run: Run, gang: Gang) -> bool:
+    """Whether the run went on without the whole gang, all of whose hosts are there again."""
+    if run.members(gang) or not _may_restart(run, gang):
+        return False
+    return not _lost_hosts(run, gang)
+
+
+def _too_few(run: Run, without: list[Replica]) -> str | None:
+    """Why the run cannot go on without these; None where it can."""
+    lost = {host.name for host in run.hosts if host.lost}
     for pool in dict.fromkeys(one.pool for one in without if one.role != "evaluator"):
-        left = sum(1 for one in members if one.pool == pool and one not in without)
+        left = sum(one.pool == pool and not one.dropped and one.host not in lost for one in run.replicas)
         enough = run.policy["min_replicas"].get(pool)
         hosts = " and ".join(dict.fromkeys(one.host for one in without if one.pool == pool))
         if enough is None:

@@ -159,9 +159,9 @@ class Holdings:
         return {"lineage": self.lineage, "hosts": self.hosts, "versions": versions, "ended": ended}
 
     def lose(self, group: int, error: PeerLost) -> None:
-        """Say once that a group is gone."""
+        """Say once that a group is gone. One that is somewhere else by now is not, whatever its old place says."""
         with self.changed:
-            if group in self.gone or group in self.ended:
+            if group in self.gone or group in self.ended or error.name != self.peers[group].name:
                 return
             self.gone.add(group)
         say(self.name, f"{error.message} Training goes on; what is due to worker group {group} waits for it.")

@@ -202,6 +202,51 @@ def test_too_few_replicas_end_the_run_with_the_number() -> None:
     assert "the pool worker needs 2 replicas (`min_replicas`): 1 left" in play.run.failures[0].sentence
 
 
+def three_groups(**changes: Any) -> Play:
+    shares = [replica(f"worker-{number}", "abc"[number], gang=f"group-{number}") for number in range(3)]
+    return Play(*shares, hosts="abc", max_restarts=1, **changes).go()
+
+
+def test_the_other_worker_groups_go_on_without_one_whose_host_stays_away() -> None:
+    play = three_groups(min_replicas={"worker": 2})
+    play(HostLost("c", "silence"))
+    assert of(StartGang, play(TimerFired(moves.HOST_WAIT), after=600)) == []
+    assert play.run.state is RunState.RUNNING
+    assert play.states() == {"worker-0": "running", "worker-1": "running", "worker-2": "lost"}
+    play(Ended("worker-0", 0), Ended("worker-1", 0), HostGone("a"))
+    assert of(Finish, play(HostGone("b"))) == [Finish(RunState.SUCCEEDED, "")]
+
+
+def test_it_takes_part_again_when_its_host_comes_back_late() -> None:
+    play = three_groups(min_replicas={"worker": 2})
+    play(HostLost("c", "silence"))
+    play(TimerFired(moves.HOST_WAIT), after=600)
+    said = play(HostBack("c"))
+    assert of(TellGangRestart, said) == [TellGangRestart("group-2", 1, "c came back")]
+    assert of(StartGang, said) == [StartGang("group-2", 1, ("worker-2",))]
+    up_again(play, "worker-2")
+    assert play.states()["worker-2"] == "running"
+
+
+@pytest.mark.parametrize(("host", "enough"), [("c", 3), ("a", 2)], ids=["a pool has too few", "it is the chief's"])
+def test_a_group_that_is_needed_ends_the_run_where_its_host_stays_away(host: str, enough: int) -> None:
+    play = three_groups(min_replicas={"worker": enough})
+    play(HostLost(host, "silence"))
+    play(TimerFired(moves.HOST_WAIT), after=600)
+    assert play.run.outcome is RunState.FAILED
+    assert f"{host} did not come back" in play.run.failures[0].sentence
+
+
+def test_of_a_group_of_several_the_whole_pool_is_counted() -> None:
+    groups = {"worker-0": "a", "worker-1": "b", "worker-2": "c", "worker-3": "a"}
+    shares = [replica(name, host, gang=f"group-{at // 2}") for at, (name, host) in enumerate(groups.items())]
+    play = Play(*shares, hosts="abc", max_restarts=1, min_replicas={"worker": 3}).go()
+    play(HostLost("c", "silence"), RankFailed("worker-3", 1, PEER), Ended("worker-3", 1))
+    play(Cleared("a", "group-1", 0))
+    said = play(TimerFired(moves.HOST_WAIT), after=600)
+    assert of(StartGang, said) == [StartGang("group-1", 1, ("worker-3",))]
+
+
 def test_no_host_is_given_up_before_its_own_lease_has_ended_its_ranks() -> None:
     play = three_workers(min_replicas={"worker": 1}, host_wait_s=0.0)
     play(HostLost("c", "silence"))
