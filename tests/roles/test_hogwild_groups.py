@@ -227,12 +227,26 @@ def test_a_group_that_goes_on_without_its_first_host_is_found_at_its_new_address
             at_once(*(each.group.drain for each in now))
             assert largest_difference(values(now[0]), sum_of(start, *now)) <= ROUNDING
             assert {each.group.peers[moved] for each in now} == {places[moved]}
-            others = [each.group.holdings for each in now if each is not again]
-            others[0].lose(moved, PeerLost(f"worker-{moved}", "127.0.0.1", "a call of before has timed out"))
-            assert not any(holdings.gone for holdings in others)
             assert now[0].group.holdings.hosts == [0, 0, 0]
         finally:
             again.group.close()
+
+
+def test_a_call_to_the_place_of_before_says_nothing_of_a_group_that_has_moved(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    peers = peers_of(3)
+    holdings = deltas.Holdings(0, peers, [[], [], []])
+    moved = wire.Peer("worker-9", "127.0.0.1", free_port())
+    holdings.meet(2, moved, 1)
+    holdings.meet(2, peers[2], 0)  # an introduction of before, read late
+    assert holdings.peers == [*peers[:2], moved]
+
+    holdings.lose(2, PeerLost("worker-2", "127.0.0.1", "connection timed out"))
+    assert not holdings.gone
+    holdings.lose(2, PeerLost("worker-9", "127.0.0.1", "connection timed out"))
+    assert holdings.gone == {2}
+    assert "worker-2" not in capfd.readouterr().err
 
 
 def test_a_delta_whose_answer_died_with_its_host_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
