@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from contextlib import suppress
+from functools import cache
 from itertools import count
+
+FIRST, BLOCK, BLOCKS = 10_000, 500, 45
+"""All below those that the system hands out by itself."""
 
 _numbers = count()
 
 
 def free_port() -> int:
-    """One that nobody else is given before its user comes: below those that the system hands out by itself, and apart
-    from those of the other processes that run tests."""
-    runner = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 9
+    """One that nobody else is given before its user comes: it is of this process's own block."""
+    first = FIRST + BLOCK * _own_block()[0]
     while True:
-        port = 10_000 + 1000 * runner + next(_numbers) % 1000
+        port = first + next(_numbers) % BLOCK
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
+
+
+@cache
+def _own_block() -> tuple[int, socket.socket]:
+    """Its number, and the name that holds it against all other processes that run tests, until this one ends."""
+    for number in range(BLOCKS):
+        name = socket.socket(socket.AF_UNIX)
+        try:
+            name.bind(f"\0torchyard-test-ports/{number}")
+        except OSError:
+            name.close()
+            continue
+        return number, name
+    raise AssertionError(f"{BLOCKS} processes run tests here at once: there is no block of ports left")
