@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -32,7 +33,7 @@ class Trained:
         layout, parameters = Layout.of(model, torch.optim.SGD(self.parameters, lr=1.0))
         assert [id(one) for one in parameters] == [id(one) for one in self.parameters]
         key = options.pop("key", KEY)
-        settings = {"sync_every": 1, "recover_s": 3.0, "host_wait_s": 20.0, **options}
+        settings = {"sync_every": 1, "recover_s": 20.0, "host_wait_s": 20.0, **options}
         listener = wire.listen(peers[group].address, peers[group].port)
         shards = layout.by_shard(len(peers), LARGEST_CHUNK)
         self.group = Group(group, peers, listener, key, layout.fingerprint(), shards, parameters, **settings)
@@ -74,6 +75,13 @@ def values(trained: Trained) -> list[torch.Tensor]:
 
 def largest_difference(left: list[torch.Tensor], right: list[torch.Tensor]) -> float:
     return max((one - other).abs().max().item() for one, other in zip(left, right, strict=True))
+
+
+def until(holds: Callable[[], object]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
 
 
 def at_once(*calls: Callable[[], object]) -> None:

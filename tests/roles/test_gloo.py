@@ -4,6 +4,8 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
+
 from torchyard_roles.strategies import gloo
 
 
@@ -12,6 +14,12 @@ def thread(tasks: Path, number: int, name: str, state: str) -> Path:
     folder.mkdir(exist_ok=True)
     (folder / "stat").write_text(f"{number} ({name}) {state} 1 2 3")
     return folder
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Longer than any thread here may have to wait for its turn."""
+    monkeypatch.setattr(gloo, "SETTLE_S", 60.0)
 
 
 def test_a_thread_that_still_works_is_waited_for(tmp_path: Path) -> None:

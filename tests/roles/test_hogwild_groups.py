@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -19,6 +18,7 @@ from tests.roles.hogwild_groups import (
     largest_difference,
     peers_of,
     sum_of,
+    until,
     values,
 )
 from torchyard_roles.errors import PeerLost, ProtocolError, RolesError
@@ -67,11 +67,11 @@ def test_no_delta_is_lost_while_others_are_in_flight(slow_network: None) -> None
     with groups_of(3, SIZES) as groups:
         start = values(groups[0])
         at_once(*(lambda each=each: each.train(300, 0.003) for each in groups))
-        exchanges_while_training = sum(each.exchanges for each in groups)
+        while sum(each.exchanges for each in groups) <= 9 * 20:
+            at_once(*(lambda each=each: each.train(30, 0.003) for each in groups))
         at_once(*(each.group.exchange_all for each in groups))  # all deltas are in …
         at_once(*(each.group.exchange_all for each in groups))  # … and everybody has them
         total = sum_of(start, *groups)
-        assert exchanges_while_training > 9 * 20
         assert [largest_difference(values(each), total) <= ROUNDING for each in groups] == [True, True, True]
         assert [largest_difference(values(each), values(groups[0])) for each in groups] == [0, 0, 0]
         assert versions(groups) == sum(each.exchanges for each in groups)
@@ -186,17 +186,22 @@ def test_a_host_of_a_shard_that_dies_and_comes_back_takes_nothing_of_the_others_
         back: list[Trained] = []
 
         def die_and_come_back() -> None:
-            time.sleep(0.3)
+            until(lambda: host.group.holdings.masters[1].version >= 20)
             host.group._server.close()  # with the deltas that it has just been sent, and its own: it made none
             for link in host.group._links:
                 link.close()
-            time.sleep(0.5)
+            until(lambda: 1 in chief.group.holdings.gone)
             again = Trained(1, host.group.peers, SIZES, generation=1)
             back.append(again)
             again.group.start()
             again.train(50, 0.003)
 
-        at_once(die_and_come_back, *(lambda each=each: each.train(500, 0.006) for each in (chief, third)))
+        def train_meanwhile(each: Trained) -> None:
+            while not back:
+                each.train(20, 0.006)
+            each.train(20, 0.006)
+
+        at_once(die_and_come_back, *(lambda each=each: train_meanwhile(each) for each in (chief, third)))
         again = back[0]
         try:
             at_once(*(each.group.drain for each in (chief, again, third)))
@@ -264,10 +269,7 @@ def test_a_delta_whose_answer_died_with_its_host_counts_once(monkeypatch: pytest
         monkeypatch.setattr(deltas, "send_value", lose_the_thirds)
         third.update()
         third.group.boundary()
-        master, deadline = host.group.holdings.masters[1], time.monotonic() + 10
-        while master.version < 1:  # its delta is in, and no answer comes
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(lambda: host.group.holdings.masters[1].version >= 1)  # its delta is in, and no answer comes
         chief.group.copies[1].begin()
         assert chief.group.copies[1].wait(60)
         assert chief.group.copies[1].applied == {2: 1, 0: 1}
@@ -291,7 +293,7 @@ def test_the_chiefs_group_comes_back_to_what_the_others_have(slow_network: None)
         back: list[Trained] = []
 
         def die_and_come_back() -> None:
-            time.sleep(0.2)
+            until(lambda: versions(others) >= 10)
             chief.group.close()
             again = Trained(0, chief.group.peers, SIZES, generation=1)
             back.append(again)
@@ -309,13 +311,18 @@ def test_the_chiefs_group_comes_back_to_what_the_others_have(slow_network: None)
 def test_a_shard_whose_group_never_comes_back_is_hosted_by_the_chiefs_group(
     slow_network: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with groups_of(3, SIZES, host_wait_s=1.5) as groups:
+    with groups_of(3, SIZES) as groups:
         start = values(groups[0])
         chief, gone, third = groups
         at_once(*(lambda each=each: each.train(20, 0.003) for each in (chief, third)))
         gone.group.close()
         at_once(*(lambda each=each: each.train(100, 0.003) for each in (chief, third)))
-        at_once(chief.group.drain, third.group.drain)
+        chief.group.host_wait_s = 0.5
+        until(lambda: chief.group.holdings.hosts[1] == 0)
+        chief.group.host_wait_s = 20.0  # the third group is to be waited for, however slow
+        at_once(third.group.drain)
+        chief.group.host_wait_s = 0.5
+        at_once(chief.group.drain)
         assert chief.group.holdings.hosts == [0, 0, 0]
         assert largest_difference(values(chief), sum_of(start, chief, third)) <= ROUNDING
     assert "worker-1 did not come back: this group hosts its shard from here on." in capfd.readouterr().err
@@ -412,6 +419,31 @@ def test_a_value_of_another_size_changes_nothing(capfd: pytest.CaptureFixture[st
         at_once(*(each.group.exchange_all for each in groups))
         assert largest_difference(values(groups[0]), before) == 0
     assert "announced 24 bytes of float64" in capfd.readouterr().err
+
+
+def test_a_group_that_closes_while_one_of_its_links_connects_exchanges_nothing_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with groups_of(2, SIZES) as (chief, other):
+        link, connect = chief.group._links[1], chief.group.calls.connect
+        joins, join = threading.Event(), link.join
+
+        def join_told(timeout: float) -> None:
+            joins.set()
+            join(timeout)
+
+        def connect_late(*arguments: Any) -> wire.Connection:
+            connection = connect(*arguments)
+            threading.Thread(target=link.close, daemon=True).start()
+            assert joins.wait(30)  # what it could take away, it has
+            return connection
+
+        monkeypatch.setattr(link, "join", join_told)
+        monkeypatch.setattr(chief.group.calls, "connect", connect_late)
+        chief.update()
+        chief.group.boundary()
+        until(lambda: not link.is_alive())
+        assert other.group.holdings.masters[1].version == 0
 
 
 def test_what_is_not_finite_is_never_sent() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ import torch
 from tests.roles.reducers import DEADLINE_S, KEY, Reducers, in_rank_order, on_ranks, parts_of, reducers
 from torchyard_roles.errors import PeerLost, RolesError
 from torchyard_roles.exchange import reducer as reducer_module
-from torchyard_roles.exchange.reducer import Deliver, Terms
+from torchyard_roles.exchange.reducer import Deliver, Reducer, Terms
 from torchyard_roles.exchange.wire import Connection
 
 __all__ = ["reducers"]
@@ -36,6 +37,8 @@ def test_a_reducer_that_dies_in_a_step_is_replaced_and_all_ranks_go_on_with_the_
                 # The others have given all that their credit allows; this rank is the last, and the reducer dies
                 # while some have sums already that others still lack.
                 threading.Thread(target=lambda: (time.sleep(0.005), mine.replace(0), partly.set())).start()
+            if step == 3:
+                assert partly.wait(DEADLINE_S)
             flat = parts[rank].clone()
             client.reduce(flat, step, 0).result(DEADLINE_S)
             sums.append(flat)
@@ -43,7 +46,6 @@ def test_a_reducer_that_dies_in_a_step_is_replaced_and_all_ranks_go_on_with_the_
         return sums
 
     outcomes = on_ranks(world, work)
-    assert partly.wait(DEADLINE_S)
     for step in range(5):
         assert all(torch.equal(sums[step], outcomes[0][step]) for sums in outcomes)
         assert torch.allclose(outcomes[0][step], in_rank_order(parts), atol=1e-5)
@@ -74,8 +76,9 @@ def test_what_is_kept_for_a_reducer_that_dies_is_one_copy_of_a_step_however_many
 
 
 def test_one_rank_that_comes_again_to_a_living_reducer_is_not_counted_twice(
-    reducers: Callable[[int], Reducers],
+    reducers: Callable[[int], Reducers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(reducer_module, "COMES_BACK_S", DEADLINE_S)
     world, mine, parts = 2, reducers(1), parts_of(2)
 
     def work(rank: int) -> torch.Tensor:
@@ -91,6 +94,39 @@ def test_one_rank_that_comes_again_to_a_living_reducer_is_not_counted_twice(
         return flat
 
     on_ranks(world, work)
+
+
+def test_a_rank_that_has_come_back_is_not_called_lost_by_a_reducer_that_looks_for_it_late(
+    reducers: Callable[[int], Reducers], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, looked, miss = reducers(1), threading.Event(), Reducer._miss
+    clients = [mine.client(rank, 2, reconnect_s=DEADLINE_S) for rank in range(2)]
+    links = mine.all[0]._round.links
+    before = links[0]
+
+    class Late:
+        monotonic = time.monotonic
+
+        @staticmethod
+        def sleep(seconds: float) -> None:
+            deadline = time.monotonic() + DEADLINE_S
+            while links[0] is before and time.monotonic() < deadline:
+                time.sleep(0.005)
+            time.sleep(0.1)
+
+    def miss_and_tell(*arguments: Any) -> None:
+        miss(*arguments)
+        looked.set()
+
+    monkeypatch.setattr(reducer_module, "COMES_BACK_S", 0.1)
+    monkeypatch.setattr(reducer_module, "time", Late)
+    monkeypatch.setattr(Reducer, "_miss", miss_and_tell)
+    clients[0]._links[0].connection.close()
+    assert looked.wait(DEADLINE_S)
+    for done in [client.reduce(torch.ones(10), 0, 0) for client in clients]:
+        assert (done.result(DEADLINE_S) == 2).all()
+    for client in clients:
+        client.close()
 
 
 def test_a_step_that_others_have_behind_them_is_sent_again_without_waiting_for_them(
@@ -149,7 +185,7 @@ def test_a_rank_that_ends_without_goodbye_is_named_to_the_others(
     for link in leaving._links:
         link._ended = True  # as a killed process, which cannot come back
         link.connection.close()
-    error = done.exception(5)
+    error = done.exception(DEADLINE_S)
     assert isinstance(error, PeerLost)
     assert (error.name, error.host) == ("worker-1", "127.0.0.1")
     assert waiting.reduce(torch.ones(3), 0, 1).exception(1) is error

@@ -6,6 +6,7 @@ import json
 import os
 import select
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -30,12 +31,14 @@ def until_it_waits(process: Forked) -> str:
 
 @pytest.mark.parametrize("order", ["rank", "arrival"])
 def test_a_reducer_that_is_killed_with_chunks_on_their_way_is_replaced_and_the_numbers_are_the_same(
-    runs: Runs, order: str
+    runs: Runs, tmp_path: Path, order: str
 ) -> None:
     topology = runs.topology(3, 3, reduction_order=order)
-    workers = topology.train("reduced.py", STEPS, "pause=0.02")
+    stopped = tmp_path / "stopped"
+    workers = topology.train("reduced.py", STEPS, f"after={stopped}")
     heads = [worker.stdout.readline() for worker in workers]  # all have met
     topology.reducers[1].send_signal(signal.SIGSTOP)
+    stopped.touch()
     heads = [head + until_it_waits(worker) for head, worker in zip(heads, workers, strict=True)]
     assert len(digests(heads[0])) < 12  # they wait in a step for the sums of one that has their chunks
     topology.reducers[1].close()

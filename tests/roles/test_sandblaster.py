@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import copy
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +16,7 @@ from torch import nn
 from tests.roles.served_run import SEEDING, Run, descend, difference, train
 from torchyard_roles.checkpoints import files
 from torchyard_roles.errors import PeerLost, UsageProblem
+from torchyard_roles.serving import exchanges
 from torchyard_roles.serving.exchanges import Completion
 from torchyard_roles.serving.optimizers import UNSERVED
 
@@ -257,6 +261,81 @@ def test_a_server_keeps_its_parts_of_complete_checkpoints_however_often_a_chief_
         strategy.leave()
 
 
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def test_of_two_saves_of_a_server_s_own_the_later_one_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where two groups say goodbye at once, and the first one's thread is held up between its copy and the disk."""
+    run = Run(1, 1, strategy="downpour", folder=str(tmp_path), options={"checkpoint_every_s": 600.0})
+    with run.serving():
+        strategy, model, (server,) = run.worker(0), network(), run.servers_now
+        model, optimizer = strategy.distribute(model, momentum(model), torch.device("cpu"))
+        later, state = threading.Thread(target=server.save_for_itself), server.shard.state
+
+        def copied() -> dict[str, Any]:
+            copy = state()
+            if later.ident is None:
+                descend(model, optimizer, batches(1, 9))
+                assert (copy["version"], server.shard.version) == (0, 1)
+                later.start()
+                later.join(0.3)  # it does not end, as it has to wait for this one
+            return copy
+
+        monkeypatch.setattr(server.shard, "state", copied)
+        server.save_for_itself()
+        later.join(30)
+        assert files.read_part(tmp_path, "ps-0", None)["version"] == 1
+        strategy.leave()
+
+
+def test_a_server_that_has_served_is_through_with_the_saves_after_its_workers_goodbyes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(1, 1, strategy="downpour", folder=str(tmp_path), options={"checkpoint_every_s": 600.0})
+    with run.serving():
+        strategy, model, (server,) = run.worker(0), network(), run.servers_now
+        strategy.distribute(model, momentum(model), torch.device("cpu"))
+        saved, save = threading.Event(), server.save_for_itself
+
+        def save_late() -> None:
+            until(lambda: server._ends and not server._sessions)
+            time.sleep(1)  # longer than the server looks for more callers
+            save()
+            saved.set()
+
+        monkeypatch.setattr(server, "save_for_itself", save_late)
+        strategy.leave()
+        assert run.ended()
+        assert saved.is_set()
+
+
+def test_buffers_come_with_a_round_that_ends_by_the_goodbye_of_who_is_missing() -> None:
+    run = Run(3, 1)
+
+    def act(rank: int) -> torch.Tensor:
+        strategy, model = run.worker(rank), nn.Sequential(nn.Linear(12, 4), nn.BatchNorm1d(4)).double()
+        model, optimizer = strategy.distribute(model, momentum(model), torch.device("cpu"))
+        chunks = run.servers_now[0].shard._chunks.values()
+        if rank == 2:  # its data has ended, and the others have pushed
+            until(lambda: all([len(one.arrived) for one in [*chunk.sums.values()]] == [2] for chunk in chunks))
+        else:
+            model(batches(1, 9)[0][0] * (1 + rank)).square().sum().backward()
+            optimizer.step()
+        mean = model[1].running_mean.clone()
+        strategy.leave()
+        return mean
+
+    with run.serving():
+        chief, other, _ = run.on_workers(act)
+        assert run.servers_now[0].shard.version == 1
+    assert chief.abs().sum() > 0
+    assert torch.equal(other, chief)
+
+
 def test_a_worker_that_dies_is_named_to_the_others() -> None:
     run = Run(3, 2)
     ready = threading.Barrier(3, timeout=30)
@@ -277,7 +356,8 @@ def test_a_worker_that_dies_is_named_to_the_others() -> None:
         run.on_workers(act)
 
 
-def test_a_server_s_death_is_told_before_that_of_a_worker_that_died_of_it() -> None:
+def test_a_server_s_death_is_told_before_that_of_a_worker_that_died_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchanges, "HEARSAY_S", 30.0)
     completion = Completion(2)
     completion.failed(PeerLost("worker-1", "127.0.0.1", "gone"), is_hearsay=True)
     later = threading.Timer(0.05, completion.failed, [PeerLost("ps-1", "127.0.0.1", "gone")])

@@ -131,7 +131,8 @@ def test_a_killed_server_is_named_by_every_worker_of_a_synchronous_run(start: St
 def test_a_killed_server_of_an_asynchronous_run_comes_back_and_the_workers_go_on(start: Start, tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, "downpour", workers=2, servers=1, groups=2, checkpoint_every_s=0.3)
     server = start(PROGRAM, "1", environment=cluster.server(0))
-    workers = [start(PROGRAM, "40", "0.05", environment=cluster.worker(rank)) for rank in range(2)]
+    back = tmp_path / "back"
+    workers = [start(PROGRAM, "30", "0.02", "12", back, environment=cluster.worker(rank)) for rank in range(2)]
     deadline = time.monotonic() + DEADLINE_S
     while not (tmp_path / "parts" / "ps-0" / "newest.pt").exists():
         assert time.monotonic() < deadline
@@ -140,6 +141,7 @@ def test_a_killed_server_of_an_asynchronous_run_comes_back_and_the_workers_go_on
         read_until(worker, "step 12")
     server.kill()
     again = start(PROGRAM, "1", environment=cluster.server(0, generation=1))
+    back.touch()
     for worker in workers:
         output = output_of(worker)
         assert "has lost ps-0" in output
@@ -151,11 +153,13 @@ def test_a_killed_server_of_an_asynchronous_run_comes_back_and_the_workers_go_on
 def test_a_killed_worker_group_starts_again_and_takes_up_the_servers_parameters(start: Start, tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, "downpour", workers=2, servers=1, groups=2, checkpoint_every_s=0.1)
     server = start(PROGRAM, "1", environment=cluster.server(0))
-    chief = start(PROGRAM, "20", "0.02", environment=cluster.worker(0))
-    other = start(PROGRAM, "60", "0.04", environment=cluster.worker(1))
+    killed, back = tmp_path / "killed", tmp_path / "back"
+    chief = start(PROGRAM, "20", "0.02", "5", killed, environment=cluster.worker(0))
+    other = start(PROGRAM, "60", "0.04", "20", back, environment=cluster.worker(1))
     read_until(chief, "step 5")
     chief.kill()
     read_until(other, "step 20")  # undisturbed
+    back.touch()
     chief = start(PROGRAM, "20", "0.02", environment=cluster.worker(0, generation=1))
     assert json.loads(output_of(chief).splitlines()[-1])["loss"] < 1.0
     output_of(other)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from torchyard_agent.keeper.step import COLLECT_S
+
 PREFIX = "TORCHYARD_KEEPER_"
 
 
@@ -19,6 +21,8 @@ class Patience(NamedTuple):
     heartbeat_s: float = 2.0
     lease_s: float = 10.0
     """A member not heard for this long is lost; one that has not heard the primary stops its own ranks."""
+    collect_s: float = COLLECT_S
+    """Failures that arrive within this time of the first compete for being the cause."""
     stuck_after_s: float = 10.0
     """From SIGKILL to the sentence that names what the kernel has not let go."""
     gpus_within_s: float = 600.0

@@ -35,6 +35,7 @@ def begin(
     *,
     join_within_s: float,
     lease_s: float = 10.0,
+    collect_s: float = COLLECT_S,
     meeting_point: str = "",
     scheduled: str = "",
     gpus_within_s: float = 600.0,
@@ -49,7 +50,17 @@ def begin(
     )
     gangs = tuple(Gang(name) for name in dict.fromkeys(one.gang for one in known))
     there = tuple(Host(name, ready=not scheduled) for name in hosts)
-    run = Run(policy, known, there, gangs, meeting_point, lease_s, scheduled=scheduled, gpus_within_s=gpus_within_s)
+    run = Run(
+        policy,
+        known,
+        there,
+        gangs,
+        meeting_point,
+        lease_s,
+        collect_s,
+        scheduled=scheduled,
+        gpus_within_s=gpus_within_s,
+    )
     step = Step(run, 0.0)
     step.tell_run(RunState.WAITING if scheduled else RunState.STARTING, scheduled)
     for replica in known:

@@ -98,6 +98,7 @@ class Primary:
             start["policy"],
             join_within_s=self._patience.join_within_s,
             lease_s=self._patience.lease_s,
+            collect_s=self._patience.collect_s,
             meeting_point=self._shares.meeting_point,
             scheduled="" if start["start_at"] is None else _starts_at(start["start_at"]),
             gpus_within_s=self._patience.gpus_within_s,

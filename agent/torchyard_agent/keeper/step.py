@@ -107,6 +107,7 @@ class Run(NamedTuple):
     meeting_point: str = ""
     """Where members find the primary, `address:port`; for sentences."""
     lease_s: float = 10.0
+    collect_s: float = COLLECT_S
     state: RunState = RunState.STARTING
     reason: str = ""
     scheduled: str = ""
@@ -200,7 +201,7 @@ class Step:
         """Takes a failure that ends the run, unless its end is decided and its cause chosen."""
         if self.run.outcome is None:
             self.set(outcome=RunState.FAILED, failures=(failure,))
-            self.out.append(moves.Wait(moves.CHOOSE, COLLECT_S))
+            self.out.append(moves.Wait(moves.CHOOSE, self.run.collect_s))
             self.out.append(moves.Wait(moves.GRACE, self.run.policy["failure_grace_s"]))
         elif self.run.outcome is RunState.FAILED and not self.run.chosen:
             self.set(failures=(*self.run.failures, failure))

@@ -362,9 +362,12 @@ class Reducer:
     def _miss(self, current: _Round, link: _Link, error: PeerLost) -> None:
         """Tell the others of a rank that is gone, unless it comes back in a moment (or all of this is over)."""
         deadline = time.monotonic() + COMES_BACK_S
-        while time.monotonic() < deadline:
+        while True:
+            is_late = time.monotonic() >= deadline  # and then a last look: this thread may have slept far too long
             if self._closed or current.links.get(link.rank) is not link or current is not self._round:
                 return
+            if is_late:
+                break
             time.sleep(0.05)
         self._tell(current, {"lost": error.name, "host": error.host, "why": error.why})
 

@@ -112,7 +112,7 @@ class Holdings:
         self.gone: set[int] = set()
         """Groups whose connection has broken, and that have not been heard since."""
         self.changed = threading.Condition()
-        """Guards the sets, `hosts` and `peers`; notified when one of them changes."""
+        """Guards the sets, `hosts`, `peers`, and which masters there are; notified when one of them changes."""
         self._generations: dict[int, int] = {}
         self.rest: Callable[[], torch.Tensor] | None = None
         """What is not exchanged, as bytes: frozen parameters and buffers. All begin with the chief's."""
@@ -126,10 +126,11 @@ class Holdings:
 
     def adopt(self, shard: int, view: View) -> None:
         """Host a shard from here on. What is already hosted, at the same version or a later one, stays as it is."""
-        master = self.masters.get(shard)
-        if master is None or master.moved_to is not None or master.version < view.version:
-            self.masters[shard] = Master(view)
-        self.move(shard, self.group)
+        with self.changed:  # who was not answered asks again, while the first call may be in here yet
+            master = self.masters.get(shard)
+            if master is None or master.moved_to is not None or master.version < view.version:
+                self.masters[shard] = Master(view)
+            self.move(shard, self.group)
 
     def end(self, group: int, generation: int = -1) -> None:
         with self.changed:

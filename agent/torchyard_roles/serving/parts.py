@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +23,19 @@ class Parts:
         self._run = run
         self._writing = threading.Lock()
 
-    def write(self, state: dict[str, Any], step: int | None, kept: Sequence[int]) -> None:
+    def write(self, state: Callable[[], dict[str, Any]], step: int | None, kept: Sequence[int]) -> None:
         """For a checkpoint of `step`, or (None) for the server alone. Raises OSError.
+
+        `state` is called once nobody else writes: what was copied sooner could be older than what is there by then.
 
         `kept`: the steps of the chief's complete checkpoints, whose parts stay. Only the chief knows them: were the
         newest parts kept instead, those of the last complete checkpoint would go where its own save fails often
         enough.
         """
         with self._writing:
+            whole = {**state(), "place": self._place, "run": self._run}
             try:
-                files.write_part(self._folder, self._name, None, {**state, "place": self._place, "run": self._run})
+                files.write_part(self._folder, self._name, None, whole)
             except RuntimeError as error:  # torch's writer wraps the system's own error in one of its own
                 raise OSError((str(error).splitlines() or ["torch cannot write it"])[0]) from error
             if step is not None:

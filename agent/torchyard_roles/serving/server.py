@@ -26,6 +26,8 @@ from torchyard_roles.serving.shard import Shard
 
 BEGIN_S = 660.0
 """How long workers wait for their chief's word: longer than a keeper waits for the chief's host, should it be lost."""
+PARTING_S = 5.0
+"""For what connections' threads are in the midst of when serving ends, such as the save after a goodbye."""
 
 
 class ParameterServer:
@@ -97,6 +99,8 @@ class ParameterServer:
             for session in list(self._sessions.values()):
                 session.end()
             self._connections.close()
+            with self._changed:
+                self._changed.wait_for(lambda: not self._connections, timeout=PARTING_S)
         if self._failure is not None:
             raise RolesError(f"{self.name} cannot go on: {self._failure}.") from self._failure
 
@@ -218,6 +222,8 @@ class ParameterServer:
             if self.shard is not None and self.shard.ledger.all_left:
                 self._ends = True
             self._changed.notify_all()
+        if deliveries:  # rounds that only waited for this one
+            self.rows.end_round(session.group)
         self.deliver(deliveries)
         self.save_for_itself()  # else a server that dies now would come back and wait for a goodbye for ever
 
@@ -341,15 +347,14 @@ class ParameterServer:
 
     def save(self, step: int | None, kept: Sequence[int] = ()) -> None:
         """As Parts.write(). Raises OSError where it cannot, and Refusal where there is nothing or no place."""
-        if self.shard is None or self._parts is None or not self._is_open:
+        shard = self.shard
+        if shard is None or self._parts is None or not self._is_open:
             raise Refusal(f"{self.name} has nothing to save, or no folder for it.")
-        state = {
-            **self.shard.state(),
-            "description": dict(self._description),
-            **self.rows.state(),
-            "goodbyes": self.shard.ledger.goodbyes(),
-        }
-        self._parts.write(state, step, kept)
+        self._parts.write(lambda: self._state(shard), step, kept)
+
+    def _state(self, shard: Shard) -> dict[str, Any]:
+        rows, goodbyes = self.rows.state(), shard.ledger.goodbyes()
+        return {**shard.state(), "description": dict(self._description), **rows, "goodbyes": goodbyes}
 
     def restore(self, session: Session, step: int) -> bool:
         """Whether the shard of that checkpoint is in place again."""

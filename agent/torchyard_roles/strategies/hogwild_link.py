@@ -93,11 +93,14 @@ class Link(threading.Thread):
         host = holdings.hosts[copy.number]
         if host == holdings.group:
             return self._at_home(holdings.masters[copy.number])
-        if self._connection is None or self._host != host:
+        connection = self._connection  # which close() takes away, from another thread
+        if connection is None or self._host != host:
             self._drop()
             self._host = host
-            self._connection = self._group.calls.connect(host, ATTEMPT_S)
-        connection = self._connection
+            connection = self._connection = self._group.calls.connect(host, ATTEMPT_S)
+            if self._closing.is_set():  # before there was anything to take away
+                self._drop()
+                return False
         header = {"do": "exchange", "shard": copy.number, "number": copy.exchanges, "base": copy.version}
         connection.send({**header, "lineage": holdings.lineage})
         tensors = self._delta()

@@ -2,7 +2,8 @@
 
     counts_updates.py FOLDER UPDATES SECONDS_AN_UPDATE [UPDATE_WITH_NAN …]
 
-Writes the number of updates done to FOLDER/<rank>, and prints the smallest and largest parameter once it has left, and
+Writes the number of updates done to FOLDER/<rank>, to FOLDER/known.<rank> the same with the most that a parameter has
+then, and prints the smallest and largest parameter once it has left, and
 the sum of a frozen parameter and a buffer that start from the rank: of the chief's, 0.
 Trains until FOLDER/enough is there, if that is sooner.
 """
@@ -35,6 +36,7 @@ def main() -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+        (folder / f"known.{cluster.rank}").write_text(f"{update + 1} {model.weight.max().item()}\n")
         (folder / str(cluster.rank)).write_text(str(update + 1))
         time.sleep(pause_s)
     cluster.leave()

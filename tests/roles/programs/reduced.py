@@ -2,7 +2,7 @@
 
 Two dtypes, parameters that are shared, frozen, never used, and used by rank 1 alone in odd steps, a buffer,
 accumulation with no_sync, clipping, a schedule. With `nan=STEP` rank 1's gradients of that step are NaN; with `amp=1`
-what can be is computed in bfloat16.
+what can be is computed in bfloat16; with `after=FILE` the second half of the steps begins once that is there.
 """
 
 import contextlib
@@ -10,6 +10,7 @@ import hashlib
 import json
 import sys
 import time
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -53,6 +54,8 @@ if __name__ == "__main__":
     model, optimizer = cluster.distribute(plain, torch.optim.SGD(plain.parameters(), lr=0.05, momentum=0.9))
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.5)
     for step in range(steps):
+        while "after" in arguments and step == steps // 2 and not Path(arguments["after"]).exists():
+            time.sleep(0.01)
         optimizer.zero_grad()
         for part in range(2):
             inputs = torch.randn(8, 12, generator=torch.Generator().manual_seed(100 * step + 10 * part + cluster.rank))

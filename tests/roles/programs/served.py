@@ -1,11 +1,14 @@
 """A script of every role: trains for as many steps as it is told and prints, as JSON, what it ended with.
 
-served.py STEPS [PAUSE_S]
+served.py STEPS [PAUSE_S [STEP FILE]]
+
+After STEP it goes no further before FILE is there.
 """
 
 import json
 import sys
 import time
+from pathlib import Path
 
 import torch
 
@@ -24,5 +27,7 @@ if __name__ == "__main__":
         optimizer.step()
         print(f"step {step + 1}", flush=True)
         time.sleep(float(sys.argv[2]) if len(sys.argv) > 2 else 0)
+        while len(sys.argv) > 4 and step + 1 == int(sys.argv[3]) and not Path(sys.argv[4]).exists():
+            time.sleep(0.01)
     cluster.leave()
     print(json.dumps({"loss": loss.item(), "norm": model.weight.norm().item()}), flush=True)

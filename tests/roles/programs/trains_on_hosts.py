@@ -8,6 +8,7 @@ import json
 import os
 import sys
 import time
+from typing import Any
 
 import torch
 
@@ -15,6 +16,8 @@ import torchyard_roles as ty
 import torchyard_roles.exchange.process
 import torchyard_roles.serving.process
 import torchyard_roles.strategies
+from torchyard_roles.strategies.hogwild import Hogwild
+from torchyard_roles.strategies.served import Served
 
 WARM_UP = 9
 """A multiple of 4, and one: an exchange that is due every 4 steps has begun."""
@@ -33,6 +36,14 @@ def line() -> str:
     return found.decode()
 
 
+def wait_for_exchanges(strategy: Any) -> None:
+    """Of strategies that go on with the next step meanwhile."""
+    if isinstance(strategy, Served) and strategy._exchange is not None:
+        strategy._exchange.wait()
+    if isinstance(strategy, Hogwild):
+        assert all(copy.wait(60) for copy in strategy._group.copies)
+
+
 def train() -> None:
     cluster = ty.join()
     model = torch.nn.Linear(ELEMENTS // 1000, 1000, bias=False)
@@ -47,8 +58,10 @@ def train() -> None:
             time.sleep(STEP_S)
 
     steps(WARM_UP)
+    wait_for_exchanges(cluster._strategy)
     print("ready", flush=True)
     steps(int(line()))
+    wait_for_exchanges(cluster._strategy)
     print("done", flush=True)
     line()
     cluster.leave()
