@@ -130,3 +130,4 @@ def kill_keepers(host: LabHost) -> None:
     keepers = [str(process.pid) for process in host.processes() if "keeper.main" in " ".join(process.argv)]
     assert keepers
     host.exec(["kill", "-KILL", *keepers], check=True)
+    wait_until(lambda: not set(map(int, keepers)) & {pid for pid, _ in host.processes()})

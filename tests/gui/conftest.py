@@ -8,6 +8,7 @@ import subprocess
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,7 +25,7 @@ from PySide6.QtCore import (
     QtMsgType,
     qInstallMessageHandler,
 )
-from PySide6.QtWidgets import QApplication
+from PySide6.QtWidgets import QApplication, QWidget
 from pytestqt.qtbot import QtBot
 
 from torchyard_core.home import Home
@@ -33,7 +34,7 @@ from torchyard_gui.theme.theme import theme
 BAD = (QtMsgType.QtWarningMsg, QtMsgType.QtCriticalMsg, QtMsgType.QtFatalMsg)
 # What the platform without a screen says of itself.
 EXPECTED = ("This plugin does not support",)
-POOL_ENDS_WITHIN_MS = 500
+POOL_ENDS_WITHIN_MS = 20_000
 SERVER_ENDS_WITHIN_S = 60
 PATIENCE_MS = 30_000
 """For what comes in milliseconds, on a machine that others use too."""
@@ -44,6 +45,15 @@ class PatientBot(QtBot):
 
     def waitUntil(self, callback: Callable[[], object], *, timeout: int = PATIENCE_MS) -> None:
         super().waitUntil(callback, timeout=timeout)
+
+    def waitSignal(self, signal: Any, *, timeout: int = PATIENCE_MS, **more: Any) -> Any:
+        return super().waitSignal(signal, timeout=timeout, **more)
+
+    def waitActive(self, widget: QWidget, *, timeout: int = PATIENCE_MS) -> Any:
+        return super().waitActive(widget, timeout=timeout)
+
+    def waitExposed(self, widget: QWidget, *, timeout: int = PATIENCE_MS) -> Any:
+        return super().waitExposed(widget, timeout=timeout)
 
 
 @pytest.fixture

@@ -82,6 +82,8 @@ def transition(run: Run, event: Event, now: float) -> tuple[Run, list[Instructio
 
 def _on_joined(step: Step, event: moves.Joined) -> None:
     step.set_host(event.host, joined=True)
+    if not step.run.scheduled and not step.run.host(event.host).ready and step.run.outcome is None:
+        step.out.append(moves.TakeGpus(event.host, step.run.only_if_idle))  # the run's time had come before it
     _go_when_ready(step)
 
 
@@ -97,7 +99,8 @@ def _go_when_ready(step: Step) -> None:
 
 
 def _on_due(step: Step, event: moves.Due) -> None:
-    """Its time has come: every host takes its GPUs. One that is lost may come back until they must all be there."""
+    """Its time has come: every host takes its GPUs, one that is yet to join once it has. One that is lost may come
+    back until they must all be there."""
     if step.run.going or step.run.outcome or not step.run.scheduled:
         return
     step.set(scheduled="", only_if_idle=event.only_if_idle)
@@ -105,7 +108,7 @@ def _on_due(step: Step, event: moves.Due) -> None:
     for host in step.run.hosts:
         if host.lost:
             step.tell_run(RunState.WAITING, f"{host.name} was lost before the run's start; it is waited for")
-        else:
+        elif host.joined:
             step.out.append(moves.TakeGpus(host.name, event.only_if_idle))
 
 

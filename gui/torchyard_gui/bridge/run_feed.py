@@ -39,6 +39,8 @@ SLICE_S = 0.008
 """A long journal is read in pieces of so long, between which the window answers."""
 LOOK_EVERY_MS = 2000
 """How often is looked for hosts that have fallen silent."""
+WAS_BUSY_S = 2 * LOOK_EVERY_MS / 1000
+"""Who has not looked for so long stood still itself, and has yet to hear what was said meanwhile."""
 
 
 class Inbox:
@@ -104,6 +106,7 @@ class RunFeed(QObject):
         self._take_history(history.load(run.run_id))
         self._closed = False
         self._samples_told = 0.0
+        self._looked_at = 0.0
         self._begin()
 
     @property
@@ -231,6 +234,7 @@ class RunFeed(QObject):
             picture.find(picture.primary, changes)
             changes.run = changes.shown = True
             if payload["alive"]:
+                self._looked_at = time.monotonic()
                 self._silence_timer.start()
         elif kind == "away":
             self.error = payload
@@ -254,7 +258,10 @@ class RunFeed(QObject):
             self._sample_timer.start()
 
     def _look_for_silence(self) -> None:
-        self.picture.look_for_silence(time.monotonic(), time.time(), self._changes)
+        now = time.monotonic()
+        was_busy, self._looked_at = now - self._looked_at > WAS_BUSY_S, now
+        if not was_busy:
+            self.picture.look_for_silence(now, time.time(), self._changes)
         self._tell()
 
     def _tell(self) -> None:

@@ -54,6 +54,8 @@ class RunPicture:
         self.known_from = ""
         """The host that told how the run is where its primary has not: it may be wrong about the run's end."""
         self.slow: dict[str, float] = {}
+        self._silent: set[str] = set()
+        """Those of `lost` that never hung up: they said nothing for a while."""
         self._heard: dict[str, float] = {}
         self._told_at: dict[str, float] = {}
         self._by_host: dict[str, dict[str, tuple[str, ...]]] = {}
@@ -169,12 +171,11 @@ class RunPicture:
 
     def take_sample(self, host: str, sample: Sample, now: float, changes: Changes) -> None:
         """A host's sample. `now` is this computer's monotonic clock. After the samples of all hosts, `sum_up`."""
+        # A primary that had hung up is back once it tells of its journal again.
+        if host != self.primary or host in self._silent:
+            self.find(host, changes)
         self._heard[host] = now
         self._told_at[host] = float(sample["time"])
-        if host != self.primary and host in self.lost:
-            del self.lost[host]
-            changes.run = True
-            changes.replicas.update(self._by_host.get(host, {}))
         at = float(sample["time"])
         if host == self.primary:
             self.as_of = max(at, self.as_of or 0.0)
@@ -195,10 +196,12 @@ class RunPicture:
             return
         for host, heard in self._heard.items():
             if now - heard > SILENT_S and host not in self.lost and self._is_busy(host):
+                self._silent.add(host)
                 self._lose(host, self._told_at.get(host) or wall - (now - heard), changes)
 
     def lose(self, host: str, changes: Changes) -> None:
         """A host cannot be reached."""
+        self._silent.discard(host)
         if host not in self.lost:
             self._lose(host, self._told_at.get(host) or self.as_of, changes)
 
@@ -206,6 +209,7 @@ class RunPicture:
         """A host answers again."""
         if host in self.lost:
             del self.lost[host]
+            self._silent.discard(host)
             self._heard.pop(host, None)
             changes.run = True
             changes.replicas.update(self._by_host.get(host, {}))

@@ -12,11 +12,13 @@ from tests.agent.keeper.yard import replica
 from torchyard_agent.keeper import moves, policy
 from torchyard_agent.keeper.causes import Cause
 from torchyard_agent.keeper.moves import (
+    Due,
     Ended,
     EndRanks,
     Event,
     Finish,
     Go,
+    GpusTaken,
     HostBack,
     HostGone,
     HostLost,
@@ -28,6 +30,7 @@ from torchyard_agent.keeper.moves import (
     Spawned,
     StopAsked,
     Sweep,
+    TakeGpus,
     TellReplicaState,
     TellRunState,
     TimerFired,
@@ -42,7 +45,7 @@ PEER = Cause("exited with 1: Connection closed by peer", consequence=True)
 class Play:
     """A run and all that it was told to do."""
 
-    def __init__(self, *shares: dict[str, Any], hosts: Sequence[str] = ("a", "b"), **changes: Any):
+    def __init__(self, *shares: dict[str, Any], hosts: Sequence[str] = ("a", "b"), scheduled: str = "", **changes: Any):
         rules: Any = {
             "ends_with": "trainers",
             "stop_grace_s": 30.0,
@@ -55,7 +58,9 @@ class Play:
         replicas: Any = shares or (replica("chief-0", "a", []), replica("worker-0", "b", []))
         self.now = 100.0
         self.told: list[Instruction] = []
-        self.run, first = policy.begin(hosts, replicas, rules, join_within_s=30, meeting_point="10.0.0.1:4000")
+        self.run, first = policy.begin(
+            hosts, replicas, rules, join_within_s=30, meeting_point="10.0.0.1:4000", scheduled=scheduled
+        )
         self.first = first
 
     def __call__(self, *events: Event, after: float = 0.0) -> list[Instruction]:
@@ -94,6 +99,15 @@ def test_nothing_starts_before_every_host_is_there() -> None:
     assert set(play.states().values()) == {"starting"}
     assert of(TellRunState, play(Spawned("chief-0"))) == []
     assert of(TellRunState, play(Spawned("worker-0"))) == [TellRunState(RunState.RUNNING, "")]
+
+
+def test_a_host_that_joins_after_a_scheduled_runs_time_takes_its_gpus_then() -> None:
+    play = Play(scheduled="starts at noon")
+    assert of(TakeGpus, play(Joined("a"))) == []
+    assert of(TakeGpus, play(Due(only_if_idle=True))) == [TakeGpus("a", True)]  # whoever is not there hears nothing
+    assert of(TakeGpus, play(Joined("b"))) == [TakeGpus("b", True)]
+    assert of(Go, play(GpusTaken("a"))) == []
+    assert of(Go, play(GpusTaken("b"))) == [Go()]
 
 
 def test_hosts_that_do_not_come_are_named_and_what_is_there_is_released() -> None:

@@ -162,7 +162,7 @@ def test_a_waiting_send_can_be_cancelled(folder: Path, tmp_path: Path) -> None:
     cancelled.set()
 
     with pytest.raises(Cancelled):
-        waiting.result(5)
+        waiting.result(60)
 
 
 def test_what_the_store_lost_meanwhile_is_sent_again(folder: Path, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.core.examples import host, topology
+from tests.ports import free_port
 from torchyard_core.launch.environment import Site, shares
 from torchyard_core.launch.plan import plan
 
@@ -34,9 +34,7 @@ def torchrun_environments(folder: Path) -> list[dict[str, str]]:
     script, said = folder / "say.py", folder / "said"
     script.write_text(SAY)
     said.mkdir()
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        port = held.getsockname()[1]
+    port = free_port()
     plain = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     launches = [
         subprocess.Popen(

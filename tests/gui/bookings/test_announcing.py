@@ -98,17 +98,24 @@ def test_a_calendar_that_goes_and_comes_back_is_told_once_each(
 def test_who_listens_is_told_one_sentence_every_few_seconds_and_then_the_newest(
     qtbot: QtBot, listener: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(announce, "EVERY_MS", 60)
+    monkeypatch.setattr(announce, "EVERY_MS", 60_000)
     widget = QWidget()
     qtbot.addWidget(widget)
     widget.show()
     announcer = Announcer(widget)
+
+    def time_passes() -> None:
+        assert announcer._timer.isActive()
+        announcer._timer.start(0)
+
     announcer.say("one")
     for text in ("two", "three", "four"):
         announcer.say(text)
     assert [text for text, _ in listener.heard] == ["one"]
+    time_passes()
     qtbot.waitUntil(lambda: len(listener.heard) > 1)
     announcer.say("refused", urgent=True)
     announcer.say("by the way")  # does not take the place of what is urgent
+    time_passes()
     qtbot.waitUntil(lambda: len(listener.heard) > 2)
     assert listener.heard == [("one", False), ("four", False), ("refused", True)]

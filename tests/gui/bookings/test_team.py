@@ -116,8 +116,13 @@ def test_the_database_goes_and_comes_back_while_the_window_is_open(team_desk: Te
     finally:
         desk.server.start()
     # Nobody presses anything: it is tried again.
-    desk.calendar._away = None  # its own pause between two attempts is by a clock that stands still here
-    desk.wait(lambda: desk.model.seen.is_live)
+
+    def is_back() -> bool:
+        # Its own pause between two attempts is by a clock that stands still here. One may be under way, and fail yet.
+        desk.calendar._away = None
+        return desk.model.seen.is_live
+
+    desk.wait(is_back)
     assert page.notice.isHidden()
     assert page.acts.book.isEnabled()
     # What others change arrives by itself again.

@@ -186,6 +186,9 @@ def test_closing_while_a_host_does_not_answer_takes_no_time(
     desktop: Desktop, lab3: Lab, desktop_model: DesktopModel, qtbot: QtBot
 ) -> None:
     lab3["gpu-b"].cut_cable()
+    # Who waits for it waits long enough to be told from a machine that is busy.
+    (desktop.user_home / ".ssh").mkdir(mode=0o700)
+    (desktop.user_home / ".ssh" / "config").write_text("Host *\n  ConnectTimeout 40\n")
     model = desktop_model(desktop)
     changes: list[str] = []
     model.check()
@@ -196,7 +199,7 @@ def test_closing_while_a_host_does_not_answer_takes_no_time(
     model.host_changed.connect(changes.append)
     qtbot.wait(100)
 
-    assert took < 0.2
+    assert took < 20
     assert changes == []
 
 
@@ -234,7 +237,7 @@ def test_hosts_are_asked_who_uses_them_while_somebody_watches_and_not_otherwise(
     assert sample is not None
     assert sample["host"]["cpus"] >= 1
     model.watch(False)
-    qtbot.wait(300)  # what was asked last may still be answered
+    qtbot.waitUntil(lambda: not model._links.is_asking("gpu-a"), timeout=WITHIN_MS)  # what was asked last is answered
     with qtbot.assertNotEmitted(model.use_changed, wait=1300):
         pass
 

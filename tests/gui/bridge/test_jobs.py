@@ -13,6 +13,7 @@ from torchyard_core.errors import TorchyardError, UsageError
 from torchyard_gui.bridge.jobs import Cancelled, Job, Jobs
 
 WITHIN_MS = 30_000
+WITHIN_S = WITHIN_MS / 1000
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def jobs(qtbot: QtBot) -> Jobs:
 def settle(thread: threading.Thread | None = None) -> None:
     """Let everything that was posted arrive."""
     if thread is not None:
-        thread.join(5)
+        thread.join(WITHIN_S)
     QCoreApplication.processEvents()
 
 
@@ -72,12 +73,12 @@ def test_a_cancelled_job_calls_nobody_even_when_its_result_is_on_the_way(jobs: J
     finished = threading.Event()
 
     def work() -> None:
-        finish.wait(5)
+        finish.wait(WITHIN_S)
         finished.set()
 
     job = jobs.run(work, called.append, called.append)
     finish.set()
-    assert finished.wait(5)
+    assert finished.wait(WITHIN_S)
     job.cancel()  # the result may be posted already
     qtbot.wait(50)
 
@@ -103,14 +104,14 @@ def test_work_that_asks_stops_where_it_was_cancelled(jobs: Jobs, qtbot: QtBot) -
 
     jobs.run(work, job=job)
 
-    assert stopped.wait(5)
+    assert stopped.wait(WITHIN_S)
     assert steps == [0, 1, 2, 3]
 
 
 def test_after_closing_nothing_arrives_and_nothing_starts(jobs: Jobs, qtbot: QtBot) -> None:
     called: list[object] = []
     go_on = threading.Event()
-    jobs.run(lambda: go_on.wait(5), called.append, called.append)
+    jobs.run(lambda: go_on.wait(WITHIN_S), called.append, called.append)
     jobs.tell(called.append, "posted before closing")
     jobs.close()
     go_on.set()
@@ -126,7 +127,7 @@ def test_a_result_for_somebody_who_is_gone_is_dropped(jobs: Jobs, qtbot: QtBot) 
     called: list[object] = []
     go_on = threading.Event()
     dialog = QObject()
-    job = jobs.run(lambda: go_on.wait(5), called.append, owner=dialog)
+    job = jobs.run(lambda: go_on.wait(WITHIN_S), called.append, owner=dialog)
     shiboken6.delete(dialog)
     go_on.set()
 
@@ -139,7 +140,7 @@ def test_jobs_may_be_destroyed_while_work_is_under_way(qtbot: QtBot) -> None:
     go_on, told = threading.Event(), threading.Event()
 
     def work() -> None:
-        go_on.wait(5)
+        go_on.wait(WITHIN_S)
         for number in range(1000):
             tell(print, number)
         told.set()
@@ -149,7 +150,7 @@ def test_jobs_may_be_destroyed_while_work_is_under_way(qtbot: QtBot) -> None:
     shiboken6.delete(jobs)
     go_on.set()
 
-    assert told.wait(5)
+    assert told.wait(WITHIN_S)
     settle()
 
 

@@ -112,7 +112,7 @@ def test_ones_own_run_is_told_by_its_name(model: FleetModel, home: Home) -> None
 
 def test_gpus_that_others_have_booked_are_taken_by_name(model: FleetModel, qtbot: QtBot) -> None:
     facts(model)
-    with qtbot.waitSignal(model.facts_changed, timeout=5000):
+    with qtbot.waitSignal(model.facts_changed):
         model.set_booked({"GPU-0": "kim until 17:00"})
     host = facts(model)
     assert host.busy_gpus == {"GPU-0"}
@@ -122,7 +122,7 @@ def test_gpus_that_others_have_booked_are_taken_by_name(model: FleetModel, qtbot
     assert "the most any host has free is 1" in plan(full, [host]).problems[0].message
     pinned = topology("{name: workers, role: worker, replicas: 1, gpus: 1}", pins='{worker-0: "gpu-a:0"}')
     assert "which is booked by kim until 17:00" in plan(pinned, [host]).problems[0].message
-    with qtbot.waitSignal(model.facts_changed, timeout=5000):
+    with qtbot.waitSignal(model.facts_changed):
         model.set_booked({})
     assert facts(model).busy_gpus == frozenset()
 

@@ -98,7 +98,7 @@ def test_three_in_a_row_pass_back_below_them() -> None:
 
 def test_a_hundred_hosts_are_routed_at_once() -> None:
     grid = arrange({f"h{n}": 168 for n in range(128)}, 11)
-    begun = time.perf_counter()
+    begun = time.thread_time()  # its own: what others do on the machine is no matter
     hops = loop(grid, {cell.key for cell in grid.cells})
-    assert time.perf_counter() - begun < 0.3
+    assert time.thread_time() - begun < 0.3
     assert meetings(hops) == []

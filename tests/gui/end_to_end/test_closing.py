@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PySide6.QtCore import Qt
@@ -16,6 +17,7 @@ from tests.gui.end_to_end.conftest import OpenWindow
 from tests.gui.end_to_end.person import LAUNCHED_WITHIN_MS, Person
 from tests.gui.topology.driving import CONTROL
 from tests.lab import Desktop, Lab
+from torchyard_core.fleet.link import Link
 from torchyard_gui.bridge.launch_job import LaunchJob
 from torchyard_gui.widgets.question import Question
 
@@ -110,12 +112,15 @@ def test_a_launch_goes_on_where_the_answer_is_so(
 ) -> None:
     person = window_of(desktop, long_run(tmp_path / "long"))
     panel = person.press_launch()
-    close_twice = [person.window.close, person.window.close]
-    asked = at_step(panel.job, "sending", lambda: [close() for close in close_twice])
-    person.until(lambda: asked, LAUNCHED_WITHIN_MS)
-    answer(person, "Go on launching")
-    assert question(person) is None
 
+    def close_twice() -> None:
+        person.window.close()
+        person.window.close()
+        answer(person, "Go on launching")  # at once: the question goes with the launch, which may be over by now
+        assert question(person) is None
+
+    asked = at_step(panel.job, "sending", close_twice)
+    person.until(lambda: asked, LAUNCHED_WITHIN_MS)
     person.on_the_runs_page()
     person.until(lambda: person.picture.state == "running")
     assert person.window.isVisible()
@@ -125,14 +130,23 @@ def test_a_launch_goes_on_where_the_answer_is_so(
 
 
 def test_a_question_that_nobody_answers_goes_when_the_run_is_on_its_way(
-    window_of: OpenWindow, desktop: Desktop, lab3: Lab, tmp_path: Path
+    window_of: OpenWindow, desktop: Desktop, lab3: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    call, is_asked = Link.call, threading.Event()
+
+    def held(link: Link, method: str, params: dict[str, Any] | None = None, timeout_s: float = 60.0) -> Any:
+        if method == "run.start":
+            is_asked.wait(60)
+        return call(link, method, params, timeout_s)
+
+    monkeypatch.setattr(Link, "call", held)
     person = window_of(desktop, long_run(tmp_path / "long"))
     person.press_launch()
     person.window.activateWindow()
     person.until(person.window.isActiveWindow)
     QTest.keyClick(person.window, Qt.Key.Key_Q, CONTROL)
     assert question(person) is not None
+    is_asked.set()
 
     person.on_the_runs_page()
     assert question(person) is None

@@ -181,7 +181,7 @@ def test_a_window_that_is_closed_while_it_asks_leaves_no_login_behind(
     assert not person.window.isVisible()
     assert shown(person) is None
     wait_until(lambda: not waiting_logins())
-    assert sessions(hosts["gpu-a"]) == 0
+    wait_until(lambda: sessions(hosts["gpu-a"]) == 0)
 
 
 def test_calling_the_check_off_takes_the_question_back(

@@ -110,17 +110,20 @@ def test_each_trouble_stands_on_its_card_with_a_button(three: FleetModel, show: 
     assert spoken.startswith("a, unreachable since ")
 
 
+def do_not_overlap(page: FleetPage) -> bool:
+    """Each card is below the one before, and the first one's button on it."""
+    rects = [page.list.card_rect(page.rows.index_of(name)) for name in "abc"]
+    button = page.list.way_out_button("a")
+    is_apart = rects[0].bottom() < rects[1].top() < rects[1].bottom() < rects[2].top()
+    return is_apart and button is not None and rects[0].contains(button.geometry())
+
+
 def test_cards_do_not_overlap_however_narrow(three: FleetModel, show: Show, qtbot: QtBot) -> None:
     page = show(three)
     find(three, "a", Unreachable("a", "word " * 40, hint="word " * 40))
     for width in (1400, 900, 760):
         page.window().resize(width, 700)
-        qtbot.wait(20)
-        rects = [page.list.card_rect(page.rows.index_of(name)) for name in "abc"]
-        assert rects[0].bottom() < rects[1].top() < rects[1].bottom() < rects[2].top()
-        button = page.list.way_out_button("a")
-        assert button is not None
-        assert rects[0].contains(button.geometry())
+        qtbot.waitUntil(lambda: do_not_overlap(page))
 
 
 def test_a_host_is_added_by_typing_with_what_is_wrong_beside_its_field(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import math
 import random
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -40,6 +41,7 @@ class ActingLink:
         self._cast = cast
         self._listeners: dict[str, list[Callable[[dict[str, Any]], None]]] = {}
         self._on_close: list[Callable[[], None]] = []
+        self._lock = threading.Lock()
         self.asked: list[tuple[str, dict[str, Any]]] = []
 
     def submit(self, method: str, params: dict[str, Any]) -> Future[Any]:
@@ -63,7 +65,11 @@ class ActingLink:
         return lambda: listeners.remove(listener) if listener in listeners else None
 
     def on_close(self, callback: Callable[[], None]) -> None:
-        self._on_close.append(callback)
+        with self._lock:
+            if self.is_open:
+                self._on_close.append(callback)
+                return
+        callback()
 
     def say(self, method: str, params: dict[str, Any]) -> None:
         for listener in list(self._listeners.get(method, [])):
@@ -74,8 +80,9 @@ class ActingLink:
         return len(self._listeners.get(method, []))
 
     def break_off(self) -> None:
-        self.is_open = False
-        callbacks, self._on_close = self._on_close, []
+        with self._lock:
+            self.is_open = False
+            callbacks, self._on_close = self._on_close, []
         for callback in callbacks:
             callback()
 
@@ -114,6 +121,12 @@ class Acting:
         self.stopped: list[dict[str, Any]] = []
         self.step = 0
         self.random = random.Random(7)
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether somebody listens to all of its hosts, and to its journal."""
+        asked = [method for method, _ in self.links[self.plan.primary].asked]
+        return "state.subscribe" in asked and all(link.hears("telemetry") for link in self.links.values())
 
     # What the fleet is asked
 

@@ -56,5 +56,5 @@ def page(qtbot: Any, home: Home, run: Acting, make_page: MakePage) -> RunsPage:
     run.start()
     made = make_page(run)
     qtbot.waitUntil(lambda: made.feed is not None and made.feed.was_heard)
-    qtbot.waitUntil(lambda: all(link.hears("telemetry") for link in run.links.values()))
+    qtbot.waitUntil(lambda: run.is_followed)
     return made

@@ -119,15 +119,15 @@ def test_new_lines_are_followed(qtbot: Any, view: LogView, run: Acting) -> None:
 
 
 def test_words_are_found_far_away_both_ways(qtbot: Any, view: LogView, run: Acting) -> None:
-    with qtbot.waitSignal(view.search_ended, timeout=10_000) as found:
+    with qtbot.waitSignal(view.search_ended) as found:
         view.search("LINE 1234 of", backwards=True)
     assert found.args == [True]
     assert "line 1234 of the log" in view.shown_lines
-    with qtbot.waitSignal(view.search_ended, timeout=10_000) as found:
+    with qtbot.waitSignal(view.search_ended) as found:
         view.search("line 250000 of", backwards=False)
     assert found.args == [True]
     assert "line 250000 of the log" in view.shown_lines
-    with qtbot.waitSignal(view.search_ended, timeout=10_000) as found:
+    with qtbot.waitSignal(view.search_ended) as found:
         view.search("nowhere", backwards=False)
     assert found.args == [False]
     assert "line 250000 of the log" in view.shown_lines

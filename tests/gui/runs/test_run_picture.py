@@ -119,6 +119,23 @@ def test_a_host_that_falls_silent_without_hanging_up_is_unknown() -> None:
     assert picture.lost == {}
 
 
+def test_a_primary_that_was_silent_is_back_with_its_next_word_and_one_that_hung_up_with_its_journal() -> None:
+    run, picture = started()
+    watch(picture, run)
+    picture.look_for_silence(120.0, acting.BEGAN + 30, Changes())
+    assert picture.is_stale
+    changes = Changes()
+    picture.take_sample("gpu-a", run.sample("gpu-a", 31.0, loss=1.0), 121.0, changes)
+    assert not picture.is_stale
+    assert changes.run
+    picture.look_for_silence(130.0, acting.BEGAN + 40, Changes())
+    picture.take_event({"event": "connection", "host": "gpu-a", "state": "lost"}, Changes())
+    picture.take_sample("gpu-a", run.sample("gpu-a", 41.0, loss=1.0), 131.0, Changes())
+    assert picture.is_stale
+    picture.take_event({"event": "connection", "host": "gpu-a", "state": "back"}, Changes())
+    assert not picture.is_stale
+
+
 def test_the_past_of_a_run_comes_from_its_journal() -> None:
     run = Acting(HOSTS)
     run.start()

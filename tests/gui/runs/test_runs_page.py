@@ -262,6 +262,7 @@ def test_a_folder_that_cannot_be_written_is_told_as_it_is(
 
 
 def test_nothing_is_asked_of_hosts_while_nobody_looks(qtbot: Any, page: RunsPage, run: Acting) -> None:
+    qtbot.waitUntil(lambda: page.model._refreshing is None)
     page.hide()
     before = len(run.links["gpu-a"].asked)
     qtbot.wait(300)

@@ -90,7 +90,7 @@ class Office:
         return self.store.book(Draft(more.pop("title", "digits"), ids, start, finish, ZONE, owner=owner, **more))
 
     def wait(self, condition: Callable[[], object]) -> None:
-        self.qtbot.waitUntil(lambda: bool(condition()), timeout=8000)
+        self.qtbot.waitUntil(lambda: bool(condition()))
 
     def free(self, host: str) -> str:
         row = self.page.palette_.hosts.row_of(host)

@@ -1,6 +1,7 @@
 """Tells an open calendar when somebody else has changed something.
 
-PostgreSQL notifies; nothing is replayed after a lost connection, so a reconnect counts as a change of everything.
+PostgreSQL notifies, and replays nothing from before it was listened to: each connection, the first one too, counts as
+a change of everything, for whoever watches has looked before.
 SQLite has a counter that another connection's commit raises: it is looked at once a second.
 """
 
@@ -52,14 +53,10 @@ class Watch:
                 self.is_watching.clear()
             self._closed.wait(RETRY_S[min(failures, len(RETRY_S) - 1)])
             failures += 1
-            self._reconnecting = True
-
-    _reconnecting = False
 
     def _watching(self) -> None:
         self.is_watching.set()
-        if self._reconnecting:
-            self._on_change(EVERYTHING)
+        self._on_change(EVERYTHING)
 
     def _poll(self) -> None:
         connection = self._engine.raw_connection()
