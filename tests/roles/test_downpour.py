@@ -243,6 +243,24 @@ def test_a_group_s_buffers_are_installed_between_steps_as_parameters_are(monkeyp
     assert torch.equal(installed, pushed)
 
 
+def test_a_group_that_has_been_away_for_long_is_not_waited_for_anew_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(servers, "SAY_WAITING_S", 0.1)
+    run = Run(2, 1, 2, "downpour")
+    with run.serving():
+        chief, other = (distribute(run, rank)[0] for rank in range(2))
+        other.abandon()
+        (server,) = run.servers_now
+        until(lambda: 1 in server._away_since)
+        ending = threading.Thread(target=chief.finish, daemon=True)
+        ending.start()
+        ending.join(0.5)
+        assert ending.is_alive()  # it may come back
+        server._away_since[1] -= servers.AWAY_S
+        ending.join(30)
+        assert not ending.is_alive()
+        chief.leave()
+
+
 def test_gradients_that_are_not_finite_end_the_step_before_a_byte_is_sent() -> None:
     run = Run(1, 1)
     with run.serving():

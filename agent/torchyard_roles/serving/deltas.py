@@ -21,6 +21,7 @@ import contextlib
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -109,10 +110,10 @@ class Holdings:
         self.masters: dict[int, Master] = {}
         self.ended: dict[int, int] = {}
         """Groups that have ended, and the generation that has said so (-1 where nobody knows)."""
-        self.gone: set[int] = set()
-        """Groups whose connection has broken, and that have not been heard since."""
+        self.gone: dict[int, float] = {}
+        """Groups whose connection has broken, and that have not been heard since: when that was, by monotonic clock."""
         self.changed = threading.Condition()
-        """Guards the sets, `hosts`, `peers`, and which masters there are; notified when one of them changes."""
+        """Guards `ended`, `gone`, `hosts`, `peers`, and which masters there are; notified when one of them changes."""
         self._generations: dict[int, int] = {}
         self.rest: Callable[[], torch.Tensor] | None = None
         """What is not exchanged, as bytes: frozen parameters and buffers. All begin with the chief's."""
@@ -164,7 +165,7 @@ class Holdings:
         with self.changed:
             if group in self.gone or group in self.ended or error.name != self.peers[group].name:
                 return
-            self.gone.add(group)
+            self.gone[group] = time.monotonic()
         say(self.name, f"{error.message} Training goes on; what is due to worker group {group} waits for it.")
 
     def meet(self, group: int, peer: Peer, generation: int) -> None:
@@ -181,7 +182,7 @@ class Holdings:
                 del self.ended[group]
             if group not in self.gone:
                 return
-            self.gone.remove(group)
+            del self.gone[group]
         say(self.name, f"{peer} is back.")
 
 

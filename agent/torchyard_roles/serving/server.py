@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -70,6 +71,7 @@ class ParameterServer:
         self._restored = -1  # for which generation of the chief's group
         self._begun = -1  # by which generation of it
         self._sessions: dict[tuple[int, int], Session] = {}
+        self._away_since: dict[int, float] = {}  # groups of which the last connection has broken
         self._connections = Connections()
         self._changed = threading.Condition()
         self._ends = False
@@ -190,6 +192,7 @@ class ParameterServer:
             if before is not None and before.generation > generation:
                 raise Refusal(f"{connection.peer} is of an earlier start of its group than those who train now.")
             self._sessions[group, rank] = session
+            self._away_since.pop(group, None)
             if self.shard is not None:
                 self.shard.enter(group, rank, size, generation)
             opened = self._is_open
@@ -206,6 +209,8 @@ class ParameterServer:
                 return  # replaced by its next generation
             del self._sessions[session.group, session.rank]
             others = [one for one in self._sessions.values() if one.group == session.group]
+            if not others:
+                self._away_since[session.group] = time.monotonic()
             if self._ends:
                 return
         for other in others:
@@ -306,9 +311,10 @@ class ParameterServer:
             with self._changed:
                 self._changed.notify_all()
 
-    def wait_for_other_groups(self, session: Session, within_s: float) -> tuple[list[int], list[int]]:
+    def wait_for_other_groups(self, session: Session, within_s: float) -> tuple[list[int], list[int], float]:
         """The chief's group has done all its steps. The groups that have not said goodbye, at most `within_s` later,
-        and those of them that are connected. None where this server stops."""
+        those of them that are connected, and for how many seconds all of them have been away. None where this server
+        stops."""
 
         def waiting() -> list[int]:
             assert self.shard is not None
@@ -324,7 +330,9 @@ class ParameterServer:
             self._changed.wait_for(lambda: self._ends or not waiting(), timeout=within_s)
             connected = {group for group, _ in self._sessions}
             left = [] if self._ends else waiting()
-            return left, [group for group in left if group in connected]
+            now = time.monotonic()
+            away_s = min((now - self._away_since.get(group, now) for group in left), default=0.0)
+            return left, [group for group in left if group in connected], away_s
 
     # Deliveries
 

@@ -13,7 +13,8 @@ from torchyard_roles.serving.link import ServerLink
 from torchyard_roles.serving.staging import Staging
 
 AWAY_S = 660.0
-"""How long the chief waits at its end for a worker group that is gone: longer than a keeper waits for a lost host."""
+"""How long the chief waits for a worker group that is gone, until its end and then: longer than a keeper waits for a
+lost host."""
 SAY_WAITING_S = 5.0
 RETRY_S = 60.0
 """How long a worker of an asynchronous strategy waits for a server that was lost."""
@@ -94,7 +95,7 @@ class Servers:
                 continue
             waiting, now = answer["waiting"], time.monotonic()
             here_at = now if answer["here"] else here_at
-            if not waiting or now - here_at > AWAY_S:
+            if not waiting or (not answer["here"] and max(now - here_at, float(answer["away_s"])) > AWAY_S):
                 return
             if not said and now - began >= SAY_WAITING_S:
                 groups = ", ".join(str(group) for group in waiting)

@@ -184,8 +184,8 @@ class Session:
             server.wait_restored(self.generation)
             return {"op": "ready"}
         elif op == "rest":
-            waiting, here = server.wait_for_other_groups(self, min(REST_S, float(header["within_s"])))
-            return {"op": "rest", "waiting": waiting, "here": here}
+            waiting, here, away_s = server.wait_for_other_groups(self, min(REST_S, float(header["within_s"])))
+            return {"op": "rest", "waiting": waiting, "here": here, "away_s": away_s}
         else:
             raise ValueError(f"no such message: {op}")
         return None

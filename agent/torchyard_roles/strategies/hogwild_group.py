@@ -231,7 +231,7 @@ class Group:
         version, applied = own.read(tensors)
         best = View(version, applied, tensors)
         for group in range(len(self.peers)):
-            if group in (self.group, shard) or group in set(self.holdings.ended) | self.holdings.gone:
+            if group in (self.group, shard) or group in self.holdings.ended.keys() | self.holdings.gone.keys():
                 continue
             view = self.calls.view(group, shard)
             if view is not None and view.version > best.version:
@@ -331,7 +331,8 @@ class Group:
     def _wait_for_the_others(self) -> None:
         """Until every other group has ended, or was away for `host_wait_s`."""
         holdings = self.holdings
-        heard = {group: time.monotonic() for group in range(len(self.peers)) if group != self.group}
+        now, gone = time.monotonic(), dict(holdings.gone)
+        heard = {group: gone.get(group, now) for group in range(len(self.peers)) if group != self.group}
         while True:
             with holdings.changed:
                 holdings.changed.wait_for(lambda: holdings.ended.keys() >= heard.keys(), PROBE_EVERY_S)
