@@ -78,7 +78,7 @@ def check_shares(outputs: list[str], workers: int) -> None:
     assert len({each["weight"] for each in seen}) == 1
     for each in seen:
         assert each["names"] == ["0.bias", "0.weight"]  # and not module.0.bias
-        assert each["layers"] == [1, "Linear"]
+        assert each["layers"] == [1, "Linear", True, True]
         assert each["same_method"]
         assert not each["group_after"]
 

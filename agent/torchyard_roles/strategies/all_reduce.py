@@ -5,7 +5,7 @@ Equal to one process that trains on the whole batch, as long as the workers' bat
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -74,7 +74,7 @@ class AllReduce(Strategy):
         The price is a walk through the graph in C++ and, in each step, a sum of one flag for each parameter.
         """
         ids = [device.index] if device.type == "cuda" else None
-        shared = _shared_class(type(model))(model, device_ids=ids, find_unused_parameters=True, **options)
+        shared = SharedModel(model, device_ids=ids, find_unused_parameters=True, **options)
         unused.spend_warning(shared.process_group)
         return shared
 
@@ -145,16 +145,19 @@ class SharedModel(DistributedDataParallel):  # type: ignore[misc]  # torch is no
     def load_state_dict(self, *arguments: Any, **options: Any) -> Any:
         return self.module.load_state_dict(*arguments, **options)
 
+    # Of a container, such as a Sequential: Python looks for these in the class alone.
 
-CONTAINER_METHODS = ("__len__", "__iter__", "__contains__", "__getitem__")
+    def __len__(self) -> int:
+        return len(self.module)
 
+    def __bool__(self) -> bool:
+        return True  # and not what __len__ says, which other models do not have
 
-def _shared_class(of: type[torch.nn.Module]) -> type[SharedModel]:
-    """SharedModel with those methods of a container that models of this class have: Python looks for them in the class
-    alone, as in `model[0]` of a Sequential."""
-    has = {name: _passed_on(name) for name in CONTAINER_METHODS if hasattr(of, name)}
-    return type(SharedModel.__name__, (SharedModel,), has) if has else SharedModel
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.module)
 
+    def __contains__(self, item: object) -> bool:
+        return item in self.module
 
-def _passed_on(name: str) -> Callable[..., Any]:
-    return lambda shared, *arguments: getattr(shared.module, name)(*arguments)
+    def __getitem__(self, key: Any) -> Any:
+        return self.module[key]

@@ -40,7 +40,7 @@ if __name__ == "__main__":
         "backend": dist.get_backend(),
         "epochs": epochs,
         "names": sorted(model.state_dict()),
-        "layers": [len(model), *(type(layer).__name__ for layer in model)],
+        "layers": [len(model), *(type(layer).__name__ for layer in model), model[0] in model, bool(model)],
         "weight": model[0].weight.item(),
         "same_method": torch.equal(model.doubled(batch[:, None]), 2 * model(batch[:, None])),
     }
