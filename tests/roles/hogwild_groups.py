@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -75,13 +74,6 @@ def values(trained: Trained) -> list[torch.Tensor]:
 
 def largest_difference(left: list[torch.Tensor], right: list[torch.Tensor]) -> float:
     return max((one - other).abs().max().item() for one, other in zip(left, right, strict=True))
-
-
-def until(holds: Callable[[], object]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def at_once(*calls: Callable[[], object]) -> None:

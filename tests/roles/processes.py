@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -53,6 +54,14 @@ def output_of(process: subprocess.Popen[str]) -> str:
     output, _ = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0, output
     return output
+
+
+def until(holds: Callable[[], object], within_s: float = 60.0) -> None:
+    """Returns once it does."""
+    deadline = time.monotonic() + within_s
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
 
 
 class Keeper:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.roles.processes import until
 from tests.roles.served_run import SEEDING, Run, bytes_of, descend, difference
 from tests.roles.test_sandblaster import Odd, batches, momentum, network
 from torchyard_roles.checkpoints import files
@@ -141,13 +141,6 @@ def test_group_0_trains_alone_first_where_a_warm_start_is_wanted() -> None:
     assert steps[:4] == [0, 0, 0, 0]
 
 
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
-
-
 def distribute(run: Run, rank: int, model: nn.Module | None = None) -> tuple[object, nn.Module, torch.optim.Optimizer]:
     strategy = run.worker(rank)
     model = model or small()
@@ -164,9 +157,9 @@ def test_the_slowest_worker_s_gradients_are_dropped_and_counted_and_it_keeps_up(
         strategy, model, optimizer = distribute(run, rank)
         for number, batch in enumerate(data):
             if rank == 2:
-                until(lambda: all(server.shard.version > number for server in run.servers_now))  # noqa: B023
+                until(lambda: all(server.shard.version > number for server in run.servers_now))  # noqa: B023 - over before the next
             else:
-                until(lambda: come[2] == number)  # noqa: B023
+                until(lambda: come[2] == number)  # noqa: B023 - over before the next
             descend(model, optimizer, [batch], rank, 3)
             come[rank] += 1
         strategy.leave()

@@ -18,9 +18,9 @@ from tests.roles.hogwild_groups import (
     largest_difference,
     peers_of,
     sum_of,
-    until,
     values,
 )
+from tests.roles.processes import until
 from torchyard_roles.errors import PeerLost, ProtocolError, RolesError
 from torchyard_roles.exchange import wire
 from torchyard_roles.layout import LARGEST_CHUNK, Layout

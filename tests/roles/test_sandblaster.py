@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.roles.processes import until
 from tests.roles.served_run import SEEDING, Run, descend, difference, train
 from torchyard_roles.checkpoints import files
 from torchyard_roles.errors import PeerLost, UsageProblem
@@ -259,13 +259,6 @@ def test_a_server_keeps_its_parts_of_complete_checkpoints_however_often_a_chief_
         assert not part.exists()
         assert files.part_steps(tmp_path, "ps-0") == [90, 80, 70, 60]  # 60's goes with the next
         strategy.leave()
-
-
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
 
 
 def test_of_two_saves_of_a_server_s_own_the_later_one_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

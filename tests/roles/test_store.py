@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.roles.join_stores import KEY, SECRET, Served, serve_in_a_process
-from tests.roles.processes import ROOT, bare_environment
+from tests.roles.processes import ROOT, bare_environment, until
 from torchyard_agent.protocol import frames
 from torchyard_roles import store as store_module
 from torchyard_roles.environment import Environment
@@ -356,10 +356,3 @@ def test_torch_s_process_groups_meet_through_it_one_generation_after_the_other(s
     outputs = [rank.communicate(timeout=60)[0] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0], outputs
     assert all("well" in output for output in outputs)
-
-
-def until(is_so: Callable[[], bool], within_s: float = 60.0) -> None:
-    deadline = time.monotonic() + within_s
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
