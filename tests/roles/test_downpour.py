@@ -151,10 +151,11 @@ def distribute(run: Run, rank: int, model: nn.Module | None = None) -> tuple[obj
 def test_the_slowest_worker_s_gradients_are_dropped_and_counted_and_it_keeps_up() -> None:
     run = Run(3, 2, options={"backup_workers": 1})
     data = batches(12, 9, torch.float32)
-    come = Counter[int]()
+    come, ready = Counter[int](), threading.Barrier(3, timeout=60)
 
     def act(rank: int) -> float:
         strategy, model, optimizer = distribute(run, rank)
+        ready.wait()  # who comes after a round begins with the next one, and is not late for it
         for number, batch in enumerate(data):
             if rank == 2:
                 until(lambda: all(server.shard.version > number for server in run.servers_now))  # noqa: B023 - over before the next
