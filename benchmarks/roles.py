@@ -208,6 +208,22 @@ def overlap(arms: Arms) -> list[Promise]:
     return promises
 
 
+def overlap_with_python(arms: Arms) -> list[Promise]:
+    """Downpour's exchange of 10 MB behind 118 ms of small torch operations, over cables as fast as this machine."""
+    found = arms.run("overlapped.py", {"kind": "downpour", "worker_groups": 2}, {"worker": 2, "ps": 1})
+    first = found["worker-0"]
+    show("118 ms of small torch operations, 10 MB to exchange", first)
+    alone, computing, step = first  # in the order in which the program names them
+    promises = [
+        Promise(
+            "downpour: computing with an exchange behind it, over computing", by_round(first, computing, alone), 1.08
+        ),
+        Promise("downpour: a step that exchanges, over its computing", by_round(first, step, alone), 1.08),
+    ]
+    record("roles_overlap_python", first, promises)
+    return promises
+
+
 def against_rpc(arms: Arms) -> list[Promise]:
     """The MNIST example's network, 4 workers and a server, steps a second of all workers."""
 
@@ -235,6 +251,7 @@ def main() -> list[Promise]:
         *on_lab(8, exchanges),
         *on_lab(16, exchanges_of_eight),
         *on_lab(6, overlap),
+        *on_lab(3, overlap_with_python),
         *on_lab(5, against_rpc),
     ]
 

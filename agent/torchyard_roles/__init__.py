@@ -4,7 +4,7 @@
 
     cluster = ty.join()
     model, optimizer = cluster.distribute(model, optimizer)
-    loader = cluster.loader(dataset, batch_size=64)
+    loader = cluster.loader(dataset, batch_size=64, shuffle=True)
 
 Started by hand, without Torchyard, the same script trains in one process. Under plain torchrun it is a DDP job.
 """
@@ -12,7 +12,31 @@ Started by hand, without Torchyard, the same script trains in one process. Under
 from __future__ import annotations
 
 from torchyard_roles.cluster import Cluster
-from torchyard_roles.errors import EnvironmentProblem, NotInThisVersion, RolesError, UsageProblem
+from torchyard_roles.errors import (
+    EnvironmentProblem,
+    NotFinite,
+    NotInThisVersion,
+    PeerLost,
+    ProtocolError,
+    RolesError,
+    StoreLost,
+    StoreTimeout,
+    UsageProblem,
+)
 from torchyard_roles.joining import join
+from torchyard_roles.models import unwrap
 
-__all__ = ["Cluster", "EnvironmentProblem", "NotInThisVersion", "RolesError", "UsageProblem", "join"]
+__all__ = [
+    "Cluster",
+    "EnvironmentProblem",
+    "NotFinite",
+    "NotInThisVersion",
+    "PeerLost",
+    "ProtocolError",
+    "RolesError",
+    "StoreLost",
+    "StoreTimeout",
+    "UsageProblem",
+    "join",
+    "unwrap",
+]

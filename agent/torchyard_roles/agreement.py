@@ -31,11 +31,13 @@ LATER_S = 2.0
 """The other ranks of a gang wait longer than its first, so that the one that knows who is missing says it first."""
 
 
-def describe(model: torch.nn.Module, optimizer: torch.optim.Optimizer, **more: Any) -> str:
+def describe(model: torch.nn.Module, optimizer: Any, **more: Any) -> str:
     """What has to be equal on all trainers, a line each: parameters and buffers in order, the optimizer, `more`.
 
     `more`: values of JSON by name, such as the strategy's options.
     """
+    from torchyard_roles.pairs import names_of
+
     group_of = {
         id(parameter): number for number, group in enumerate(optimizer.param_groups) for parameter in group["params"]
     }
@@ -50,7 +52,7 @@ def describe(model: torch.nn.Module, optimizer: torch.optim.Optimizer, **more: A
             words.append(f"in parameter group {group_of[id(parameter)]}")
         lines.append(f"{name}: {', '.join(words)}")
     lines += [f"{name}: {_shape_and_dtype(buffer)}, a buffer" for name, buffer in model.named_buffers()]
-    lines.append(f"the optimizer: {type(optimizer).__name__}")
+    lines.append(f"the optimizer: {names_of(optimizer)}")
     for number, group in enumerate(optimizer.param_groups):
         where = f" of parameter group {number}" if len(optimizer.param_groups) > 1 else ""
         for option in sorted(set(group) - {"params"}):
@@ -70,8 +72,17 @@ def _plain(value: Any) -> str:
     return json.dumps(value, sort_keys=True, default=lambda other: type(other).__name__)
 
 
-def agree(store: JoinStore, environment: Environment, fingerprint: str, within_s: float = AGREE_WITHIN_S) -> None:
+def agree(
+    store: JoinStore,
+    environment: Environment,
+    fingerprint: str,
+    within_s: float = AGREE_WITHIN_S,
+    *,
+    number: int = 0,
+) -> None:
     """Returns once all trainers of this gang have the chief's `fingerprint`, made by `describe`.
+
+    `number`: of the call of distribute(), the same on all trainers.
 
     Raises UsageProblem on a trainer whose own differs, with the first difference, and StoreTimeout where somebody did
     not come within `within_s` seconds: on the gang's first rank by name.
@@ -81,11 +92,13 @@ def agree(store: JoinStore, environment: Environment, fingerprint: str, within_s
     by = time.monotonic() + within_s
     # In synchronous kinds all restart together, and what an earlier generation left in the store says nothing.
     scope = f"agree/trainers/{environment.generation}" if environment.gang == "trainers" else "agree/run"
+    if number:
+        scope += f"/call-{number}"
     if environment.rank == 0:
         _publish(store, scope, fingerprint)
     else:
         _compare(store, scope, environment, fingerprint, by, within_s)
-    _meet(store, environment, by, within_s)
+    _meet(store, environment, by, within_s, number)
 
 
 def difference(mine: str, chiefs: str) -> str:
@@ -140,11 +153,11 @@ def _compare(
     )
 
 
-def _meet(store: JoinStore, environment: Environment, by: float, within_s: float) -> None:
+def _meet(store: JoinStore, environment: Environment, by: float, within_s: float, number: int) -> None:
     """All ranks of the gang wait for each other; its first rank says who is missing."""
     if environment.group_size == 1:
         return
-    scope = f"agree/{environment.gang}/{environment.generation}/met"
+    scope = f"agree/{environment.gang}/{environment.generation}/met" + (f"-{number}" if number else "")
     ranks = range(environment.group_size)
     left_s = max(0.0, by - time.monotonic())
     if environment.group_rank > 0:

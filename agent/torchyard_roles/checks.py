@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from torchyard_roles.errors import EnvironmentProblem, UsageProblem
@@ -31,23 +32,40 @@ def check_torch() -> None:
         )
 
 
-def check_trainable(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Raises UsageProblem for a pair that could not train together."""
+def check_plain(model: torch.nn.Module) -> None:
+    """Raises UsageProblem for a model that something else distributes already."""
     from torch.nn.parallel import DataParallel, DistributedDataParallel
 
     if isinstance(model, (DataParallel, DistributedDataParallel)):
         raise UsageProblem(
             f"distribute() got a model that is in {type(model).__name__} already.",
-            "Give it the plain model: it does the wrapping.",
+            "Give it the plain model: gradients are averaged without a wrapper.",
         )
-    trainable = {id(parameter) for parameter in model.parameters() if parameter.requires_grad}
+    if any(hasattr(parameter, "device_mesh") for parameter in model.parameters()):
+        raise UsageProblem(
+            f"distribute() got {type(model).__name__} with parameters that are sharded over ranks already (FSDP2, "
+            "tensor parallel).",
+            "Give it the model before fully_shard() or parallelize_module(), or train without distribute(): an "
+            "unmodified torchrun script runs under program.launcher torch.",
+        )
+
+
+def check_trainable(models: Sequence[torch.nn.Module], optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    """Raises UsageProblem for models and optimizers that could not train together."""
+    names = ", ".join(type(each).__name__ for each in models)
+    trainable = {id(parameter) for model in models for parameter in model.parameters() if parameter.requires_grad}
     if not trainable:
         raise UsageProblem(
-            f"The model {type(model).__name__} has no trainable parameters.",
+            f"The model {names} has no trainable parameters.",
             "Give distribute() the model whose parameters the optimizer trains.",
         )
-    if not any(id(parameter) in trainable for group in optimizer.param_groups for parameter in group["params"]):
+    for number, optimizer in enumerate(optimizers, 1):
+        if any(id(parameter) in trainable for group in optimizer.param_groups for parameter in group["params"]):
+            continue
+        several = len(optimizers) > 1
+        which = f"Optimizer {number} of {len(optimizers)}, {type(optimizer).__name__}," if several else "The optimizer"
         raise UsageProblem(
-            "The optimizer holds none of the model's parameters, so its steps would not train the model.",
-            "Make it from model.parameters() of the same model that distribute() is given.",
+            f"{which} holds none of the model's parameters, so its steps would not train the model.",
+            "Make it from model.parameters() of a model that distribute() is given. To train a single tensor, such as "
+            "a temperature, make it a torch.nn.Parameter of a module.",
         )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, overload
 
 from torchyard_roles import checks
 from torchyard_roles.environment import Environment
@@ -15,12 +16,16 @@ from torchyard_roles.team import Team
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
+    from types import TracebackType
 
     import torch
     from torch.utils.data import DataLoader, Dataset
 
     from torchyard_roles.checkpoints.restoring import Resumed
     from torchyard_roles.checkpoints.saving import Saving
+    from torchyard_roles.collectives import Collectives
+    from torchyard_roles.pairs import Pairs
     from torchyard_roles.sharding import ShareLoader
     from torchyard_roles.stopping import Stopping
     from torchyard_roles.strategies.strategy import Strategy
@@ -41,11 +46,26 @@ class Cluster:
         self._reporter = Reporter(environment)
         self._process = os.getpid()
         self._left = False
-        self._optimizer: torch.optim.Optimizer | None = None
+        self._has_parted = False
+        """Whether the strategy's connections have ended: where leave() fails, that is still to come."""
+        self._optimizers: list[torch.optim.Optimizer] = []
+        """All that were given to distribute()."""
+        self._first: Any = None
+        """Of the first call: one optimizer, or an OptimizerList."""
+        self._calls = 0
+        self._resumed_at = 0
+        self._accumulated_by_hand = False
+        """Where a script updates its parameters by hand: whether gradients have come since the last step."""
+        self._have_stepped: set[int] = set()
+        """Where there are several optimizers: those that have stepped since the last boundary."""
         self._stopping: Stopping | None = None
         self._saving: Saving | None = None
         self._resumed: Resumed | None = None
+        self._collectives: Collectives | None = None
         self._in_step = False
+        self._has_loader = False
+        """Whether a loader of the cluster's says where a step begins."""
+        self._evaluations = 0
         self._boundary_of = -1
         """The step whose boundary the strategy was told of last."""
 
@@ -83,49 +103,107 @@ class Cluster:
     def has_left(self) -> bool:
         return self._left
 
-    def distribute(
-        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer
-    ) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
-        """The model and optimizer to train with from here on; all trainers start from the chief's parameters, or
-        from the newest complete checkpoint where there is one.
+    def distribute(self, model: Any, optimizer: Any = None) -> Any:
+        """The model and optimizer to train with from here on: the same objects, which take part in the run now.
 
-        Called once, before the first step. Raises UsageProblem where it cannot be meant like that, and for the
-        checkpoint of another model.
+        All trainers start from the chief's parameters, or from the newest complete checkpoint where there is one.
+        Several of either are given as lists (`distribute([generator, critic], [its_optimizer, the_other])`), or in
+        further calls before the first step, alike on all trainers. Without an optimizer, for a script that updates
+        its parameters by hand, the model alone is returned. Raises UsageProblem where a call cannot be meant like
+        that, and for the checkpoint of another model.
         """
-        from torchyard_roles import devices
+        from torchyard_roles import devices, module_hooks
+        from torchyard_roles.pairs import Pairs
 
-        if self._optimizer is not None:
-            raise UsageProblem(
-                "distribute() was called a second time.",
-                "Call it once; put several models into one torch.nn.ModuleDict with one optimizer.",
-            )
-        checks.check_trainable(model, optimizer)
-        model.to(self._device)
-        devices.move_optimizer(optimizer, self._device)
+        pairs = Pairs(model, optimizer)
+        self._check_distributed(pairs)
+        for each in pairs.models:
+            each.to(self._device)
+        for each in pairs.optimizers:
+            devices.move_optimizer(each, self._device)
+        is_first = not self._optimizers
+        self._optimizers += pairs.optimizers
         if not self._environment.trains:
-            self._optimizer = optimizer
-            return model, optimizer
-        self._team.agree(model, optimizer)
+            return pairs.given()
+        self._team.agree(pairs.model, pairs.optimizer, number=self._calls)
+        self._calls += 1
+        if is_first:
+            self._begin(pairs)
+        else:
+            self._begin_also(pairs)
+        for each in pairs.optimizers:
+            each.register_step_pre_hook(self._about_to_step)
+            each.register_step_post_hook(self._stepped)
+        if pairs.updates_by_hand:
+            for parameter in pairs.model.parameters():
+                if parameter.requires_grad:
+                    parameter.register_post_accumulate_grad_hook(self._accumulated)
+        for each in pairs.models:
+            module_hooks.before_forward(each, self._about_to_compute)
+            if not hasattr(each, "no_sync"):
+                each.no_sync = module_hooks.NoSync(self._strategy.accumulating)
+        return pairs.given()
+
+    def _check_distributed(self, pairs: Pairs) -> None:
+        if self._optimizers and (self._progress.steps != self._resumed_at or self._in_step):
+            raise UsageProblem(
+                "distribute() was called after training had begun.",
+                "Call it for all models and optimizers before the first forward and step.",
+            )
+        known = {id(each) for each in self._optimizers}
+        if any(id(each) in known for each in pairs.optimizers):
+            raise UsageProblem(
+                "distribute() was given the same optimizer a second time.", "Call it once for each optimizer."
+            )
+        if pairs.updates_by_hand and self._environment.trains and self._strategy.needs_optimizer:
+            raise UsageProblem(
+                f"Under {self._environment.strategy} the parameter servers take the optimizer's steps, but "
+                "distribute() was given no optimizer.",
+                "Give it the optimizer that updates the model, or set strategy.kind to all_reduce.",
+            )
+        for each in pairs.models:
+            checks.check_plain(each)
+        checks.check_trainable(pairs.models, pairs.optimizers)
+
+    def _begin(self, pairs: Pairs) -> None:
+        """The first pair: what is read from the newest checkpoint comes with it."""
         self._open_checkpoints()
-        plain, fingerprint = model, self._restore(model, optimizer)
-        model, optimizer = self._strategy.distribute(model, optimizer, self._device)
-        self._optimizer = optimizer
+        model, optimizer = pairs.model, pairs.optimizer
+        fingerprint = self._restore(model, optimizer)
+        self._share_out(pairs)
         step = 0
         if self._resumed is not None:
-            step = self._resumed.step
+            step = self._resumed_at = self._resumed.step
             self._resumed.into(optimizer, self._device)
             self._progress.resume(step)
             assert self._saving is not None
             self._strategy.restore(self._saving.root, step)
             for number, loader in enumerate(self._saving.loaders):
                 self._resumed.place(number, loader, self._go_on)
+        self._first = optimizer
         if self._saving is not None:
-            self._saving.start(plain, optimizer, fingerprint, step)
+            self._saving.start(model, optimizer, fingerprint, step)
         self._stopping = self._team.answer_sigterm(step)
-        optimizer.register_step_pre_hook(self._about_to_step)
-        optimizer.register_step_post_hook(self._stepped)
-        model.register_forward_pre_hook(self._about_to_compute)
-        return model, optimizer
+
+    def _begin_also(self, pairs: Pairs) -> None:
+        """A further pair, saved and restored beside the first: its optimizer as what is given to checkpoint(), and its
+        model once, before it is shared out. What others have of it may be newer."""
+        model, optimizer = f"model {self._calls}", f"optimizer {self._calls}"
+        resumed = self._resumed
+        if resumed is not None and model in resumed.models:
+            pairs.model.load_state_dict(resumed.models[model])
+        self._share_out(pairs)
+        if resumed is not None and optimizer in resumed.stateful:
+            pairs.optimizer.load_state_dict(resumed.stateful[optimizer])
+        if self._saving is not None:
+            if resumed is not None:
+                self._strategy.restore(self._saving.root, resumed.step)
+            self._saving.models[model] = pairs.model
+            self._saving.stateful[optimizer] = pairs.optimizer
+
+    def _share_out(self, pairs: Pairs) -> None:
+        for each in pairs.optimizers:
+            self._strategy.distribute(pairs.model_of(each), each, self._device)
 
     def checkpoint(self, *, now: bool = False, **stateful: Any) -> None:
         """Save and restore more than model and optimizer: `cluster.checkpoint(scheduler=scheduler)`.
@@ -137,7 +215,7 @@ class Cluster:
         """
         from torchyard_roles.checkpoints.plain import copied
 
-        if self._optimizer is None:
+        if not self._optimizers:
             raise UsageProblem("checkpoint() was called before distribute().", "Call it after distribute().")
         for name, each in stateful.items():
             if not hasattr(each, "state_dict") or not hasattr(each, "load_state_dict"):
@@ -177,17 +255,26 @@ class Cluster:
 
     def loader(
         self,
-        dataset: Dataset[Any],
-        batch_size: int = 64,
-        shuffle: bool = True,
+        dataset: Dataset[Any] | DataLoader[Any],
+        batch_size: Any = ...,
+        shuffle: Any = ...,
         *,
         seed: int | None = None,
+        evaluation: bool = False,
         **options: Any,
     ) -> DataLoader[Any]:
         """This worker's share of the data, in batches of `batch_size` of its own, on its device.
 
-        `seed` fixes the order, which changes with every epoch; without one several workers take 0, and a single
-        process takes torch's generator as any DataLoader does. `options` are DataLoader's.
+        Args:
+            dataset: or a DataLoader, whose data and options are taken over.
+            batch_size, shuffle, options: DataLoader's, with its defaults: batches of 1, not shuffled.
+            seed: fixes the order, which changes with every epoch. Without one several workers take 0, and a single
+                process takes torch's generator as any DataLoader does.
+            evaluation: each sample goes to exactly one worker, in the dataset's order, so that `mean()` of sums and of
+                counts gives the exact metric. Shares may differ by one sample or be empty. Counts for nothing in
+                training: neither steps nor epochs.
+
+        Raises UsageProblem for what cannot be shared out, such as a sampler of the script's own.
         """
         from torchyard_roles import sharding
 
@@ -201,7 +288,10 @@ class Cluster:
             progress=self._progress,
             options=options,
             asked=self._asked_by_loader,
+            evaluating=self._evaluate if evaluation else None,
         )
+        if evaluation:
+            return loader
         if self._environment.trains:
             self._open_checkpoints()
         if self._saving is not None:
@@ -210,22 +300,97 @@ class Cluster:
                 self._resumed.place(len(self._saving.loaders) - 1, loader, self._go_on)
         return loader
 
-    def clip_gradients(self, max_norm: float) -> torch.Tensor:
+    def accumulate(self) -> AbstractContextManager[None]:
+        """A context whose backward passes add to the gradients without exchanging them.
+
+        What they have added is exchanged with the last backward pass, made outside, or by the optimizer's step().
+        """
+        return self._strategy.accumulating()
+
+    def unwrap(self, model: torch.nn.Module) -> torch.nn.Module:
+        """The script's own module: without what distribute() or torch.compile() put around it."""
+        from torchyard_roles.models import unwrap
+
+        return unwrap(model)
+
+    @overload
+    def clip_gradients(self, max_norm: float, *, optimizer: torch.optim.Optimizer | None = None) -> torch.Tensor: ...
+
+    @overload
+    def clip_gradients(self, *, value: float, optimizer: torch.optim.Optimizer | None = None) -> None: ...
+
+    def clip_gradients(
+        self,
+        max_norm: float | None = None,
+        *,
+        value: float | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
+    ) -> torch.Tensor | None:
         """Scale all gradients down so that their norm is at most `max_norm`; returns the norm before, one number.
 
-        Called by all trainers alike, right before `optimizer.step()` (with a GradScaler after its `unscale_`). In
-        every strategy it is the norm of the gradients that the step uses: the mean over all workers, in asynchronous
-        kinds over the worker group. With parameter servers that is something else than
-        `torch.nn.utils.clip_grad_norm_`, which sees the worker's own gradients before they are averaged; there too the
-        gradients here stay as they are, and the norm is NaN on a worker whose own are not finite or came too late.
-        Where not every step is pushed and pulled (`push_every`, `pull_every`) each worker clips its own.
+        Or, with `value`, bring each element of them to between -`value` and `value`, and return nothing. Those of
+        `optimizer`, where the script has several and one of them steps next, or else of all. Called by all
+        trainers alike, right before `optimizer.step()` (with a GradScaler after its `unscale_`). In every strategy it
+        is the norm of the gradients that the step uses: the mean over all workers, in asynchronous kinds over the
+        worker group. With parameter servers that is something else than `torch.nn.utils.clip_grad_norm_`, which sees
+        the worker's own gradients before they are averaged; there too the gradients here stay as they are, and the
+        norm is NaN on a worker whose own are not finite. Where not every step is pushed and pulled
+        (`push_every`, `pull_every`) each worker clips its own. Raises UsageProblem for an optimizer that distribute()
+        was not given.
         """
-        if self._optimizer is None:
+        if not self._optimizers:
             raise UsageProblem("clip_gradients() was called before distribute().", "Call it after distribute().")
-        if not max_norm > 0:
+        if (max_norm is None) == (value is None):
+            raise UsageProblem(
+                "clip_gradients() takes either a norm or a value.",
+                "Call clip_gradients(1.0) for a norm of at most 1, or clip_gradients(value=0.5).",
+            )
+        if optimizer is not None and not any(optimizer is each for each in self._optimizers):
+            raise UsageProblem(
+                "clip_gradients() got an optimizer that distribute() was not given.",
+                "Name one that distribute() was given, or none for all.",
+            )
+        clipped = self._optimizers if optimizer is None else [optimizer]
+        groups = [group for each in clipped for group in each.param_groups]
+        parameters = [each for group in groups for each in group["params"]]
+        if value is not None:
+            if not value > 0:
+                raise UsageProblem(f"clip_gradients(value={value}) leaves no gradient.", "Give it a value above 0.")
+            self._strategy.clip_values(parameters, value)
+            return None
+        if max_norm is None or not max_norm > 0:
             raise UsageProblem(f"clip_gradients({max_norm}) leaves no gradient.", "Give it a norm above 0.")
-        parameters = [each for group in self._optimizer.param_groups for each in group["params"]]
         return self._strategy.clip_gradients(parameters, max_norm)
+
+    def mean(self, x: Any) -> Any:
+        """The mean over all trainers of a number (a float), a tensor (on its device), or a dict or list of them.
+
+        Summed in double precision, each trainer counting alike; the mean of a tensor of whole numbers is float64. This
+        and the four calls below are made by all trainers alike, in the same order. An evaluator has its own value. In
+        asynchronous kinds a group that was started again joins the call that the others wait in, and one that has
+        ended is not waited for from then on. Raises PeerLost where a trainer has ended without the call, and
+        StoreTimeout where one did not come within half an hour.
+        """
+        return self._all.mean(x)
+
+    def gather(self, x: Any) -> list[Any]:
+        """Each trainer's `x`, in the order of ranks: a number, text, a tensor, or a dict or list of them.
+
+        Tensors may differ in shape. One that was on a GPU arrives on this process's device.
+        """
+        return self._all.gather(x)
+
+    def any(self, flag: Any) -> bool:
+        """Whether it is true on any trainer, such as `if cluster.any(patience == 0): break`."""
+        return self._all.any(flag)
+
+    def barrier(self) -> None:
+        """Return once all trainers have called it."""
+        self._all.barrier()
+
+    def broadcast(self, x: Any) -> Any:
+        """The chief's `x`, on all trainers; what the others pass counts for nothing. As for gather()."""
+        return self._all.broadcast(x)
 
     def report(self, **metrics: Any) -> None:
         """Tell the desktop numbers such as `loss=loss`; tensors of one number may be given as they are.
@@ -241,20 +406,51 @@ class Cluster:
         ends."""
         if self._left or os.getpid() != self._process:
             return
+        if self._have_stepped or self._accumulated_by_hand:
+            self._end_step()
         self._left = True
-        saving = self._saving if self._optimizer is not None else None
+        self._make_no_more_calls()
+        saving = self._saving if self._optimizers else None
         if saving is not None and saving.automatic and self._strategy.ends_last:
             saving.save(self._progress.steps, last=True)
-        anew = self._strategy.finish() if self._optimizer is not None else False
+        anew = self._strategy.finish() if self._optimizers else False
         if saving is not None and saving.automatic:
             saving.save(self._progress.steps, last=True, final=True, anew=anew)
         self._part()
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Leaves as leave() does; an exception passes through, and the others learn of it as of a script's end."""
+        if kind is None or issubclass(kind, SystemExit):
+            self.leave()
+        else:
+            self._abandon()
+
+    @property
+    def _all(self) -> Collectives:
+        if self._collectives is None:
+            from torchyard_roles.collectives import Collectives
+
+            self._collectives = Collectives(
+                self._environment, self._device, self._team.meet, lambda: self._resumed is not None
+            )
+        return self._collectives
+
+    def _make_no_more_calls(self, *, stopped: bool = False) -> None:
+        """Those who wait in mean() and the like must not wait for this process."""
+        with suppress(RolesError):  # without a store no trainer waits there
+            self._all.leave(stopped=stopped)
 
     def _part(self) -> None:
         self._left = True
         self._send_last()
         if self._stopping is not None:
             self._stopping.uninstall()
+        self._has_parted = True
         self._strategy.leave()
         self._team.close()
 
@@ -265,7 +461,7 @@ class Cluster:
 
         `more` is False where the next step isn't begun yet. Raises SystemExit(0) where all leave.
         """
-        if self._in_step or self._optimizer is None or self._left:
+        if self._in_step or not self._optimizers or self._left:
             return
         step = self._progress.steps
         if step != self._boundary_of:
@@ -279,6 +475,7 @@ class Cluster:
 
     def _stop(self, step: int) -> None:
         word = "nothing was saved"
+        self._make_no_more_calls(stopped=True)
         try:
             self._strategy.flush(step)
         except RolesError as error:
@@ -294,13 +491,26 @@ class Cluster:
     def _asked_by_loader(self, loader: ShareLoader, more: bool) -> None:
         if self._saving is not None and loader in self._saving.loaders:
             self._saving.active = self._saving.loaders.index(loader)
+        self._has_loader = True
+        if self._have_stepped:
+            self._end_step()
+        elif self._accumulated_by_hand:
+            self._count_step()
         self._boundary(more=more)
 
-    def _about_to_compute(self, *_: Any) -> None:
-        import torch
+    def _evaluate(self, begins: bool) -> None:
+        """A loader of evaluations begins or has ended: the forwards in between are no step's."""
+        self._evaluations += 1 if begins else -1
 
-        if torch.is_grad_enabled():
+    def _about_to_compute(self) -> None:
+        self._strategy.before_forward()
+        if self._accumulated_by_hand and not self._has_loader:
+            self._count_step()
+        if not self._evaluations:
             self._begin_step()
+
+    def _accumulated(self, _: torch.Tensor) -> None:
+        self._accumulated_by_hand = True
 
     def _about_to_step(self, *_: Any) -> None:
         self._begin_step()
@@ -311,16 +521,30 @@ class Cluster:
                 self._go_on()
             self._boundary()
 
-    def _stepped(self, *_: Any) -> None:
+    def _stepped(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        """An optimizer's step is over. With several optimizers, a step of the run is all that they do with a batch of
+        the cluster's loader; in a script without one, it is over once each of them has stepped."""
+        if len(self._optimizers) == 1:
+            self._count_step()
+            return
+        self._have_stepped.add(id(optimizer))
+        if not self._has_loader and len(self._have_stepped) == len(self._optimizers):
+            self._end_step()
+
+    def _end_step(self) -> None:
+        self._have_stepped.clear()
+        self._count_step()
+
+    def _count_step(self) -> None:
         self._progress.step()
-        self._in_step = False
+        self._in_step = self._accumulated_by_hand = False
         self._resumed = None
         self._send_if_due(at_step=True)
 
     def _go_on(self) -> None:
         """The resume point."""
-        if self._resumed is not None and self._optimizer is not None and self._saving is not None:
-            self._resumed.finish(self._optimizer, self._saving.stateful, self._device)
+        if self._resumed is not None and self._first is not None and self._saving is not None:
+            self._resumed.finish(self._first, self._saving.stateful, self._device)
 
     # Before the first
 
@@ -337,7 +561,7 @@ class Cluster:
         store, size = self._team.meet(), self._team.size
         self._saving = Saving(root, self._environment, self._strategy, self._device, store, size)
 
-    def _restore(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    def _restore(self, model: torch.nn.Module, optimizer: Any) -> dict[str, Any]:
         """The fingerprint of both, after what the newest checkpoint holds has been brought into the model."""
         from torchyard_roles.checkpoints import restoring
         from torchyard_roles.checkpoints.fingerprint import fingerprint
@@ -358,19 +582,24 @@ class Cluster:
             self._reporter.send(self._progress.take(self._strategy.statistics()), REPORT_WAIT_S)
         self._reporter.close()
 
+    def _abandon(self) -> None:
+        """An exception ended the script. Parting in good order could wait for a GPU that waits for peers, and the peers
+        learn soonest from the connections that end with this process."""
+        if not self._has_parted and os.getpid() == self._process:
+            self._left = self._has_parted = True
+            self._send_last()
+            self._strategy.abandon()
+
     def _leave_at_exit(self) -> None:
         if hasattr(sys, "last_value"):
-            # An exception ended the script. Parting in good order could wait for a GPU that waits for peers, and
-            # the peers learn soonest from the connections that end with this process.
-            if not self._left and os.getpid() == self._process:
-                self._send_last()
-                self._strategy.abandon()
+            self._abandon()
             return
         try:
             self.leave()
         except RolesError as error:
             # Python would print a traceback, and end with 0 as if all were well.
             print(f"torchyard: {error}", file=sys.stderr)
+            self._abandon()
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(1)

@@ -12,7 +12,7 @@ from torchyard_roles.errors import EnvironmentProblem
 
 
 def choose(environment: Environment) -> torch.device:
-    """`cuda:LOCAL_RANK` where every rank of this host can have a GPU, else the CPU.
+    """`cuda:N` for process N of its replica where each of them can have a GPU, else the CPU.
 
     GPUs that the plan gave but torch cannot see are an error: a rank that trains on the CPU while its peers wait
     on GPUs would hang them all.

@@ -21,6 +21,8 @@ ROLES = (*TRAINERS, "ps", "reducer", "evaluator")
 ASYNCHRONOUS = ("downpour", "hogwild")
 """Kinds whose worker groups are gangs of their own."""
 KEY_BYTES = 32
+LONGEST_NUMBER = 18
+"""Digits."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,10 @@ class Environment:
     """None for those that do not train."""
     world_size: int = 1
     local_rank: int = 0
+    """Among the processes of its replica, which share its GPUs. LOCAL_RANK counts replicas without GPUs on one host
+    together; under plain torchrun it is this."""
     local_world_size: int = 1
+    """Processes of its replica."""
     strategy: str = "all_reduce"
     master: str = ""
     """`address:port` of the trainers' rendezvous, empty where there is none."""
@@ -98,6 +103,7 @@ def read(environ: Mapping[str, str]) -> Environment:
     replica = environ.get("TORCHYARD_REPLICA", "")
     strategy = environ.get("TORCHYARD_STRATEGY", "all_reduce")
     group_rank, group_size = _place_in_group(environ, rank, world_size)
+    local_rank, local_world_size = _place_in_replica(environ)
     run_dir = environ.get("TORCHYARD_RUN_DIR", "")
     return Environment(
         role=role,
@@ -105,8 +111,8 @@ def read(environ: Mapping[str, str]) -> Environment:
         index=_index(replica) if replica else rank or 0,
         rank=rank,
         world_size=world_size,
-        local_rank=_number(environ, "LOCAL_RANK") or 0,
-        local_world_size=_number(environ, "LOCAL_WORLD_SIZE") or 1,
+        local_rank=local_rank,
+        local_world_size=local_world_size,
         strategy=strategy,
         master=f"{address}:{port}" if address and port else "",
         visible_gpus=environ.get("CUDA_VISIBLE_DEVICES", ""),
@@ -142,6 +148,14 @@ def _place_in_group(environ: Mapping[str, str], rank: int | None, world_size: in
             f"TORCHYARD_GROUP_RANK is {group_rank}, but there are only {size} ranks (TORCHYARD_GROUP_SIZE)."
         )
     return group_rank, size
+
+
+def _place_in_replica(environ: Mapping[str, str]) -> tuple[int, int]:
+    """(number, count) among the processes of its replica."""
+    number = _number(environ, "TORCHYARD_PROCESS")
+    if number is None or _has_launcher_of_its_own(environ):
+        return _number(environ, "LOCAL_RANK") or 0, _number(environ, "LOCAL_WORLD_SIZE") or 1
+    return number, _number(environ, "TORCHYARD_PROCESSES") or 1
 
 
 def _key(environ: Mapping[str, str]) -> bytes:
@@ -191,8 +205,8 @@ def _has_launcher_of_its_own(environ: Mapping[str, str]) -> bool:
 
 def _index(replica: str) -> int:
     _, _, number = replica.rpartition("-")
-    if not number.isdecimal():
-        raise EnvironmentProblem(f"TORCHYARD_REPLICA is {replica!r}, but a replica's name is like worker-3.")
+    if not number.isdecimal() or len(number) > LONGEST_NUMBER:
+        raise EnvironmentProblem(f"TORCHYARD_REPLICA is {replica[:60]!r}, but a replica's name is like worker-3.")
     return int(number)
 
 
@@ -200,6 +214,6 @@ def _number(environ: Mapping[str, str], name: str) -> int | None:
     value = environ.get(name, "")
     if not value:
         return None
-    if not value.isdecimal():
-        raise EnvironmentProblem(f"{name} is {value!r}, but it must be a whole number that is not negative.")
+    if not value.isdecimal() or len(value) > LONGEST_NUMBER:
+        raise EnvironmentProblem(f"{name} is {value[:60]!r}, but it must be a whole number that is not negative.")
     return int(value)

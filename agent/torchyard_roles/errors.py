@@ -5,7 +5,7 @@ RolesError                 the base: a sentence, and what to do next
 ├── UsageProblem           a call that cannot be meant like that, such as distribute() twice
 ├── NotInThisVersion       a strategy or role that the installed torchyard_roles does not have
 ├── StoreLost              the run's join store does not answer any more
-├── StoreTimeout           nobody has put into the join store in time what was waited for
+├── StoreTimeout           another process did not do in time what this one waited for, such as calling mean()
 ├── PeerLost               another process of the run that this one exchanges with is gone, by name
 ├── NotFinite              a step's gradients are NaN or infinite, and the topology says that this ends the run
 └── ProtocolError          the other end of a connection says what cannot be: another key, size or dtype
@@ -50,7 +50,7 @@ class StoreLost(RolesError):
 
 
 class StoreTimeout(RolesError):
-    """Raised by JoinStore.get and JoinStore.wait."""
+    """Raised by JoinStore.get and JoinStore.wait, distribute(), and the calls over all trainers."""
 
     code = "store_timeout"
 

@@ -11,6 +11,7 @@ every rank and every server works it out for itself from the same description, a
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,8 +24,14 @@ from torchyard_roles.errors import UsageProblem
 
 SMALLEST_CHUNK = 64 * 1024
 LARGEST_CHUNK = 4 * 1024 * 1024
+ADDED = 1 << 32
+"""Chunks of parameters that join a layout later have numbers from here on."""
 CHUNKS_A_SHARD = 256
 """What a shard is cut into, where the bounds allow: the first and the last chunk travel while nothing overlaps."""
+SMALLEST_BEHIND_COMPUTING = 256 * 1024
+CHUNKS_BEHIND_COMPUTING = 8
+"""The same where all of the exchange is behind computing. There only what each chunk costs in Python is felt, 0.1 ms
+or more of the interpreter's lock, for which the training thread waits."""
 
 
 class Entry(NamedTuple):
@@ -189,6 +196,10 @@ class Layout:
                 chunks.append(self._chunk(len(chunks), shard, open_pieces))
         return chunks
 
+    def chunk_bytes_behind_computing(self, count: int) -> int:
+        """For chunks() of `count` shards that are exchanged while the worker computes."""
+        return min(LARGEST_CHUNK, max(SMALLEST_BEHIND_COMPUTING, self.bytes // count // CHUNKS_BEHIND_COMPUTING))
+
     def by_shard(self, count: int, chunk_bytes: int | None = None) -> list[list[Chunk]]:
         """The chunks of each of `count` shards."""
         shards: list[list[Chunk]] = [[] for _ in range(count)]
@@ -221,7 +232,7 @@ class Layout:
                 for name, shape, dtype, group in data["parameters"]
             )
             whole = bool(data["whole_parameters"])
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, OverflowError, RecursionError) as error:
             raise ValueError(f"not a layout's fingerprint: {error}") from error
         for entry in entries:
             dtype_named(entry.dtype)
@@ -233,13 +244,33 @@ class Layout:
         """How another's layout differs, in words that follow "it"; empty where it does not."""
         for mine, its in zip(self.entries, other.entries):
             if mine != its:
-                return f"has {_words(its)} where the chief's has {_words(mine)}"
+                return f"has {words(its)} where the chief's has {words(mine)}"
         if len(self.entries) != len(other.entries):
             return f"has {len(other.entries)} trainable parameters where the chief's has {len(self.entries)}"
         return "" if self.whole_parameters == other.whole_parameters else "has another optimizer"
 
 
-def _words(entry: Entry) -> str:
+def added_chunks(entry: Entry, count: int, chunk_bytes: int | None, *, whole: bool) -> list[Chunk]:
+    """The chunks of one parameter that has joined later, on `count` shards; their pieces are of parameter 0.
+
+    Their shards and numbers follow from its name, shape and dtype alone, so that all sides agree whichever other
+    parameters have joined, and in which order. One that is small or may not be cut goes to one shard.
+    """
+    layout = Layout((entry,), whole)
+    if whole or entry.bytes <= SMALLEST_CHUNK:
+        shard = _digest(entry.name) % count
+        chunks = [chunk._replace(shard=shard) for chunk in layout.chunks(1, entry.bytes)]
+    else:
+        chunks = layout.chunks(count, chunk_bytes)
+    return [chunk._replace(number=ADDED + _digest(f"{entry.name} {chunk.pieces[0].start}")) for chunk in chunks]
+
+
+def _digest(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big")
+
+
+def words(entry: Entry) -> str:
+    """It, for a message to the user."""
     shape = "×".join(map(str, entry.shape)) or "one number"
     return f"{entry.name} ({shape}, {entry.dtype}, parameter group {entry.group})"
 

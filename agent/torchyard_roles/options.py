@@ -47,7 +47,7 @@ def read_options(text: str, kind: str) -> Options:
         return Options(kind=kind)
     try:
         said: Any = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         said = None
     if not isinstance(said, dict):
         raise EnvironmentProblem(f"TORCHYARD_OPTIONS is {text[:60]!r}, but it must be a JSON object.")

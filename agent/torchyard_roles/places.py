@@ -50,7 +50,7 @@ def read_peers(text: str) -> Peers:
             tuple(_place(one) for one in said.get("reducer", ())),
             tuple(_trainer(one) for one in said.get("trainers", ())),
         )
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise EnvironmentProblem(f"TORCHYARD_PEERS cannot be read: {error}.") from error
 
 

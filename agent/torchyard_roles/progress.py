@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from torchyard_agent.protocol.report import METRICS, MOST_NAMES, is_name
 from torchyard_roles.errors import UsageProblem
 
 INTERVAL_S = 0.2
@@ -63,7 +64,14 @@ class Progress:
 
     def note(self, metrics: dict[str, Any]) -> None:
         """The script reports numbers, or tensors that hold one each. Raises UsageProblem for anything else."""
-        self._noted.update({name: _scalar(name, value) for name, value in metrics.items()})
+        noted = {**self._noted, **{_checked(name): _scalar(name, value) for name, value in metrics.items()}}
+        own = sorted(noted.keys() - set(METRICS))
+        if len(own) > MOST_NAMES:
+            raise UsageProblem(
+                f"report() got {len(own)} names of its own, but {MOST_NAMES} are kept: {', '.join(own[:5])}, ….",
+                "Report fewer, for example a mean instead of a number for each layer.",
+            )
+        self._noted = noted
         self._fresh = True
 
     def due(self, *, at_step: bool = False) -> bool:
@@ -118,6 +126,15 @@ class Progress:
         if elapsed >= INTERVAL_S / 2 or self._throughput is None:
             self._throughput = (self._samples_stepped - samples) / elapsed
             self._window = (self._stepped_at, self._samples_stepped)
+
+
+def _checked(name: str) -> str:
+    if not is_name(name):
+        raise UsageProblem(
+            f"report({ascii(name)[:80]}=…): a name has letters, digits and underscores, at most 64.",
+            "Choose another name, such as validation_loss.",
+        )
+    return name
 
 
 def _scalar(name: str, value: Any) -> Any:

@@ -4,6 +4,9 @@ A share is reshuffled for every epoch without the script saying so, and all work
 follows from the seed and the epoch alone. With the same order, N workers with batches of B see the same samples
 in each step as one process with batches of N·B.
 
+An evaluation's shares are other ones: each sample belongs to exactly one worker, so that shares may differ by one
+sample, and sums over all workers are exact.
+
 A loader knows where it is in the data, and takes that up again in a resumed run: epochs that were finished yield
 nothing, the one that was broken off goes on at its next batch, in the order it had.
 """
@@ -17,7 +20,16 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Callable, NamedTuple
 
 import torch
-from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+)
 
 from torchyard_roles import devices
 from torchyard_roles.errors import UsageProblem
@@ -38,6 +50,20 @@ class EpochSampler(DistributedSampler):  # type: ignore[misc]  # torch is not fo
         order: Iterator[int] = super().__iter__()  # made in one go, from this epoch's number
         self.epoch += 1
         return order
+
+
+class PartSampler(Sampler):  # type: ignore[misc]  # as above
+    """One of `parts` contiguous parts of the dataset, in its order: together they hold each sample once."""
+
+    def __init__(self, dataset: Any, share: Share) -> None:
+        count = len(dataset)
+        self._part = range(share.part * count // share.parts, (share.part + 1) * count // share.parts)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._part)
+
+    def __len__(self) -> int:
+        return len(self._part)
 
 
 Asked = Callable[["ShareLoader", bool], None]
@@ -80,13 +106,16 @@ class ShareLoader(DataLoader):  # type: ignore[misc]  # as above
         progress: Progress,
         share: Share | None = None,
         asked: Asked | None = None,
+        evaluating: Callable[[bool], None] | None = None,
         **options: Any,
     ) -> None:
+        """`evaluating` makes it a loader of evaluations: it is told of the begin and end of each."""
         # Before DataLoader's own, which refuses some attributes later.
         self._device = device
         self._progress = progress
         self._parts = (share or Share()).parts
         self._asked = asked or _nothing
+        self._evaluating = evaluating
         self._begun = 0
         self._batches = 0
         self._order: dict[str, Any] = {}
@@ -139,6 +168,13 @@ class ShareLoader(DataLoader):  # type: ignore[misc]  # as above
         return batches
 
     def __iter__(self) -> Iterator[Any]:
+        if self._evaluating is not None:
+            self._evaluating(True)
+            try:
+                yield from self._moved(self._fresh())
+            finally:
+                self._evaluating(False)
+            return
         if not torch.is_grad_enabled():
             yield from self._moved(self._fresh())
             return
@@ -254,35 +290,106 @@ def make_loader(
     dataset: Dataset[Any],
     share: Share,
     *,
-    batch_size: int,
-    shuffle: bool,
+    batch_size: Any = ...,
+    shuffle: Any = ...,
     seed: int | None,
     device: torch.device,
     progress: Progress,
     options: dict[str, Any],
     asked: Asked | None = None,
+    evaluating: Callable[[bool], None] | None = None,
 ) -> ShareLoader:
     """The loader of one share; the whole of the data where there is only one.
 
-    `batch_size` is a worker's own. `options` go to DataLoader as they are.
-    Raises UsageProblem where the data cannot be shared out.
+    `dataset` may be a DataLoader, whose data and options are taken over. `batch_size` is a worker's own; it, `shuffle`
+    and `options` are DataLoader's, with its defaults. Raises UsageProblem where the data cannot be shared out.
     """
-    if not isinstance(batch_size, int) or batch_size < 1:
-        raise UsageProblem(f"loader(batch_size={batch_size!r}): a batch holds at least one sample.")
+    if isinstance(dataset, DataLoader):
+        given = [
+            *options,
+            *(name for name, value in (("batch_size", batch_size), ("shuffle", shuffle)) if value != ...),
+        ]
+        if given:
+            raise UsageProblem(
+                f"loader() got a DataLoader and {given[0]}=… beside it.",
+                f"Give {given[0]} to the DataLoader itself, or give loader() the dataset.",
+            )
+        dataset, options = _taken_over(dataset, share, seed, evaluates=evaluating is not None)
+        batch_size, shuffle = options.pop("batch_size"), options.pop("shuffle")
+    batch_size, shuffle = 1 if batch_size == ... else batch_size, False if shuffle == ... else bool(shuffle)
+    if "batch_sampler" not in options and (not isinstance(batch_size, int) or batch_size < 1):
+        raise UsageProblem(
+            f"loader(batch_size={batch_size!r}): a batch holds at least one sample.",
+            "Give it a whole number of 1 or more; for data that need no batches use a DataLoader of your own.",
+        )
     options = {"pin_memory": device.type == "cuda", **options}
     streams = isinstance(dataset, IterableDataset)
+    if evaluating is not None:
+        _check_is_whole(shuffle=shuffle, drop_last=options.get("drop_last"))
     if share.parts > 1:
         _check_can_be_shared(dataset, streams, options)
-        options["sampler"] = EpochSampler(
-            dataset, num_replicas=share.parts, rank=share.part, shuffle=shuffle, seed=seed or 0
-        )
+        if evaluating is not None:
+            options["sampler"] = PartSampler(dataset, share)
+        else:
+            options["sampler"] = EpochSampler(
+                dataset,
+                num_replicas=share.parts,
+                rank=share.part,
+                shuffle=shuffle,
+                seed=seed or 0,
+                drop_last=bool(options.get("drop_last")),
+            )
     elif not streams and not options.keys() & {"sampler", "batch_sampler"}:
         options["shuffle"] = shuffle
         if seed is not None:
             options.setdefault("generator", torch.Generator().manual_seed(seed))
     if "batch_sampler" not in options:
         options["batch_size"] = batch_size
-    return ShareLoader(dataset, device=device, progress=progress, share=share, asked=asked, **options)
+    return ShareLoader(
+        dataset, device=device, progress=progress, share=share, asked=asked, evaluating=evaluating, **options
+    )
+
+
+def _taken_over(
+    loader: DataLoader[Any], share: Share, seed: int | None, *, evaluates: bool
+) -> tuple[Dataset[Any], dict[str, Any]]:
+    """The dataset of a DataLoader, and its options with batch_size and shuffle."""
+    kind = type(loader)
+    if isinstance(loader, ShareLoader):
+        raise UsageProblem("loader() got a loader that it has made itself.", "Give it each DataLoader once.")
+    if kind.__iter__ is not DataLoader.__iter__ or kind._index_sampler is not DataLoader._index_sampler:
+        raise UsageProblem(
+            f"loader() cannot take over a {kind.__name__}, which iterates in a way of its own.",
+            "Give it a torch.utils.data.DataLoader, or use yours as it is, on this worker's part by cluster.rank.",
+        )
+    names = ("num_workers", "collate_fn", "drop_last", "timeout", "worker_init_fn", "persistent_workers", "generator")
+    options = {name: getattr(loader, name) for name in names}
+    if loader.pin_memory:
+        options["pin_memory"] = True
+    if loader.num_workers:
+        options["prefetch_factor"] = loader.prefetch_factor
+        options["multiprocessing_context"] = loader.multiprocessing_context
+        if hasattr(loader, "in_order"):  # torch 2.6
+            options["in_order"] = loader.in_order
+    sampler = loader.sampler
+    is_random = type(sampler) is RandomSampler and not sampler.replacement
+    is_random = is_random and sampler.num_samples == len(loader.dataset)
+    is_plain = is_random or type(sampler) is SequentialSampler
+    if isinstance(loader.dataset, IterableDataset):
+        return loader.dataset, {**options, "batch_size": loader.batch_size, "shuffle": False}
+    if type(loader.batch_sampler) is not BatchSampler or loader.batch_size is None:
+        if loader.batch_sampler is None:
+            return loader.dataset, {**options, "batch_size": None, "shuffle": is_random}
+        del options["drop_last"]  # which is the batch sampler's own
+        return loader.dataset, {**options, "batch_sampler": loader.batch_sampler, "batch_size": None, "shuffle": False}
+    options["batch_size"] = loader.batch_size
+    if not is_plain:
+        return loader.dataset, {**options, "sampler": sampler, "shuffle": False}
+    if is_random and options["generator"] is None:
+        options["generator"] = sampler.generator
+    if is_random and seed is not None and share.parts == 1:
+        options["generator"] = torch.Generator().manual_seed(seed)
+    return loader.dataset, {**options, "shuffle": is_random and not evaluates}
 
 
 def samples(batch: Any) -> int:
@@ -294,6 +401,19 @@ def samples(batch: Any) -> int:
     if isinstance(batch, (list, tuple)):
         return next((count for count in map(samples, batch) if count), 0)
     return 0
+
+
+def _check_is_whole(*, shuffle: bool, drop_last: Any) -> None:
+    if shuffle:
+        raise UsageProblem(
+            "loader(evaluation=True, shuffle=True): an evaluation sees its part in the dataset's order.",
+            "Leave shuffle out.",
+        )
+    if drop_last:
+        raise UsageProblem(
+            "loader(evaluation=True) with drop_last=True would leave samples out of the evaluation.",
+            "Leave drop_last out.",
+        )
 
 
 def _check_can_be_shared(dataset: Dataset[Any], streams: bool, options: dict[str, Any]) -> None:

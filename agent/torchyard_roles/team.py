@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torchyard_roles.environment import Environment
 from torchyard_roles.errors import RolesError
@@ -33,13 +33,14 @@ class Team:
             self._store = JoinStore.of(environment)
         return self._store
 
-    def agree(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Raises UsageProblem where another trainer has another model. Without a store torch has to find out."""
+    def agree(self, model: torch.nn.Module, optimizer: Any, *, number: int = 0) -> None:
+        """Raises UsageProblem where another trainer has another model in its call `number` of distribute(). Without a
+        store torch has to find out."""
         from torchyard_roles import agreement
 
         store = self.meet()
         if store is not None:
-            agreement.agree(store, self._environment, agreement.describe(model, optimizer))
+            agreement.agree(store, self._environment, agreement.describe(model, optimizer), number=number)
 
     def answer_sigterm(self, step: int) -> Stopping | None:
         """Only where a stop can be in good order: Torchyard started this, and who stops together can agree."""

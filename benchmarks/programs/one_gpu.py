@@ -65,11 +65,8 @@ def main() -> None:
         model, optimizer, inputs = pair()
         plain = stepping(DistributedDataParallel(model, device_ids=[0]), optimizer, inputs)
         model, optimizer, inputs = pair()
-        searching = DistributedDataParallel(model, device_ids=[0], find_unused_parameters=True)
-        unused = stepping(searching, optimizer, inputs)
-        model, optimizer, inputs = pair()
         ours = stepping(*AllReduce(Environment(rank=0)).distribute(model, optimizer, DEVICE), inputs)
-        turns = {"plain DDP": plain, "DDP that finds unused parameters": unused, "distribute": ours}
+        turns = {"plain DDP": plain, "distribute": ours}
         for number in range(ROUNDS + 2):
             for name, step in reversed(turns.items()) if number % 2 else turns.items():
                 torch.cuda.synchronize()

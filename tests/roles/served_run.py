@@ -16,8 +16,8 @@ import torch
 from torchyard_roles.environment import Environment, Options, Peers, Place
 from torchyard_roles.exchange import wire
 from torchyard_roles.serving import process
-from torchyard_roles.serving.server import ParameterServer
-from torchyard_roles.strategies.served import Served
+from torchyard_roles.serving.parameter_server import ParameterServer
+from torchyard_roles.strategies.parameter_servers import Served
 
 DEADLINE_S = 60
 SEEDING = threading.RLock()
@@ -178,5 +178,5 @@ def difference(states: dict[str, torch.Tensor], others: dict[str, torch.Tensor])
 
 def bytes_of(strategy: Served) -> tuple[int, int]:
     """(sent, received) by a worker so far, over all its links."""
-    connections = [link._connection for link in strategy._links]
+    connections = [link._connection for link in strategy.pairs[0]._links]
     return sum(each.sent_bytes for each in connections), sum(each.received_bytes for each in connections)

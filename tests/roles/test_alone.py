@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 import torchyard_roles as ty
-from tests.roles.processes import Keeper, Start, bare_environment
+from tests.roles.processes import DEADLINE_S, Keeper, Start, bare_environment
 
 pytestmark = pytest.mark.train
 
@@ -62,7 +62,7 @@ def test_one_process_gets_the_whole_data_in_the_order_of_a_plain_loader(joined: 
     torch.manual_seed(3)
     plain = [batch.tolist() for (batch,) in DataLoader(dataset, batch_size=8, shuffle=True)]
     torch.manual_seed(3)
-    ours = joined.loader(dataset, batch_size=8)
+    ours = joined.loader(dataset, batch_size=8, shuffle=True)
     assert isinstance(ours, DataLoader)
     assert len(ours) == 7
     assert [batch.tolist() for (batch,) in ours] == plain
@@ -73,7 +73,7 @@ def test_a_seed_fixes_the_order_and_epochs_differ(joined: ty.Cluster) -> None:
     from torch.utils.data import TensorDataset
 
     dataset = TensorDataset(torch.arange(50))
-    first, second = joined.loader(dataset, seed=7), joined.loader(dataset, seed=7)
+    first, second = (joined.loader(dataset, batch_size=16, shuffle=True, seed=7) for _ in range(2))
     epochs = [next(iter(first))[0].tolist() for _ in range(2)]
     assert [next(iter(second))[0].tolist() for _ in range(2)] == epochs
     assert epochs[0] != epochs[1]
@@ -103,10 +103,97 @@ def test_clipping_alone_is_torchs(joined: ty.Cluster) -> None:
     assert left.item() == pytest.approx(0.5, rel=1e-5)
 
 
-def test_distribute_is_called_once(joined: ty.Cluster) -> None:
+def test_distribute_is_called_before_the_first_step_and_once_for_an_optimizer(joined: ty.Cluster) -> None:
+    import torch
+
+    model, optimizer = joined.distribute(*linear_with_sgd())
+    with pytest.raises(ty.UsageProblem, match="the same optimizer a second time"):
+        joined.distribute(model, optimizer)
     joined.distribute(*linear_with_sgd())
-    with pytest.raises(ty.UsageProblem, match="called a second time"):
+    model(torch.ones(1, 4)).sum().backward()
+    with pytest.raises(ty.UsageProblem, match="after training had begun"):
         joined.distribute(*linear_with_sgd())
+
+
+def test_a_model_can_be_copied_saved_and_accumulate_alone_too(joined: ty.Cluster) -> None:
+    import copy
+    import pickle
+
+    import torch
+
+    model, optimizer = joined.distribute(*linear_with_sgd())
+    with model.no_sync(), joined.accumulate():
+        model(torch.ones(1, 4)).sum().backward()
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        other(torch.ones(1, 4)).sum().backward()
+        assert vars(other).keys() == vars(torch.nn.Linear(4, 2)).keys()
+        assert b"torchyard" not in pickle.dumps(other)
+    assert joined._progress.steps == 0
+    assert pickle.loads(pickle.dumps(optimizer)).state_dict() == optimizer.state_dict()
+
+
+def test_a_saved_model_is_loaded_with_the_classes_that_the_script_names(joined: ty.Cluster) -> None:
+    """As pytorch/examples' word_language_model does it."""
+    import io
+
+    import torch
+
+    from torchyard_roles.module_hooks import ModuleHook
+
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Sequential(torch.nn.Linear(4, 1)))
+    model, _ = joined.distribute(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    for hooked in (model, model[0], model[1]):  # the strategies that average hook the output too
+        hooked.register_forward_hook(ModuleHook(lambda *_: None))
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    with torch.serialization.safe_globals([torch.nn.Linear, torch.nn.Sequential]):
+        loaded = torch.load(file, weights_only=True)
+    assert torch.equal(loaded(torch.ones(1, 4)), model(torch.ones(1, 4)))
+
+
+def test_a_scripts_own_hooks_are_copied_and_can_be_removed(joined: ty.Cluster) -> None:
+    import copy
+
+    import torch
+
+    calls: list[str] = []
+    model, optimizer = linear_with_sgd()
+    handle = model.register_forward_hook(lambda *_: calls.append("own"))
+    model, _ = joined.distribute(model, optimizer)
+    copied = copy.deepcopy(model)
+    for each in (model, copied):
+        each(torch.ones(1, 4))
+    handle.remove()
+    for each in (model, copied):
+        each(torch.ones(1, 4))
+    assert calls == ["own"] * 3
+
+
+def test_several_models_and_optimizers_come_back_as_they_were_given(joined: ty.Cluster) -> None:
+    (one, first), (other, second) = linear_with_sgd(), linear_with_sgd()
+    models, optimizers = [one, other], (first, second)
+    assert joined.distribute(models, optimizers) == (models, optimizers)
+
+
+def test_a_model_that_is_updated_by_hand_comes_back_alone_and_its_steps_are_counted(joined: ty.Cluster) -> None:
+    import torch
+
+    model = torch.nn.Linear(4, 2)
+    assert joined.distribute(model) is model
+    for _ in range(3):
+        model(torch.ones(1, 4)).sum().backward()
+        for parameter in model.parameters():
+            parameter.data.add_(parameter.grad, alpha=-0.1)
+    assert joined._progress.steps == 2  # the third has not ended
+    joined.leave()
+    assert joined._progress.steps == 3
+
+
+@pytest.mark.parametrize("given", [(None, None), ("model", None), ([], None), (3, 4)])
+def test_what_is_no_model_is_refused(joined: ty.Cluster, given: tuple[object, object]) -> None:
+    with pytest.raises(ty.UsageProblem, match="as its model"):
+        joined.distribute(*given)
 
 
 def test_a_model_with_nothing_to_train_is_refused(joined: ty.Cluster) -> None:
@@ -123,6 +210,16 @@ def test_an_optimizer_of_another_model_is_refused(joined: ty.Cluster) -> None:
     (model, _), (_, stranger) = linear_with_sgd(), linear_with_sgd()
     with pytest.raises(ty.UsageProblem, match="holds none of the model's parameters"):
         joined.distribute(model, stranger)
+
+
+def test_of_several_optimizers_the_one_that_trains_no_model_is_named(joined: ty.Cluster) -> None:
+    import torch
+
+    model, optimizer = linear_with_sgd()
+    temperature = torch.optim.Adam([torch.zeros(1, requires_grad=True)])
+    with pytest.raises(ty.UsageProblem, match="Optimizer 2 of 2, Adam, holds none") as raised:
+        joined.distribute([model], [optimizer, temperature])
+    assert "torch.nn.Parameter of a module" in raised.value.hint
 
 
 @pytest.mark.parametrize("batch_size", [0, -1, 1.5])
@@ -182,7 +279,7 @@ def test_with_strategy_none_workers_do_not_meet(joined: ty.Cluster, monkeypatch:
     monkeypatch.setenv("WORLD_SIZE", "2")
     cluster = ty.join()
     assert (cluster.rank, cluster.world_size, cluster.is_chief) == (1, 2, False)
-    assert len(cluster.loader(list(range(10)), batch_size=5)) == 2
+    assert len(cluster.loader(list(range(10)), batch_size=5, shuffle=True)) == 2
     cluster.leave()
 
 
@@ -202,7 +299,7 @@ def test_an_evaluator_runs_alone_beside_the_trainers(
     assert not dist.is_initialized()
     model, optimizer = linear_with_sgd()
     assert cluster.distribute(model, optimizer) == (model, optimizer)
-    assert len(cluster.loader(list(range(10)), batch_size=5)) == 2
+    assert len(cluster.loader(list(range(10)), batch_size=5, shuffle=True)) == 2
     cluster.report(loss=0.25)
     assert keeper.received() == [("evaluator-1", 0, {"loss": 0.25})]
     cluster.leave()
@@ -219,3 +316,32 @@ def test_servers_leave_with_a_sentence_and_no_traceback(start: Start, role: str,
     assert process.returncode == 1
     assert f"{role}-0 has nothing to {verb}" in output
     assert "Traceback" not in output
+
+
+LEAVE_FAILS = """
+import torch
+import torchyard_roles as ty
+
+cluster = ty.join()
+model = torch.nn.Linear(2, 1)
+model, optimizer = cluster.distribute(model, torch.optim.SGD(model.parameters(), lr=0.1))
+strategy = cluster._strategy
+
+
+def lose() -> None:
+    raise ty.PeerLost("ps-1", "127.0.0.1", "it closed the connection")
+
+
+strategy.finish = lose
+strategy.abandon = lambda: print("abandoned", flush=True)
+"""
+
+
+@pytest.mark.parametrize("leave", ["", "cluster.leave()", "with cluster: pass"], ids=["at exit", "call", "with"])
+def test_a_script_that_fails_in_leaving_ends_its_connections(start: Start, leave: str) -> None:
+    """Else the other workers would hear only that this one is gone, and not because of whom."""
+    process = start("-c", LEAVE_FAILS + leave)
+    output, _ = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 1
+    assert "ps-1 on 127.0.0.1 is gone" in output
+    assert output.count("abandoned") == 1

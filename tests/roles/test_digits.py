@@ -33,7 +33,7 @@ def test_the_example_changes_four_lines_and_adds_its_report_and_its_evaluator() 
         'print(f"step {step} test accuracy {accuracy(model, test):.4f}", flush=True)',
         "return",
         "model, optimizer = cluster.distribute(model, optimizer)",
-        "loader = cluster.loader(train, batch_size=args.batch_size)",
+        "loader = cluster.loader(train, batch_size=args.batch_size, shuffle=True)",
         "cluster.report(loss=loss)",
     ]
     assert len(removed) == 1

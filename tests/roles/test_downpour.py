@@ -42,14 +42,14 @@ def test_the_sum_of_the_servers_versions_equals_the_pushes_accepted(workers: int
         model, optimizer = strategy.distribute(model, momentum(model), CPU)
         descend(model, optimizer, data, rank, workers)
         strategy.leave()
-        figures = [link.figures for link in strategy._links]
+        figures = [link.figures for link in strategy.pairs[0]._links]
         return tuple(sum(getattr(one, name) for one in figures) for name in ("accepted", "stale", "late"))
 
     with run.serving():
         counts = run.on_workers(act)
         assert run.ended()
-        versions = sum(server.shard.version for server in run.servers_now)
-        dropped = sum(server.shard.ledger.counts.stale for server in run.servers_now)
+        versions = sum(server.pairs[0].shard.version for server in run.servers_now)
+        dropped = sum(server.pairs[0].shard.ledger.counts.stale for server in run.servers_now)
     members = workers // groups
     assert versions == sum(accepted for accepted, _, _ in counts) / members
     assert dropped == sum(stale for _, stale, _ in counts) / members
@@ -124,7 +124,7 @@ def test_group_0_trains_alone_first_where_a_warm_start_is_wanted() -> None:
         strategy = run.worker(rank)
         model = small()
         model, optimizer = strategy.distribute(model, momentum(model), CPU)
-        seen = run.servers_now[0].shard.version
+        seen = run.servers_now[0].pairs[0].shard.version
         entered.set() if rank else None
         for number in range(8):
             if not rank and number < 5:
@@ -158,7 +158,7 @@ def test_the_slowest_worker_s_gradients_are_dropped_and_counted_and_it_keeps_up(
         ready.wait()  # who comes after a round begins with the next one, and is not late for it
         for number, batch in enumerate(data):
             if rank == 2:
-                until(lambda: all(server.shard.version > number for server in run.servers_now))  # noqa: B023 - over before the next
+                until(lambda: all(server.pairs[0].shard.version > number for server in run.servers_now))  # noqa: B023 - over before the next
             else:
                 until(lambda: come[2] == number)  # noqa: B023 - over before the next
             descend(model, optimizer, [batch], rank, 3)
@@ -169,7 +169,7 @@ def test_the_slowest_worker_s_gradients_are_dropped_and_counted_and_it_keeps_up(
     with run.serving():
         dropped = run.on_workers(act)
         assert run.ended()
-        counts = [server.shard.ledger.counts for server in run.servers_now]
+        counts = [server.pairs[0].shard.ledger.counts for server in run.servers_now]
     assert dropped == [0, 0, 12]  # it always came a round too late
     assert [(count.late, count.accepted) for count in counts] == [(12, 12)] * 2
 
@@ -186,7 +186,7 @@ def test_the_others_go_on_without_a_worker_whose_data_has_ended() -> None:
     with run.serving():
         *_, last = run.on_workers(act)
         assert run.ended()
-        assert all(server.shard.version == 10 for server in run.servers_now)
+        assert all(server.pairs[0].shard.version == 10 for server in run.servers_now)
     assert torch.isfinite(last[0].weight).all()
 
 
@@ -225,7 +225,7 @@ def test_a_group_s_buffers_are_installed_between_steps_as_parameters_are(monkeyp
             if rank == 1:  # the last to push: what the server does then, it does in this one's thread
                 until(lambda: pushed_by[0, 0] >= len(seen))
             optimizer.step()
-            strategy._exchange.wait()
+            strategy.pairs[0]._exchange.wait()
             assert len(seen) > 1 or torch.equal(mean, seen[0])  # the exchange is over, the step is not
         after = mean.clone()
         strategy.leave()
@@ -244,12 +244,12 @@ def test_a_group_that_has_been_away_for_long_is_not_waited_for_anew_at_the_end(m
         chief, other = (distribute(run, rank)[0] for rank in range(2))
         other.abandon()
         (server,) = run.servers_now
-        until(lambda: 1 in server._away_since)
+        until(lambda: 1 in server.pairs[0]._away_since)
         ending = threading.Thread(target=chief.finish, daemon=True)
         ending.start()
         ending.join(0.5)
         assert ending.is_alive()  # it may come back
-        server._away_since[1] -= servers.AWAY_S
+        server.pairs[0]._away_since[1] -= servers.AWAY_S
         ending.join(30)
         assert not ending.is_alive()
         chief.leave()
@@ -320,9 +320,11 @@ def test_the_chief_s_last_parameters_hold_what_slower_groups_have_pushed_after_i
         chief, _ = run.on_workers(act)
         assert run.ended()
         held = {
-            number: state.parameters for server in run.servers_now for number, state in server.shard._chunks.items()
+            number: state.parameters
+            for server in run.servers_now
+            for number, state in server.pairs[0].shard._chunks.items()
         }
-        assert sum(server.shard.version for server in run.servers_now) == 13 * 2
+        assert sum(server.pairs[0].shard.version for server in run.servers_now) == 13 * 2
     last = torch.cat([held[number] for number in sorted(held)])
     assert torch.equal(torch.cat([parameter.detach().reshape(-1) for parameter in chief.parameters()]), last)
 
@@ -339,7 +341,7 @@ def test_a_group_that_waits_for_the_warm_start_is_let_in_where_the_chief_ends_be
     with run.serving():
         run.on_workers(act)
         assert run.ended()
-        assert run.servers_now[0].shard.version == 6
+        assert run.servers_now[0].pairs[0].shard.version == 6
 
 
 @pytest.mark.parametrize("resumes", [False, True])
@@ -362,12 +364,12 @@ def test_a_server_that_dies_early_takes_up_no_goodbye_and_nothing_older_of_the_r
         if resumes:
             strategy.restore(tmp_path, 3)
         descend(model, optimizer, batches(4, 4, torch.float32))
-        strategy._exchange.wait()
+        strategy.pairs[0]._exchange.wait()
         if dies.wait() == 0:
             run.replace_server(0)
         dies.wait()
         descend(model, optimizer, batches(1, 4, torch.float32))  # which is lost
-        strategy._finish()
+        strategy.pairs[0]._finish()
         if not rank:
             assert left.wait(30)
         descend(model, optimizer, batches(3, 4, torch.float32))
@@ -381,7 +383,7 @@ def test_a_server_that_dies_early_takes_up_no_goodbye_and_nothing_older_of_the_r
         with run.serving():
             run.on_workers(act)
             assert run.ended()
-    ledger = run.servers_now[0].shard.ledger
+    ledger = run.servers_now[0].pairs[0].shard.ledger
     saved = files.read_part(tmp_path, "ps-0", 3)
     before = saved["by_group"] if resumes else {}
     assert ledger.counts.by_group == {group: before.get(group, 0) + 3 for group in range(2)}
@@ -409,7 +411,7 @@ def test_an_error_of_torch_in_a_link_s_thread_is_the_training_thread_s(strategy_
 
     with run.serving():
         strategy, model, optimizer = distribute(run, 0)
-        setattr(strategy._staging, end, fails)
+        setattr(strategy.pairs[0]._staging, end, fails)
         with pytest.raises(RuntimeError, match="out of memory"):
             descend(model, optimizer, batches(3, 4, torch.float32))
         strategy.abandon()
@@ -425,7 +427,7 @@ def test_a_server_that_cannot_step_ends_and_its_workers_hear_of_it() -> None:
             raise RuntimeError("not enough memory")
 
         server = run.servers_now[0]
-        server.shard.push = fails
+        server.pairs[0].shard.push = fails
         with pytest.raises(PeerLost, match="ps-0"):
             descend(model, optimizer, batches(3, 4, torch.float32))
         until(lambda: isinstance(server._failure, RuntimeError))
@@ -461,3 +463,23 @@ def test_the_script_keeps_its_optimizer_with_hooks_schedulers_and_closures() -> 
         assert optimizer.param_groups[0]["lr"] == pytest.approx(0.005)
         assert optimizer.state_dict()["state"] == {}
         strategy.leave()
+
+
+@pytest.mark.parametrize(("groups", "expected"), [(2, 4), (1, 16)])
+def test_exchanges_behind_computing_have_few_chunks_on_both_sides(groups: int, expected: int) -> None:
+    run = Run(groups, 1, groups, "downpour", chunk_bytes=None)
+
+    def act(rank: int) -> int:
+        strategy = run.worker(rank)
+        model = nn.Linear(512, 512, bias=False)  # 1 MiB
+        strategy.distribute(model, torch.optim.SGD(model.parameters(), lr=0.1), CPU)
+        chunks = len(strategy.pairs[0]._links[0].chunks)
+        strategy.leave()
+        return chunks
+
+    with run.serving():
+        assert run.on_workers(act) == [expected] * groups
+        assert run.ended()
+        shard = run.servers_now[0].pairs[0].shard
+        assert shard is not None
+        assert len(shard.numbers) == expected

@@ -18,6 +18,7 @@ from tests.roles.processes import DEADLINE_S, ROOT, Keeper, Start, free_port, ou
 pytestmark = pytest.mark.train
 
 PROGRAM = Path(__file__).parent / "programs" / "counts_updates.py"
+PAIRS = Path(__file__).parent / "programs" / "counts_pairs.py"
 DIGITS = ROOT / "examples" / "digits"
 SYNC_EVERY = 4
 
@@ -120,6 +121,16 @@ def test_every_update_of_every_group_counts_once_and_its_ranks_stay_equal(
     metrics = [metrics for _, _, metrics in told]
     assert max(each.get("staleness", -1) for each in metrics) >= 0
     assert all(each["exchange_s"] >= 0 for each in metrics if "exchange_s" in each)
+
+
+@pytest.mark.parametrize("how", ["calls", "lists", "halves"])
+def test_every_update_of_several_optimizers_counts_once(start: Start, store: Served, how: str) -> None:
+    updates = 13
+    processes = Groups(start, store, 2, 1, sync_every=2).start_all(PAIRS, how, updates)
+    said = [last_line(output_of(process)) for process in processes]
+    for told in said[:2]:  # the chief's group, which ends last
+        assert told == {"steps": updates, "values": [[-2.0 * updates], [-4.0 * updates]], "rest": 0.0}
+    assert said[2]["rest"] == 0.0
 
 
 def test_a_group_is_killed_and_comes_back_while_the_others_go_on(start: Start, store: Served, tmp_path: Path) -> None:

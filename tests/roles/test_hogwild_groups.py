@@ -254,6 +254,21 @@ def test_a_call_to_the_place_of_before_says_nothing_of_a_group_that_has_moved(
     assert "worker-2" not in capfd.readouterr().err
 
 
+def test_a_group_that_begins_while_it_is_asked_says_nothing_of_itself_or_all() -> None:
+    """With a lineage and without versions, those that start from it would have none to choose from."""
+    holdings = deltas.Holdings(0, peers_of(3), [[], [], []])
+
+    class Begins(list[Any]):
+        """Copies that are published while they are listed."""
+
+        def __iter__(self) -> Any:
+            holdings.lineage = "begun"
+            return iter(())
+
+    holdings.copies = Begins()
+    assert holdings.about()["lineage"] == ""
+
+
 def test_a_delta_whose_answer_died_with_its_host_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The chief has seen it in the host's value; the group that sent it has not, and sends it again."""
     with groups_of(3, SIZES) as groups:
@@ -282,6 +297,40 @@ def test_a_delta_whose_answer_died_with_its_host_counts_once(monkeypatch: pytest
             assert again.group.holdings.masters[1].version >= 2
             at_once(*(each.group.drain for each in (chief, again, third)))
         finally:
+            again.group.close()
+        assert largest_difference(values(chief), sum_of(start, third)) <= ROUNDING
+
+
+def test_an_answer_of_a_host_that_has_been_started_again_meanwhile_confirms_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The host's next life has asked what is known here before that answer was read: its master lacks that delta."""
+    with groups_of(3, SIZES) as groups:
+        start = values(groups[0])
+        chief, host, third = groups
+        receive_chunks = hogwild_link.receive_chunks
+        has_come, goes_on = threading.Event(), threading.Event()
+
+        def receive_and_stand_still(connection: wire.Connection, tensors: list[torch.Tensor]) -> None:
+            receive_chunks(connection, tensors)
+            if connection.peer == "worker-1" and not has_come.is_set():
+                has_come.set()
+                assert goes_on.wait(60)
+
+        monkeypatch.setattr(hogwild_link, "receive_chunks", receive_and_stand_still)
+        third.update()
+        third.group.boundary()
+        assert has_come.wait(60)
+        assert host.group.holdings.masters[1].applied == {2: 1}
+        host.group.close()
+        again = Trained(1, host.group.peers, SIZES, generation=1)
+        try:
+            again.group.start()
+            assert again.group.holdings.masters[1].applied == {}
+            goes_on.set()
+            at_once(*(each.group.drain for each in (chief, again, third)))
+        finally:
+            goes_on.set()
             again.group.close()
         assert largest_difference(values(chief), sum_of(start, third)) <= ROUNDING
 

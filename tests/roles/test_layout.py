@@ -86,6 +86,16 @@ def test_a_large_model_is_cut_in_chunks_of_the_size_that_pipelines_well() -> Non
     assert len(Layout((Entry("bias", (10,), "float32", 0),)).chunks(1)) == 1
 
 
+def test_an_exchange_behind_computing_has_few_chunks() -> None:
+    def count(elements: int, servers: int) -> int:
+        layout = Layout((Entry("weight", (elements,), "float32", 0),))
+        return len(layout.chunks(servers, layout.chunk_bytes_behind_computing(servers)))
+
+    assert count(2_500_000, 2) == 2 * 8  # 10 MB
+    assert count(100_000, 1) == 2  # of 256 KiB at least
+    assert count(100_000_000, 1) == 96  # of 4 MiB at most
+
+
 def test_shared_parameters_count_once_and_frozen_ones_not_at_all() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2))
     model[1].weight = model[0].weight

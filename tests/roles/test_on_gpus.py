@@ -29,6 +29,8 @@ from tests.roles.test_step_times import check_sums
 from torchyard_roles.exchange.reduce_client import ReduceClient
 from torchyard_roles.exchange.reducer import Reducer
 from torchyard_roles.exchange.wire import Peer, listen
+from torchyard_roles.layout import Layout
+from torchyard_roles.serving.staging import Staging
 from torchyard_roles.strategies.host_exchange import HostExchange, LocalGroups
 
 pytestmark = GPU_MARKS
@@ -249,3 +251,39 @@ def test_a_bucket_on_a_gpu_goes_through_a_reducer_and_comes_back() -> None:
                 assert torch.equal(flat, 2.0 * before)
         assert exchange.failure is None
         exchange.close()
+
+
+LONG_KERNEL_CYCLES = 2_000_000_000
+"""About a second."""
+
+
+def test_gradients_leave_a_gpu_and_parameters_come_to_it_in_a_stream_of_their_own() -> None:
+    model = torch.nn.Linear(1000, 1000, bias=False).to(DEVICE)
+    layout, parameters = Layout.of(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    (chunk,) = layout.chunks(1, 4_000_000)
+    staging = Staging(parameters, [chunk], in_place=False)
+    gradient = torch.zeros(1000, 1000, device=DEVICE)
+    staging.offer([gradient], copied=False)
+    torch.cuda.synchronize()
+
+    torch.cuda._sleep(LONG_KERNEL_CYCLES // 10)
+    gradient.fill_(3.0)  # behind a kernel that still runs, and before the fence
+    staging.fence()
+    torch.cuda._sleep(LONG_KERNEL_CYCLES)
+    next_step = torch.cuda.Event()
+    next_step.record()
+    values = staging.gradient(chunk).values
+    assert values is not None
+    assert bool((values == 3.0).all())
+    assert not next_step.query(), "the copy waited for kernels that came after the fence"
+
+    before = parameters[0].detach().clone()
+    read = torch.cuda.Event()
+    staging.target(chunk).fill_(5.0)
+    torch.cuda._sleep(LONG_KERNEL_CYCLES // 10)
+    seen = parameters[0].detach() * 1.0  # a kernel of this step, set going before the new parameters are installed
+    read.record()
+    staging.install([chunk])
+    assert read.query()
+    assert torch.equal(seen, before)
+    assert bool((parameters[0] == 5.0).all())

@@ -130,6 +130,24 @@ def test_what_is_no_number_is_refused_in_a_sentence() -> None:
         progress.note({"loss": FakeTensor(0.0, numbers=3)})
 
 
+def test_names_of_the_scripts_own_are_reported_up_to_32_of_them() -> None:
+    progress = Progress(Clock())
+    progress.note({"accuracy": 0.5, "loss": 1.0})
+    assert progress.take() == {"accuracy": 0.5, "loss": 1.0}
+    progress.note({f"layer_{number}": 0.0 for number in range(31)})
+    with pytest.raises(UsageProblem, match="report\\(\\) got 33 names of its own, but 32 are kept: accuracy, "):
+        progress.note({"one_more": 1.0})
+    assert len(progress.take()) == 33  # and what was refused is not in it
+    progress.note({"step": 7, "accuracy": 0.75})
+    assert progress.take()["accuracy"] == 0.75
+
+
+@pytest.mark.parametrize("name", ["validation/loss", "1st", "", "é", "a" * 65, "x\n"])
+def test_a_name_that_cannot_be_plotted_is_refused_in_a_sentence(name: str) -> None:
+    with pytest.raises(UsageProblem, match="a name has letters, digits and underscores, at most 64"):
+        Progress(Clock()).note({name: 1.0})
+
+
 def test_after_a_resume_steps_count_on_and_the_strategys_numbers_are_in_the_report() -> None:
     progress = Progress(lambda: 0.0)
     progress.resume(120)

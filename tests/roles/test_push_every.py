@@ -29,7 +29,7 @@ def start(start_forked: Start) -> Start:
 
 def held_by(run: Run) -> set[float]:
     """All numbers that the servers hold."""
-    chunks = [state for server in run.servers_now for state in server.shard._chunks.values()]
+    chunks = [state for server in run.servers_now for state in server.pairs[0].shard._chunks.values()]
     return set(torch.cat([state.parameters for state in chunks]).tolist())
 
 
@@ -53,6 +53,7 @@ def test_what_is_held_back_is_pushed_at_a_save_and_at_the_end_and_counts_once(
             for parameter in model.parameters():
                 parameter.grad = torch.ones_like(parameter)
             optimizer.step()
+            strategy.at_boundary(step)
             if step == 4 + hears_late_by * (rank % 2):
                 strategy.flush(4)
                 strategy.flush(4)  # a save, and a stop after the same step
@@ -66,8 +67,8 @@ def test_what_is_held_back_is_pushed_at_a_save_and_at_the_end_and_counts_once(
         assert run.ended()
         assert held_by(run) == {-float(STEPS * groups)}
         # After steps 3, 4 (the save), 6 and 7 (the end), to each of two servers.
-        assert [server.shard.version for server in run.servers_now] == [4 * groups] * 2
-        assert [server.shard.ledger.counts.accepted for server in run.servers_now] == [4 * groups] * 2
+        assert [server.pairs[0].shard.version for server in run.servers_now] == [4 * groups] * 2
+        assert [server.pairs[0].shard.ledger.counts.accepted for server in run.servers_now] == [4 * groups] * 2
     assert chief.weight.unique().tolist() == [-float(STEPS * groups)]
     assert not any(dropped for _, dropped in others)
 

@@ -203,6 +203,19 @@ def test_a_rank_that_is_abandoned_says_no_goodbye_and_the_others_are_told(reduce
     clients[0].close()
 
 
+def test_the_others_hear_whose_loss_ended_a_rank_and_not_of_its_own_end(reducers: Callable[[int], Reducers]) -> None:
+    """Two ranks end because of a third: the one that stood still meanwhile may hear of the other's end first."""
+    mine = reducers(2)
+    ends, waits = mine.client(0, 2), mine.client(1, 2)
+    future = waits.reduce(torch.ones(100_000), 0, 0)
+    ends.fail(PeerLost("worker-2", "10.0.0.3", "it closed the connection"))
+    ends.close(goodbye=False)
+    error = future.exception(DEADLINE_S)
+    assert isinstance(error, PeerLost)
+    assert (error.name, error.host, error.why) == ("worker-2", "10.0.0.3", "it closed the connection")
+    waits.close()
+
+
 def test_an_error_of_torch_in_the_sending_thread_ends_what_waits_for_a_sum(
     reducers: Callable[[int], Reducers], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,14 +7,14 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from tests.roles import join_stores
-from tests.roles.checkpointed import Gang
+from tests.roles.checkpointed import PROGRAM, Gang
 from tests.roles.processes import Start
 from torchyard_roles.checkpoints import files
 
@@ -30,23 +30,25 @@ def store() -> Iterator[join_stores.Served]:
     served.end()
 
 
-def uninterrupted(gang: Gang) -> list[dict[int, str]]:
-    gang.launch(EPOCHS, 0, every_s=600)
+def uninterrupted(gang: Gang, program: Path = PROGRAM, how: Sequence[str] = ()) -> list[dict[int, str]]:
+    gang.launch(EPOCHS, 0, *how, every_s=600, program=program)
     for code, output in gang.ended():
         assert code == 0, output
     return [gang.losses(rank) for rank in range(gang.size)]
 
 
-def killed_somewhere_and_resumed(gang: Gang, kills: int, seed: int) -> list[str]:
+def killed_somewhere_and_resumed(
+    gang: Gang, kills: int, seed: int, program: Path = PROGRAM, how: Sequence[str] = ()
+) -> list[str]:
     """Killed, each time after some more checkpoints and at a random place in a step; then let go to its end."""
     dice = random.Random(seed)
     for _ in range(kills):
         enough = max(files.steps(gang.checkpoints), default=0) + dice.randint(1, 12)
-        gang.launch(EPOCHS, 0.02, every_s=0.1)
+        gang.launch(EPOCHS, 0.02, *how, every_s=0.1, program=program)
         gang.wait_for(lambda: max(files.steps(gang.checkpoints), default=0) >= enough, "a save")  # noqa: B023
         time.sleep(dice.uniform(0, 0.1))  # anywhere in a step, or in a save
         gang.kill()
-    gang.launch(EPOCHS, 0, every_s=600)
+    gang.launch(EPOCHS, 0, *how, every_s=600, program=program)
     outputs = []
     for code, output in gang.ended():
         assert code == 0, output
@@ -74,6 +76,19 @@ def test_two_ranks_over_gloo_that_were_killed_have_the_losses_of_two_that_were_n
     for rank in range(2):
         assert gang.losses(rank) == whole[rank]
         assert len(whole[rank]) == EPOCHS * 8
+
+
+@pytest.mark.parametrize(("size", "how"), [(1, "calls"), (2, "lists"), (2, "calls")])
+def test_two_pairs_that_take_turns_go_on_exactly(
+    start: Start, tmp_path: Path, store: join_stores.Served, size: int, how: str
+) -> None:
+    program = PROGRAM.with_name("resumable_pairs.py")
+    whole = uninterrupted(Gang(start, tmp_path / "whole", size), program, [how])
+    gang = Gang(start, tmp_path / "killed", size, store)
+    killed_somewhere_and_resumed(gang, kills=1, seed=3, program=program, how=[how])
+    for rank in range(size):
+        assert gang.losses(rank) == whole[rank]
+        assert len(whole[rank]) == EPOCHS * (15 if size == 1 else 8)
 
 
 def test_what_is_cut_short_or_spoilt_is_passed_over_and_never_loaded(start: Start, tmp_path: Path) -> None:
@@ -127,7 +142,7 @@ model = torch.nn.Linear(1, 1)
 optimizer = torch.optim.Adam(model.parameters())
 model, optimizer = cluster.distribute(model, optimizer)
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10)
-for number, batch in enumerate(cluster.loader(torch.ones(8, 1), batch_size=1, seed=3)):
+for number, batch in enumerate(cluster.loader(torch.ones(8, 1), batch_size=1, shuffle=True, seed=3)):
     model(batch).sum().backward()
     optimizer.step()
     scheduler.step()
@@ -174,7 +189,7 @@ files.write = fails
 cluster = ty.join()
 model = torch.nn.Linear(1, 1)
 model, optimizer = cluster.distribute(model, torch.optim.Adam(model.parameters()))
-for number, batch in enumerate(cluster.loader(torch.ones(8, 1), batch_size=1, seed=3)):
+for number, batch in enumerate(cluster.loader(torch.ones(8, 1), batch_size=1, shuffle=True, seed=3)):
     model(batch).sum().backward()
     optimizer.step()
     if number == 7:

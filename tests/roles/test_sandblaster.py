@@ -13,11 +13,9 @@ import torch
 from torch import nn
 
 from tests.roles.processes import until
-from tests.roles.served_run import SEEDING, Run, descend, difference, train
+from tests.roles.served_run import SEEDING, Run, bytes_of, descend, difference, train
 from torchyard_roles.checkpoints import files
 from torchyard_roles.errors import PeerLost, UsageProblem
-from torchyard_roles.serving import exchanges
-from torchyard_roles.serving.exchanges import Completion
 from torchyard_roles.serving.optimizers import UNSERVED
 
 pytestmark = pytest.mark.train
@@ -195,6 +193,35 @@ def test_batch_norm_s_figures_are_the_chiefs_everywhere() -> None:
     assert not torch.equal(chief["1.running_mean"], model_of()[1].running_mean)
 
 
+def test_buffers_are_sent_when_they_have_changed_and_are_the_chiefs_after_each_step() -> None:
+    """Of 80 kB, which no gradient comes near."""
+    run = Run(2, 1)
+    stepped = threading.Barrier(2, timeout=30)
+
+    def act(rank: int) -> tuple[list[int], list[float]]:
+        strategy, model = run.worker(rank), nn.Linear(12, 3).double()
+        model.register_buffer("seen", torch.zeros(10_000, dtype=torch.float64))
+        model, optimizer = strategy.distribute(model, momentum(model), torch.device("cpu"))
+        sent, seen = [], []
+        for number in range(4):
+            if rank or number == 2:  # the chief's own changes once
+                model.seen.fill_(1 + 10 * rank + number)
+            before = bytes_of(strategy)[0]
+            model(batches(1, 4)[0][0]).square().sum().backward()
+            optimizer.step()
+            sent.append(bytes_of(strategy)[0] - before)
+            seen.append(float(model.seen[0]))
+            stepped.wait()
+        strategy.leave()
+        return sent, seen
+
+    with run.serving():
+        (sent, seen), (others, their) = run.on_workers(act)
+    assert seen == their == [0, 0, 3, 3]
+    assert [size > 80_000 for size in sent] == [True, False, True, False]
+    assert max(others) < 80_000
+
+
 def test_downpour_with_one_group_is_sandblaster_bit_by_bit() -> None:
     data = batches(30, 8, torch.float32)
     one, other = (
@@ -267,18 +294,18 @@ def test_of_two_saves_of_a_server_s_own_the_later_one_stays(tmp_path: Path, monk
     with run.serving():
         strategy, model, (server,) = run.worker(0), network(), run.servers_now
         model, optimizer = strategy.distribute(model, momentum(model), torch.device("cpu"))
-        later, state = threading.Thread(target=server.save_for_itself), server.shard.state
+        later, state = threading.Thread(target=server.save_for_itself), server.pairs[0].shard.state
 
         def copied() -> dict[str, Any]:
             copy = state()
             if later.ident is None:
                 descend(model, optimizer, batches(1, 9))
-                assert (copy["version"], server.shard.version) == (0, 1)
+                assert (copy["version"], server.pairs[0].shard.version) == (0, 1)
                 later.start()
                 later.join(0.3)  # it does not end, as it has to wait for this one
             return copy
 
-        monkeypatch.setattr(server.shard, "state", copied)
+        monkeypatch.setattr(server.pairs[0].shard, "state", copied)
         server.save_for_itself()
         later.join(30)
         assert files.read_part(tmp_path, "ps-0", None)["version"] == 1
@@ -292,15 +319,15 @@ def test_a_server_that_has_served_is_through_with_the_saves_after_its_workers_go
     with run.serving():
         strategy, model, (server,) = run.worker(0), network(), run.servers_now
         strategy.distribute(model, momentum(model), torch.device("cpu"))
-        saved, save = threading.Event(), server.save_for_itself
+        saved, save = threading.Event(), server.pairs[0].save_for_itself
 
         def save_late() -> None:
-            until(lambda: server._ends and not server._sessions)
+            until(lambda: server._ends and not server.pairs[0].clients)
             time.sleep(1)  # longer than the server looks for more callers
             save()
             saved.set()
 
-        monkeypatch.setattr(server, "save_for_itself", save_late)
+        monkeypatch.setattr(server.pairs[0], "save_for_itself", save_late)
         strategy.leave()
         assert run.ended()
         assert saved.is_set()
@@ -312,7 +339,7 @@ def test_buffers_come_with_a_round_that_ends_by_the_goodbye_of_who_is_missing() 
     def act(rank: int) -> torch.Tensor:
         strategy, model = run.worker(rank), nn.Sequential(nn.Linear(12, 4), nn.BatchNorm1d(4)).double()
         model, optimizer = strategy.distribute(model, momentum(model), torch.device("cpu"))
-        chunks = run.servers_now[0].shard._chunks.values()
+        chunks = run.servers_now[0].pairs[0].shard._chunks.values()
         if rank == 2:  # its data has ended, and the others have pushed
             until(lambda: all([len(one.arrived) for one in [*chunk.sums.values()]] == [2] for chunk in chunks))
         else:
@@ -324,7 +351,7 @@ def test_buffers_come_with_a_round_that_ends_by_the_goodbye_of_who_is_missing() 
 
     with run.serving():
         chief, other, _ = run.on_workers(act)
-        assert run.servers_now[0].shard.version == 1
+        assert run.servers_now[0].pairs[0].shard.version == 1
     assert chief.abs().sum() > 0
     assert torch.equal(other, chief)
 
@@ -339,7 +366,7 @@ def test_a_worker_that_dies_is_named_to_the_others() -> None:
         model, optimizer = strategy.distribute(model, momentum(model), torch.device("cpu"))
         ready.wait()
         if rank == 1:
-            for link in strategy._links:
+            for link in strategy.pairs[0]._links:
                 link.close(goodbye=False)
             return
         with pytest.raises(PeerLost, match=r"worker-1 on 127\.0\.0\.1 is gone"):
@@ -347,17 +374,6 @@ def test_a_worker_that_dies_is_named_to_the_others() -> None:
 
     with run.serving():
         run.on_workers(act)
-
-
-def test_a_server_s_death_is_told_before_that_of_a_worker_that_died_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchanges, "HEARSAY_S", 30.0)
-    completion = Completion(2)
-    completion.failed(PeerLost("worker-1", "127.0.0.1", "gone"), is_hearsay=True)
-    later = threading.Timer(0.05, completion.failed, [PeerLost("ps-1", "127.0.0.1", "gone")])
-    later.start()
-    with pytest.raises(PeerLost, match="ps-1"):
-        completion.wait()
-    later.join()
 
 
 def test_workers_do_not_wait_for_ever_for_a_chief_that_does_not_begin() -> None:

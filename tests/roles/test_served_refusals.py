@@ -64,7 +64,7 @@ def test_a_gradient_of_another_size_than_the_chunk_s_ends_the_connection_before_
     run = Run(1, 1)
     with run.serving():
         strategy, _, _ = distribute(run, 0)
-        (link,) = strategy._links
+        (link,) = strategy.pairs[0]._links
         with pytest.raises(PeerLost, match="ps-0"):
             link.command({"op": "push", "chunk": 0, "round": 1, "base": 0}, torch.zeros(1_000_000))
         assert "announced 4000000 bytes of float32, but 256 bytes" in capfd.readouterr().err
@@ -79,8 +79,8 @@ def test_buffers_of_another_size_than_the_chief_has_described_are_not_received(
         strategy = run.worker(0)
         model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 4).requires_grad_(False))
         strategy.distribute(model, momentum(model), CPU)
-        assert run.servers_now[0].rows.constants.numel() == 4 * 20
-        (link,) = strategy._links
+        assert run.servers_now[0].pairs[0].rows.constants.numel() == 4 * 20
+        (link,) = strategy.pairs[0]._links
         with pytest.raises(PeerLost, match="ps-0"):
             link.command({"op": name}, torch.zeros(1_000_000, dtype=torch.uint8))
         assert "announced 1000000 bytes of uint8, but" in capfd.readouterr().err
@@ -121,4 +121,44 @@ def test_optimizers_that_servers_cannot_run_are_refused_with_the_reason() -> Non
         ):
             with pytest.raises(UsageProblem, match=reason):
                 strategy.distribute(model, optimizer, CPU)
+        strategy.leave()
+
+
+def test_a_parameter_of_two_optimizers_is_refused_with_its_name_at_once_and_when_it_is_given_later() -> None:
+    run = Run(1, 1)
+    with run.serving():
+        strategy, model, _ = distribute(run, 0)
+        with pytest.raises(UsageProblem, match=r"Two optimizers train the parameter 2\.weight.*Give each parameter to"):
+            strategy.distribute(model, torch.optim.SGD(model[2].parameters(), lr=0.1), CPU)
+        other = nn.ModuleList([small(), model])
+        optimizer = torch.optim.SGD(other[0].parameters(), lr=0.1)
+        strategy.distribute(other, optimizer, CPU)
+        optimizer.add_param_group({"params": model[0].weight})
+        with pytest.raises(UsageProblem, match=r"Two optimizers train the parameter 1\.0\.weight"):
+            optimizer.step()
+        strategy.leave()
+
+
+def test_a_pair_that_would_not_fit_beside_what_the_others_will_take_is_refused_before_anything_trains() -> None:
+    run = Run(1, 1)
+    with run.serving():
+        strategy, _, _ = distribute(run, 0)
+        pair = run.servers_now[0].pairs[0]
+        assert pair.reserved > 0
+        run.servers_now[0]._available = lambda: 3 * 399 * 4 + 1024 + pair.reserved // 2
+        model = small()
+        with pytest.raises(UsageProblem, match=r"ps-0 cannot hold its shard"):
+            strategy.distribute(model, momentum(model), CPU)
+        run.servers_now[0]._available = lambda: 3 * 399 * 4 + 1024 + pair.reserved
+        strategy.leave()
+
+
+def test_an_introduction_of_no_pair_is_refused() -> None:
+    run = Run(1, 1)
+    with run.serving():
+        strategy = run.worker(0)
+        (link,) = strategy.pairs[0]._links
+        link._introduction = {**link._introduction, "pair": -1}
+        with pytest.raises(ProtocolError, match=r"ps-0 does not understand the introduction: there is no pair -1"):
+            link.connect(5.0)
         strategy.leave()

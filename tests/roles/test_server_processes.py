@@ -5,25 +5,30 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import torch
 
+from tests.roles import join_stores
 from tests.roles.processes import DEADLINE_S, Keeper, Start, free_port, output_of
 from torchyard_roles.checkpoints import files
 from torchyard_roles.environment import read
 from torchyard_roles.exchange import process as reducing
+from torchyard_roles.exchange import wire
 from torchyard_roles.serving import process as serving
 
 pytestmark = pytest.mark.train
 
 PROGRAM = Path(__file__).parent / "programs" / "served.py"
 RESUMABLE = Path(__file__).parent / "programs" / "resumable.py"
+PAIRS = Path(__file__).parent / "programs" / "resumable_pairs.py"
 KEY = "5a" * 32
 BUSY_S = 10.0
 """What a busy machine may need longer: workers import torch, and end, beside other tests."""
@@ -79,6 +84,13 @@ def sigterm_as_before() -> Iterator[signal.Handlers]:
     torch.set_num_threads(threads)
 
 
+@pytest.fixture
+def store() -> Iterator[join_stores.Served]:
+    served = join_stores.serve_in_a_process()
+    yield served
+    served.end()
+
+
 def read_until(process: subprocess.Popen[str], line: str) -> None:
     assert process.stdout is not None
     seen = []
@@ -128,6 +140,68 @@ def test_a_killed_server_is_named_by_every_worker_of_a_synchronous_run(start: St
     assert servers[0].wait(timeout=DEADLINE_S) == 0
 
 
+class Relay:
+    """Stands between one worker and its server, and never tells the worker that the server has gone."""
+
+    def __init__(self, address: str, port: int) -> None:
+        self._to = (address, port)
+        self._sockets = [wire.listen("127.0.0.1", 0)]
+        self.port = self._sockets[0].getsockname()[1]
+        self._threads = [threading.Thread(target=self._serve, daemon=True)]
+        self._threads[0].start()
+
+    def _serve(self) -> None:
+        with suppress(OSError):
+            while True:
+                caller, _ = self._sockets[0].accept()
+                try:
+                    server = socket.create_connection(self._to)
+                except OSError:  # it does not listen yet: the worker calls again
+                    caller.close()
+                    continue
+                self._sockets += [caller, server]
+                for pair in ((caller, server), (server, caller)):
+                    self._threads.append(threading.Thread(target=self._copy, args=pair, daemon=True))
+                    self._threads[-1].start()
+
+    def _copy(self, source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(1 << 16):
+                target.sendall(data)
+
+    def close(self) -> None:
+        for each in self._sockets:
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+        for thread in self._threads:
+            thread.join(10)
+
+
+def test_a_worker_that_has_not_seen_a_servers_end_hears_of_it_from_the_others_and_not_of_its_fellow(
+    start: Start, tmp_path: Path
+) -> None:
+    cluster = Cluster(tmp_path, "sandblaster", workers=2, servers=2)
+    servers = [start(PROGRAM, "1", environment=cluster.server(number)) for number in range(2)]
+    first, (name, address, port) = json.loads(cluster.worker(1)["TORCHYARD_PEERS"])["ps"]
+    relay = Relay(address, port)
+    try:
+        unknowing = {**cluster.worker(1), "TORCHYARD_PEERS": json.dumps({"ps": [first, [name, address, relay.port]]})}
+        workers = [start(PROGRAM, "1000", "0.02", environment=each) for each in (cluster.worker(0), unknowing)]
+        for worker in workers:
+            read_until(worker, "step 3")
+        servers[1].kill()
+        for worker in workers:
+            output, _ = worker.communicate(timeout=DEADLINE_S)
+            assert worker.returncode == 1
+            assert "ps-1 on 127.0.0.1 is gone" in output
+            assert "worker-0 on 127.0.0.1 is gone" not in output
+    finally:
+        relay.close()
+    servers[0].send_signal(signal.SIGTERM)
+    assert servers[0].wait(timeout=DEADLINE_S) == 0
+
+
 def test_a_killed_server_of_an_asynchronous_run_comes_back_and_the_workers_go_on(start: Start, tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, "downpour", workers=2, servers=1, groups=2, checkpoint_every_s=0.3)
     server = start(PROGRAM, "1", environment=cluster.server(0))
@@ -140,6 +214,7 @@ def test_a_killed_server_of_an_asynchronous_run_comes_back_and_the_workers_go_on
     for worker in workers:
         read_until(worker, "step 12")
     server.kill()
+    server.wait(DEADLINE_S)  # else the port may still be its own
     again = start(PROGRAM, "1", environment=cluster.server(0, generation=1))
     back.touch()
     for worker in workers:
@@ -188,9 +263,9 @@ def test_what_the_chief_has_done_is_saved_before_it_waits_for_slower_groups(star
         process.kill()
 
 
-def losses(folder: Path) -> dict[str, str]:
+def losses(folder: Path, rank: int = 0) -> dict[str, str]:
     """What each step said last, by its number."""
-    lines = (folder / "losses.0").read_text().splitlines()
+    lines = (folder / f"losses.{rank}").read_text().splitlines()
     return {line.split()[0]: line for line in lines if line.count(" ") == 3}
 
 
@@ -213,6 +288,7 @@ def test_a_killed_run_goes_on_from_its_checkpoint_with_the_losses_of_one_that_wa
         time.sleep(0.01)
     for process in reversed(killed):
         process.kill()
+        process.wait(DEADLINE_S)
     again = launch("killed", 0, generation=1)
     for process in (*whole, *again[:2]):
         output_of(process)
@@ -221,6 +297,70 @@ def test_a_killed_run_goes_on_from_its_checkpoint_with_the_losses_of_one_that_wa
     assert "has no part" not in output
     assert losses(tmp_path / "killed") == losses(tmp_path / "whole")
     assert len(losses(tmp_path / "whole")) == 3 * 15
+
+
+@pytest.mark.parametrize(("workers", "how"), [(1, "calls"), (2, "lists"), (2, "calls")])
+def test_two_pairs_that_take_turns_go_on_exactly(
+    start: Start, tmp_path: Path, store: join_stores.Served, workers: int, how: str
+) -> None:
+    def launch(name: str, pause_s: float, generation: int = 0) -> list[subprocess.Popen[str]]:
+        folder = tmp_path / name
+        folder.mkdir(exist_ok=True)
+        every_s = 0.05 if name == "killed" else 600
+        run = Cluster(folder / "checkpoints", "sandblaster", workers, servers=2, checkpoint_every_s=every_s)
+        arguments = (PAIRS, folder, "3", str(pause_s), how)
+        met = {"TORCHYARD_STORE": store.address, "TORCHYARD_KEY": join_stores.KEY.hex(), "TORCHYARD_GANG": name}
+        environments = [run.server(number, generation) for number in range(2)]
+        environments += [run.worker(rank, generation) for rank in range(workers)]
+        return [start(*arguments, environment={**each, **met}) for each in environments]
+
+    for process in launch("whole", 0):
+        output_of(process)
+    killed = launch("killed", 0.02)
+    deadline = time.monotonic() + DEADLINE_S
+    while not any(each.step >= 4 for each in files.complete(tmp_path / "killed" / "checkpoints")):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    for process in reversed(killed):
+        process.kill()
+        process.wait(DEADLINE_S)
+    outputs = [output_of(process) for process in launch("killed", 0, generation=1)]
+    assert "torchyard: resumed from" in outputs[2]
+    assert not any("has no part" in output or "saved no part" in output for output in outputs)
+    for rank in range(workers):
+        whole = losses(tmp_path / "whole", rank)
+        assert losses(tmp_path / "killed", rank) == whole
+        assert len(whole) == 3 * (15 if workers == 1 else 8)
+
+
+@pytest.mark.parametrize("killed", [0, 1], ids=["the chief's group", "another group"])
+def test_a_group_that_is_started_again_takes_the_servers_parameters_of_all_pairs(
+    start: Start, tmp_path: Path, store: join_stores.Served, killed: int
+) -> None:
+    """They are newer than its checkpoint, which must not be taken for changes of the script's."""
+    run = Cluster(tmp_path / "checkpoints", "downpour", workers=2, servers=1, groups=2, checkpoint_every_s=0.05)
+
+    def launch(environment: dict[str, str], pause_s: float) -> subprocess.Popen[str]:
+        met = {"TORCHYARD_STORE": store.address, "TORCHYARD_KEY": join_stores.KEY.hex()}
+        met["TORCHYARD_GANG"] = environment["TORCHYARD_REPLICA"]
+        return start(PAIRS, tmp_path, "8", str(pause_s), "calls", environment={**environment, **met})
+
+    server = launch(run.server(0), 0)
+    workers = [launch(run.worker(rank), 0.1) for rank in range(2)]
+    root, deadline = tmp_path / "checkpoints", time.monotonic() + DEADLINE_S
+    while not (files.steps(root) and files.part_steps(root, f"worker-{killed}.0")):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    saved = files.part_steps(root, f"worker-{killed}.0")[0]
+    while max(map(int, losses(tmp_path, killed)), default=0) < saved + 4:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    workers[killed].kill()
+    workers[killed].wait(DEADLINE_S)
+    workers[killed] = launch(run.worker(killed, generation=1), 0)
+    for process in (*workers, server):
+        output_of(process)
+    assert set(losses(tmp_path, killed)) == {str(step) for step in range(1, 8 * 8 + 1)}
 
 
 def test_a_server_that_its_run_does_not_have_says_so(start: Start, tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from torchyard_roles.layout import Entry, Layout
-from torchyard_roles.serving.chunk import Delivery
+from torchyard_roles.serving import optimizers
+from torchyard_roles.serving.chunk import ChunkState, Delivery
 from torchyard_roles.serving.rounds import Push, Rules
 from torchyard_roles.serving.shard import Shard
 
@@ -192,3 +193,22 @@ def test_a_shard_goes_on_from_its_saved_state_as_if_nothing_had_happened(optimiz
         assert all(torch.equal(mine, its) for mine, its in zip(step(again, number), expected, strict=True))
     with pytest.raises(ValueError, match="another shard"):
         shard_of(Rules(), 6, optimizer=optimizer, chunk_bytes=16, **options).load(whole.state())
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adagrad", "Adam", "AdamW"])
+def test_a_server_steps_as_the_same_optimizer_does_in_one_process(name: str) -> None:
+    generator = torch.Generator().manual_seed(5)
+    layout = Layout((Entry("weight", (3, 7), "float64", 0), Entry("bias", (11,), "float64", 0)))
+    state = ChunkState(layout.chunks(1)[0], layout, name, {"lr": 0.1, "weight_decay": 0.01})
+    state.parameters.fill_(1.0)
+    alone = torch.nn.Parameter(torch.ones(32, dtype=torch.float64))
+    optimizer = getattr(torch.optim, name)([alone], lr=0.1, weight_decay=0.01)
+    for _ in range(20):
+        gradient = torch.randn(32, generator=generator, dtype=torch.float64)
+        state.step(gradient.clone(), frozenset(), state.options)
+        alone.grad = gradient
+        optimizer.step()
+    assert torch.allclose(state.parameters, alone, rtol=0, atol=1e-12)
+    for dtype in (torch.float32, torch.float64):
+        server = optimizers.build(name, {"lr": 0.1}, [torch.nn.Parameter(torch.ones(32, dtype=dtype))])
+        assert bool(server.defaults.get("fused")) == (name != "SGD" and dtype is torch.float32)

@@ -15,8 +15,8 @@ from tests.roles.processes import Start, free_port, output_of, trainer_environme
 from tests.roles.reduction_runs import Runs, runs
 from tests.roles.test_hogwild import Groups
 from tests.roles.test_server_processes import Cluster
-from torchyard_roles.strategies.all_reduce import SharedModel
-from torchyard_roles.strategies.exposed import Exposed
+from torchyard_roles.environment import read
+from torchyard_roles.strategies.all_reduce import AllReduce
 
 __all__ = ["runs"]
 
@@ -27,7 +27,7 @@ SLOW = 1
 LONGER_S = 0.5
 """Far longer than a busy machine may keep a rank waiting for its turn."""
 STEPS = 10
-"""Of which the last two take longer: an all-reduce measures its waiting in one of MEET_EVERY, the ninth."""
+"""Of which the last two take longer."""
 
 
 @pytest.fixture
@@ -138,17 +138,21 @@ print(json.dumps(told))
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 def test_on_a_gpu_the_exchange_is_measured_there() -> None:
-    torch.distributed.init_process_group("nccl", init_method=f"tcp://127.0.0.1:{free_port()}", rank=0, world_size=1)
+    torch.distributed.init_process_group(
+        "cpu:gloo,cuda:nccl", init_method=f"tcp://127.0.0.1:{free_port()}", rank=0, world_size=1
+    )
     try:
         device = torch.device("cuda", 0)
-        shared = SharedModel(torch.nn.Linear(2048, 2048).to(device), device_ids=[0], find_unused_parameters=True)
-        exposed = Exposed(shared, device, meets=True)
+        strategy = AllReduce(read({"RANK": "0", "WORLD_SIZE": "1"}))
+        model = torch.nn.Linear(2048, 2048).to(device)
+        strategy.distribute(model, torch.optim.SGD(model.parameters(), lr=0.1), device)
         for _ in range(3):
-            shared(torch.ones(8, 2048, device=device)).sum().backward()
+            model(torch.ones(8, 2048, device=device)).sum().backward()
         torch.cuda.synchronize()
-        assert len(exposed._events) == 3
-        exchanged_s, waited_s = exposed.times()
-        assert 0 <= exchanged_s < 10
-        assert (waited_s, exposed._events) == (0.0, [])
+        assert len(strategy._averager._events) == 3
+        found = strategy.statistics()
+        assert 0 < found["exchange_s"] + found["wait_s"] < 10
+        assert strategy._averager._events == []
+        strategy.leave()
     finally:
         torch.distributed.destroy_process_group()

@@ -64,7 +64,7 @@ def test_a_process_alone_with_workers_of_its_loader_saves_and_leaves_with_0(star
         "cluster = ty.join()\n"
         "model = torch.nn.Linear(1, 1)\n"
         "model, optimizer = cluster.distribute(model, torch.optim.SGD(model.parameters(), lr=0.1))\n"
-        "loader = cluster.loader(torch.ones(64, 1), batch_size=1, num_workers=2)\n"
+        "loader = cluster.loader(torch.ones(64, 1), batch_size=1, shuffle=True, num_workers=2)\n"
         "for _ in range(100000):\n"
         "    for batch in loader:\n"
         "        model(batch).sum().backward()\n"

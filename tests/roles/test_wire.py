@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import os
 import re
+import select
+import selectors
 import socket
 import threading
 from collections.abc import Iterator
@@ -15,13 +17,18 @@ import pytest
 import torch
 
 import torchyard_roles
+from tests.roles.processes import until
 from torchyard_agent.protocol import frames
 from torchyard_roles.errors import PeerLost, ProtocolError
+from torchyard_roles.exchange import wire
 from torchyard_roles.exchange.wire import MAX_HEADER, Connection, Peer, listen
+from torchyard_roles.serving.link import ServerLink
+from torchyard_roles.serving.session import Session
 
 pytestmark = pytest.mark.train
 
 KEY = os.urandom(32)
+DEADLINE_S = 30
 Ends = tuple[Connection, Connection]
 
 
@@ -94,6 +101,65 @@ def test_no_tensor_and_an_empty_one_are_told_apart_and_a_payload_can_be_passed_o
     accepted.receive()
     accepted.discard()
     assert accepted.receive() == {"number": 4}
+
+
+def test_what_is_posted_does_not_wait_for_the_receiver_and_arrives_in_order(ends: Ends) -> None:
+    caller, accepted = ends
+    large = torch.arange(16_000_000, dtype=torch.float32)  # 64 MB: more than the kernel takes without a receiver
+    accepted.post({"number": 1}, large)
+    accepted.post({"number": 2})
+    blocking = threading.Thread(target=accepted.send, args=({"number": 3},))
+    blocking.start()
+    assert caller.receive()["number"] == 1
+    received = torch.empty_like(large)
+    caller.receive_into(received)
+    assert torch.equal(received, large)
+    assert [caller.receive(), caller.receive()] == [{"number": 2}, {"number": 3}]
+    accepted.flush(DEADLINE_S)
+    blocking.join(DEADLINE_S)
+    assert caller.received_bytes == accepted.sent_bytes
+
+
+def test_what_is_posted_to_a_caller_that_was_not_answered_yet_follows_the_answer(listener: socket.socket) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        calling = pool.submit(Connection.connect, peer_of(listener), KEY, {"name": "worker-3"}, DEADLINE_S)
+        accepted, _ = Connection.accept(listener.accept()[0], KEY)
+        accepted.post({"lost": "worker-1"})
+        accepted.answer({"ready": True})
+        caller, answer = calling.result(DEADLINE_S)
+    assert answer == {"ready": True}
+    assert caller.receive() == {"lost": "worker-1"}
+    caller.close()
+    accepted.close()
+
+
+def test_closing_gives_up_what_was_posted_to_one_that_does_not_read(ends: Ends) -> None:
+    _, accepted = ends
+    accepted.post({}, torch.zeros(16_000_000))
+    accepted.close()
+    assert not [thread for thread in threading.enumerate() if thread.name == "rest to worker-3"]
+
+
+def test_a_message_is_taken_piece_by_piece_without_waiting_for_it(ends: Ends) -> None:
+    caller, accepted = ends
+    assert accepted.receive_now() is None
+    sent = torch.arange(2_000_000, dtype=torch.float32)
+    sending = threading.Thread(target=caller.send, args=({"step": 1}, sent))
+    sending.start()
+    received = torch.empty_like(sent)
+    with selectors.DefaultSelector() as selector:
+        selector.register(accepted, selectors.EVENT_READ)
+        header = None
+        while header is None:
+            assert selector.select(DEADLINE_S)
+            header = accepted.receive_now()
+        while not accepted.receive_into_now(received):
+            assert selector.select(DEADLINE_S)
+    sending.join(DEADLINE_S)
+    assert header["step"] == 1
+    assert torch.equal(received, sent)
+    assert accepted.received_bytes == caller.sent_bytes
+    assert accepted.receive_now() is None
 
 
 @pytest.mark.parametrize("expected", [torch.empty(11), torch.empty(5, dtype=torch.float64)])
@@ -177,6 +243,77 @@ def test_a_peer_that_ends_is_named_and_closing_wakes_who_waits(ends: Ends) -> No
         accepted.close()
         with pytest.raises(PeerLost):
             waiting.result(5)
+
+
+def is_shut_down(connection: Connection) -> bool:
+    poll = select.poll()
+    poll.register(connection, 0)
+    return any(events & select.POLLHUP for _, events in poll.poll(0))
+
+
+def test_a_descriptor_is_not_closed_under_a_thread_that_is_about_to_send(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its number may be the next connection's before that thread goes on."""
+    caller, _ = ends
+    is_about_to, goes_on = threading.Event(), threading.Event()
+    send_all = wire._send_all
+
+    def stand_still(sock: socket.socket, parts: list[bytes | memoryview]) -> int:
+        is_about_to.set()
+        assert goes_on.wait(DEADLINE_S)
+        assert sock.fileno() != -1
+        return send_all(sock, parts)
+
+    monkeypatch.setattr(wire, "_send_all", stand_still)
+    with ThreadPoolExecutor(2) as pool:
+        sending = pool.submit(caller.send, {"op": "hello"})
+        assert is_about_to.wait(DEADLINE_S)
+        closing = pool.submit(caller.close)
+        until(lambda: is_shut_down(caller))
+        goes_on.set()
+        with pytest.raises(PeerLost, match="closed here"):
+            sending.result(DEADLINE_S)
+        closing.result(DEADLINE_S)
+    assert caller.fileno() == -1
+
+
+def test_a_server_link_closes_its_descriptor_after_the_thread_that_receives(
+    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_about_to, goes_on, numbers = threading.Event(), threading.Event(), list[int]()
+
+    def stand_still(link: ServerLink, connection: Connection, header: dict[str, object]) -> None:
+        is_about_to.set()
+        assert goes_on.wait(DEADLINE_S)
+        numbers.append(connection.fileno())
+
+    monkeypatch.setattr(ServerLink, "_take", stand_still)
+    link = ServerLink(peer_of(listener), KEY, {"name": "worker-0"})
+    with ThreadPoolExecutor(2) as pool:
+        calling = pool.submit(link.connect, 5)
+        accepted, _ = Connection.accept(listener.accept()[0], KEY)
+        accepted.answer({})
+        calling.result(DEADLINE_S)
+        connection = link._connection
+        assert connection is not None
+        accepted.send({"op": "anything"})
+        assert is_about_to.wait(DEADLINE_S)
+        closing = pool.submit(link.close, goodbye=False)
+        until(lambda: connection.closed)
+        goes_on.set()
+        closing.result(DEADLINE_S)
+    assert numbers[0] != -1
+    assert connection.fileno() == -1
+    accepted.close()
+
+
+def test_a_replaced_session_is_closed_by_its_own_thread(ends: Ends) -> None:
+    """The thread that admits the worker again must not close what the session's own thread is about to receive from."""
+    _, accepted = ends
+    Session(None, accepted, 0, 0, 1, 0).cut()
+    assert accepted.closed
+    assert accepted.fileno() != -1
 
 
 def test_nothing_that_comes_from_elsewhere_is_unpickled() -> None:

@@ -85,7 +85,7 @@ def read(root: Path, step: int) -> Checkpoint:
         said = int(about["step"])
     except FileNotFoundError as error:
         raise Damaged(f"it has no {ABOUT}") from error
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise Damaged(f"{ABOUT} cannot be read") from error
     if said != step:
         raise Damaged(f"{ABOUT} is of step {said}")
@@ -95,7 +95,7 @@ def read(root: Path, step: int) -> Checkpoint:
     for name, size in files.items():
         try:
             there = (folder / Path(name).name).stat().st_size
-        except OSError:
+        except (OSError, ValueError):  # ValueError: a name with a NUL
             raise Damaged(f"{name} is missing") from None
         if there != size:
             raise Damaged(f"{name} has {there} of {size} bytes")

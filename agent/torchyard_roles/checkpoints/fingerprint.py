@@ -7,11 +7,13 @@ from typing import Any
 
 import torch
 
+from torchyard_roles.pairs import names_of
 
-def fingerprint(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+
+def fingerprint(model: torch.nn.Module, optimizer: Any) -> dict[str, Any]:
     """As JSON: names, dtypes and shapes of what the model saves; the optimizer's class and its groups' sizes."""
     groups = [len(group["params"]) for group in optimizer.param_groups]
-    return {"entries": entries(model), "optimizer": type(optimizer).__name__, "groups": groups}
+    return {"entries": entries(model), "optimizer": names_of(optimizer), "groups": groups}
 
 
 def entries(model: torch.nn.Module) -> list[list[Any]]:

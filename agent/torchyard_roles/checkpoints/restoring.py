@@ -21,6 +21,7 @@ from torchyard_roles.checkpoints.fingerprint import first_difference
 from torchyard_roles.checkpoints.saving import say
 from torchyard_roles.environment import Environment
 from torchyard_roles.errors import UsageProblem
+from torchyard_roles.pairs import groups_of
 
 if TYPE_CHECKING:
     from torchyard_roles.sharding import ShareLoader
@@ -36,6 +37,8 @@ class Resumed:
         self.step = step
         place = part if part is not None else script
         self.stateful: dict[str, Any] = script.get("stateful", {})
+        self.models: dict[str, Any] = script.get("models", {})
+        """Of further calls of distribute(), where this process has the chief's."""
         self.positions: list[dict[str, Any]] = place.get("loaders", [])
         self.active: int = place.get("active", 0)
         self._optimizer_state = script.get("optimizer")
@@ -48,11 +51,13 @@ class Resumed:
         return self.active < len(self.positions) and self.positions[self.active]["begun"] > 0
 
     def into(self, optimizer: torch.optim.Optimizer, device: torch.device) -> None:
-        """The optimizer's own state. Its groups' learning rates and the like wait for the resume point: until then
-        they are what the script makes them, so that a scheduler which it builds now finds what it expects."""
-        state, self._optimizer_state = self._optimizer_state, None
-        if state is None:
+        """The optimizer's own state. Its groups' learning rates and the like wait for the resume point: until then they
+        are what the script makes them, so that a scheduler which it builds now finds what it expects. All of it waits
+        where the script had added parameter groups, which it adds again until then."""
+        state = self._optimizer_state
+        if state is None or len(groups_of(state)) > len(optimizer.param_groups):
             return
+        self._optimizer_state = None
         script = [_settings(group) for group in optimizer.param_groups]
         optimizer.load_state_dict(state)
         devices.move_optimizer(optimizer, device)
@@ -61,7 +66,20 @@ class Resumed:
             group.update(settings)
 
     def finish(self, optimizer: torch.optim.Optimizer, stateful: dict[str, Any], device: torch.device) -> None:
-        """The resume point: learning rates, the objects of checkpoint(), and last the random numbers."""
+        """The resume point: learning rates, the objects of checkpoint(), and last the random numbers. Raises
+        UsageProblem where the script has not added the parameter groups again that the checkpoint has."""
+        state, self._optimizer_state = self._optimizer_state, None
+        if state is not None:
+            saved, now = (
+                [len(group["params"]) for group in each] for each in (groups_of(state), optimizer.param_groups)
+            )
+            if saved != now:
+                raise UsageProblem(
+                    f"At step {self.step} the optimizer's groups had {saved} parameters, and here they have {now}.",
+                    "Call add_param_group() before distribute(), or at the beginning of an epoch.",
+                )
+            optimizer.load_state_dict(state)
+            devices.move_optimizer(optimizer, device)
         for group, settings in zip(optimizer.param_groups, self._groups):
             for name, value in settings.items():
                 if isinstance(value, torch.Tensor) and isinstance(group.get(name), torch.Tensor):
@@ -222,7 +240,8 @@ def _settings(group: dict[str, Any]) -> dict[str, Any]:
 
 
 def _versions(script: dict[str, Any]) -> Iterator[bytes]:
-    """It, and what of it is needed most where it is too large to be sent."""
+    """It, and what of it is needed most where it is too large to be sent. Models come from the strategy."""
+    script = {name: value for name, value in script.items() if name != "models"}
     yield _dumped(script)
     if "optimizer" in script:
         script = {**script, "optimizer": {**script["optimizer"], "state": {}}}

@@ -55,6 +55,8 @@ class Saving:
         self.who = f"{environment.replica or environment.name}.{environment.local_rank}"
         self.automatic = environment.is_torchyard
         self.stateful: dict[str, Any] = {}
+        self.models: dict[str, torch.nn.Module] = {}
+        """Of further calls of distribute()."""
         self.loaders: list[ShareLoader] = []
         self.active = 0
         """The loader that handed out a batch last."""
@@ -212,10 +214,13 @@ class Saving:
         assert self._model is not None
         assert self._optimizer is not None
         extra = {name: each.state_dict() for name, each in self.stateful.items()}
+        models = {name: each.state_dict() for name, each in self.models.items()}
         return {
             "model.pt": copied(self._model.state_dict(), "the model's state"),
             "optimizer.pt": copied(self._optimizer.state_dict(), "the optimizer's state"),
-            "extra.pt": copied({"stateful": extra, **self._position()}, "what checkpoint() was given"),
+            "extra.pt": copied(
+                {"stateful": extra, "models": models, **self._position()}, "what checkpoint() was given"
+            ),
         }
 
     def _position(self) -> dict[str, Any]:

@@ -38,8 +38,8 @@ class Connections:
             return sent, received
 
     def close(self) -> None:
-        """End all that are open now."""
+        """Cut all that are open now; the thread that serves one closes it."""
         with self._lock:
             those = list(self._open)
         for connection in those:
-            connection.close()
+            connection.cut()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 from types import FrameType
 
@@ -37,8 +38,9 @@ def serve(environment: Environment) -> None:
     if plan.kind == "ring":
         print(f"torchyard: {environment.replica} has nothing to sum. {plan.sentence}", flush=True)
         return
-    # Connections' threads add up chunks side by side: torch's own threads on top of them would only take turns.
+    # The receiving thread adds up chunks as they come: torch's own threads would only take turns with it.
     torch.set_num_threads(1)
+    gc.freeze()  # no collection looks through torch's own objects again and again
     reducer = Reducer(wire.listen_at(places[0]), environment.key, environment.replica)
 
     def stop(signum: int, frame: FrameType | None) -> None:

@@ -28,7 +28,7 @@ from torchyard_roles.exchange.wire import Peer
 
 CHUNK_BYTES = 128 * 1024
 """To begin with: see fitting_chunk()."""
-SMALLEST_CHUNK, LARGEST_CHUNK = 48 * 1024, 1024 * 1024
+SMALLEST_CHUNK, LARGEST_CHUNK = 48 * 1024, 4 * 1024 * 1024
 CHUNK_S = 0.0025
 WINDOW = 4
 SMALL_BYTES = 32 * 1024
@@ -216,11 +216,15 @@ class ReduceClient:
         return sum(link.connection.received_bytes for link in self._links if isinstance(link, RemoteLink))
 
     def close(self, *, goodbye: bool = True) -> None:
-        """Say goodbye to all reducers, if this rank has done its part; what is still in exchange fails."""
+        """Say goodbye to all reducers, if this rank has done its part; what is still in exchange fails.
+
+        Without a goodbye the other ranks hear of the process whose loss ended the exchange, or else of this one.
+        """
         self.closed = True
+        cause = self.failure if isinstance(self.failure, PeerLost) else None
         for link in self._links:
             if link is not None:
-                link.close(goodbye=goodbye)
+                link.close(goodbye=goodbye, cause=cause)
         self.fail(PeerLost(self.name, "this host", "its exchange was closed"))
 
     # -- what the links call

@@ -128,19 +128,26 @@ class RemoteLink:
             if past:  # after a replacement some may still be on their way to it, for which nobody waits any longer
                 self._waiting = deque(chunk for chunk in self._waiting if chunk.at[0] >= step)
 
-    def close(self, *, goodbye: bool = True) -> None:
+    def close(self, *, goodbye: bool = True, cause: PeerLost | None = None) -> None:
+        """`goodbye`: this rank has done its part. Else the reducer takes it for dead, or for ended by `cause`."""
         with self._changed:
             if self._ended:
                 return
             self._ended = True
+            is_connected = not self._parked
             self._changed.notify_all()
         with suppress(RolesError):  # it may be gone already
             if goodbye:
                 self.connection.send({"bye": 1})
-        self.connection.close()
+            elif cause is not None and is_connected:
+                self.connection.send({"ends": cause.name, "host": cause.host, "why": cause.why})
+                # Until the reducer has read it: a connection that is closed with sums unread is reset.
+                self._threads[1].join(timeout=5)
+        self.connection.cut()
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(timeout=5)
+        self.connection.close()
 
     def _send(self) -> None:
         while True:
@@ -165,7 +172,7 @@ class RemoteLink:
                     if connection is self.connection:
                         self._parked = True
                         self._why = error
-                connection.close()
+                connection.cut()
             except Exception as error:  # such as torch's own, for want of memory
                 self._give_up(_unexpected(error))
                 return
@@ -273,7 +280,7 @@ class LocalLink:
     def forget(self, step: int) -> None:
         pass  # a reducer of this process cannot be lost without it
 
-    def close(self, *, goodbye: bool = True) -> None:
+    def close(self, *, goodbye: bool = True, cause: PeerLost | None = None) -> None:
         with self._changed:
             self._ended = True
             self._changed.notify_all()

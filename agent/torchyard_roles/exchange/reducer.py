@@ -7,12 +7,13 @@ What a chunk's message says: step, bucket, chunk as "at"; "done" where the sende
 for those that have not (after a replacement): then the bytes are its contribution in rank order, where the sum is
 the same again bit by bit, or, with "final", the sum itself, since another arrival order would give other bits.
 
-Two threads per connection: one receives and adds, one sends. Sums of 16-bit floats are made in 32 bits.
+One thread receives from all ranks, adds, and sends a sum when it is complete: threads of their own for each connection
+spent as much time on taking turns at the interpreter's lock as on all else. Sums of 16-bit floats are made in 32 bits.
 """
 
 from __future__ import annotations
 
-import queue
+import selectors
 import socket
 import threading
 import time
@@ -24,6 +25,7 @@ from typing import Any, NamedTuple
 import torch
 
 from torchyard_roles.errors import PeerLost, ProtocolError
+from torchyard_roles.exchange.admission import Admission
 from torchyard_roles.exchange.connections import Connections
 from torchyard_roles.exchange.wire import Connection, dtype_name
 
@@ -50,8 +52,45 @@ class Terms(NamedTuple):
     chunk_bytes: int
 
 
+class _Part(NamedTuple):
+    """A rank's contribution to a chunk. `owned`: by the reducer, from its memory."""
+
+    values: torch.Tensor
+    owned: bool
+
+
+class _Memory:
+    """For parts and sums. Used again and again: new pages would cost more time than what is received into them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._spare: dict[tuple[int, torch.dtype], list[torch.Tensor]] = {}
+
+    def take(self, size: int, dtype: torch.dtype) -> torch.Tensor:
+        with self._lock:
+            spare = self._spare.get((size, dtype))
+            if spare:
+                return spare.pop()
+        return torch.empty(size // dtype.itemsize, dtype=dtype)
+
+    def give_back(self, part: _Part) -> None:
+        if part.owned:
+            with self._lock:
+                self._spare.setdefault((part.values.nbytes, part.values.dtype), []).append(part.values)
+
+    def give_back_all(self, sums: list[_Sum]) -> None:
+        """Those of a step that is over. Memory of sizes that it did not need is let go."""
+        with self._lock:
+            self._spare = {kind: self._spare.get(kind, []) for kind in {(each.size, each.dtype) for each in sums}}
+            for each in sums:
+                if each.result is not None:
+                    self._spare[each.size, each.dtype].append(each.result)
+
+
 class _Sum:
     """One chunk on its way to a sum. Everything under the lock of its own."""
+
+    __slots__ = ("arrived", "dtype", "early", "lock", "next_rank", "result", "size", "takers", "total")
 
     def __init__(self, size: int, dtype: torch.dtype) -> None:
         self.size = size
@@ -59,26 +98,39 @@ class _Sum:
         self.lock = threading.Lock()
         self.total: torch.Tensor | None = None
         self.next_rank = 0
-        self.early: dict[int, torch.Tensor] = {}  # rank order: those that came before their turn
+        self.early: dict[int, _Part] = {}  # rank order: those that came before their turn
         self.arrived: dict[int, float] = {}
         self.takers: dict[int, list[Deliver]] = {}
         self.result: torch.Tensor | None = None
 
-    def add(self, rank: int, part: torch.Tensor, order: str, *, owned: bool) -> None:
+    def add(self, rank: int, part: _Part, order: str, memory: _Memory) -> None:
         if order == "arrival":
-            self._accumulate(part, owned=owned)
+            self._accumulate(part, memory)
             return
         self.early[rank] = part
         while self.next_rank in self.early:
-            mine = self.next_rank == rank
-            self._accumulate(self.early.pop(self.next_rank), owned=owned if mine else False)
+            self._accumulate(self.early.pop(self.next_rank), memory)
             self.next_rank += 1
 
-    def _accumulate(self, part: torch.Tensor, *, owned: bool) -> None:
-        if self.total is None:
-            self.total = part.to(WIDER.get(self.dtype, self.dtype), copy=not owned)
+    def _accumulate(self, part: _Part, memory: _Memory) -> None:
+        if self.total is not None:
+            self.total.add_(part.values)
+            memory.give_back(part)
+        elif self.dtype in WIDER:
+            self.total = part.values.to(WIDER[self.dtype])
+            memory.give_back(part)
+        elif part.owned:
+            self.total = part.values
         else:
-            self.total.add_(part)
+            self.total = memory.take(self.size, self.dtype).copy_(part.values)
+
+    def finish(self) -> torch.Tensor:
+        """The sum of all parts."""
+        assert self.total is not None
+        self.result = self.total.to(self.dtype) if self.dtype in WIDER else self.total
+        self.total = None
+        self.early.clear()
+        return self.result
 
 
 class _Round:
@@ -97,30 +149,31 @@ class _Round:
         return len(self.links) == self.terms.world and all(link.said_bye for link in self.links.values())
 
 
+class _Incoming(NamedTuple):
+    """A chunk whose bytes are being received."""
+
+    chunk: _Sum
+    at: At
+    part: torch.Tensor
+    done: bool
+    final: bool
+
+
 class _Link:
-    """A rank's connection, with the queue of what is to be sent over it."""
+    """A rank's connection."""
 
     def __init__(self, connection: Connection, rank: int) -> None:
         self.connection = connection
         self.rank = rank
-        self.outgoing: queue.SimpleQueue[tuple[dict[str, Any], torch.Tensor | None] | None] = queue.SimpleQueue()
         self.said_bye = False
-
-    def send_all(self) -> None:
-        """The sending thread."""
-        with suppress(PeerLost):
-            while True:
-                message = self.outgoing.get()
-                if message is None:
-                    return
-                self.connection.send(*message)
+        self.incoming: _Incoming | None = None
 
     def deliver(self, at: At, result: torch.Tensor, waited_s: float) -> None:
-        self.outgoing.put(({"at": at, "wait": round(waited_s, 6)}, result))
+        self.connection.post({"at": at, "wait": round(waited_s, 6)}, result)
 
     def acknowledge(self, at: At) -> None:
         """For one that has the sum: it gets back its credit alone."""
-        self.outgoing.put(({"at": at}, None))
+        self.connection.post({"at": at})
 
 
 class Reducer:
@@ -129,12 +182,15 @@ class Reducer:
     def __init__(self, listener: socket.socket, key: bytes, name: str = "reducer-0") -> None:
         self.name = name
         self._listener = listener
-        self._key = key
+        self._admission = Admission(listener, key, name)
         self._lock = threading.Lock()
         self._left = threading.Condition(self._lock)
         """Notified when a rank has said goodbye, and at the end."""
         self._round: _Round | None = None
+        self._memory = _Memory()
         self._connections = Connections()
+        self._selector: selectors.BaseSelector | None = None
+        self._bell, self._ear = socket.socketpair()
         self._threads: list[threading.Thread] = []
         self._closed = False
 
@@ -145,13 +201,12 @@ class Reducer:
 
     def serve_forever(self) -> None:
         """Take in ranks until close() is called or the process ends."""
-        while True:
+        while not self._closed:
             try:
-                sock, _ = self._listener.accept()
+                sock = self._admission.accept()
             except OSError:
-                if self._closed:
-                    return
-                time.sleep(0.05)  # such as too many open files: those who have a connection go on
+                return
+            if sock is None:
                 continue
             # A thread for each handshake, so that a silent stranger keeps nobody waiting.
             self._spawn(partial(self._serve, sock), "peer")
@@ -165,9 +220,17 @@ class Reducer:
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept()
         self._listener.close()
         self._connections.close()
-        for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join(timeout=5)
+        self._bell.close()  # wakes the thread that receives
+        deadline = time.monotonic() + 5
+        for thread in self._others():  # the receiving one first, which starts those that end connections
+            thread.join(timeout=max(0.0, deadline - time.monotonic()))
+        for thread in self._others():
+            thread.join(timeout=max(0.0, deadline - time.monotonic()))
+        if not self._others():
+            self._ear.close()
+
+    def _others(self) -> list[threading.Thread]:
+        return [each for each in self._threads if each.is_alive() and each is not threading.current_thread()]
 
     def finish(self, within_s: float) -> None:
         """close(), once no rank is connected, so that each has its last sums; at most `within_s` later."""
@@ -196,17 +259,21 @@ class Reducer:
         at: At,
         part: torch.Tensor,
         deliver: Deliver,
-        *,
-        final: bool = False,
-        owned: bool = False,
     ) -> None:
         """Add `part` (1-D) as `rank`'s to the chunk's sum; `deliver` gets the sum, on the thread that completes it.
 
-        `owned`: the caller has no more use for `part`, which may become the sum. Else it must stay as it is until
-        then. Raises ProtocolError for terms, a size or a dtype that the other ranks do not have.
+        The part must stay as it is until then, and the sum is valid until the rank's first part of the next step.
+        Raises ProtocolError for terms, a size or a dtype that the other ranks do not have.
         """
         current = self._join(terms, rank)
-        chunk = self._sum(current, at, part.numel() * part.element_size(), part.dtype, rank)
+        chunk = self._sum(current, at, part.nbytes, part.dtype, rank)
+        self._add(current, chunk, rank, at, _Part(part, owned=False), deliver)
+
+    def _add(
+        self, current: _Round, chunk: _Sum, rank: int, at: At, part: _Part, deliver: Deliver, *, final: bool = False
+    ) -> None:
+        """contribute() to a chunk of this round. `final`: the part is the sum that the others lack."""
+        world = current.terms.world
         now = time.monotonic()
         with chunk.lock:
             again = rank in chunk.arrived  # over a new connection, while this reducer has lived on
@@ -214,32 +281,31 @@ class Reducer:
             arrived.setdefault(rank, now)
             # Each of a rank's connections: what came over an old one may be heard only after the new one's.
             chunk.takers.setdefault(rank, []).append(deliver)
-            if chunk.result is None:
-                if final:
-                    chunk.result = part
-                elif not again:
-                    chunk.add(rank, part, terms.order, owned=owned)
-                if chunk.result is None and len(arrived) == terms.world:
-                    assert chunk.total is not None
-                    chunk.result = chunk.total.to(chunk.dtype)
-                if chunk.result is None:
-                    return
-                chunk.total = None
-                chunk.early.clear()
+            result = chunk.result
+            if result is not None or (again and not final):
+                self._memory.give_back(part)
+            elif final:
+                result = chunk.result = part.values
+            else:
+                chunk.add(rank, part, current.terms.order, self._memory)
+                if len(arrived) == world:
+                    result = chunk.finish()
+            if result is None:
+                return
             takers, chunk.takers = chunk.takers, {}
-            result, complete = chunk.result, len(arrived) == terms.world
+            complete = len(arrived) == world
         for taker, gives in takers.items():
             for give in gives:
                 give(at, result, max(0.0, now - arrived[taker]))
-        self._note_wait(current, at[0], now - min(arrived.values()))
-        if complete:
-            self._settle(current, at)
-
-    def _note_wait(self, current: _Round, step: int, waited_s: float) -> None:
+        waited_s, step = now - min(arrived.values()), at[0]
         with self._lock:
             newest, before = current.waited
             if step >= newest:
                 current.waited = step, max(waited_s, before) if step == newest else waited_s
+            if complete and step > current.step:
+                # All ranks have begun this step, so every older one is done everywhere.
+                current.step = step
+                self._memory.give_back_all([current.sums.pop(old) for old in list(current.sums) if old[0] < step])
 
     def figures(self) -> dict[str, float]:
         """What there is to report: see `report.METRICS`."""
@@ -252,14 +318,6 @@ class Reducer:
         """Bytes sent and received so far, over all connections."""
         return sum(self._connections.traffic())
 
-    def _settle(self, current: _Round, at: At) -> None:
-        """All ranks have begun this chunk's step, so every older step is done everywhere."""
-        with self._lock:
-            if at[0] > current.step:
-                current.step = at[0]
-                for old in [each for each in current.sums if each[0] < at[0]]:
-                    del current.sums[old]
-
     def _join(self, terms: Terms, rank: int) -> _Round:
         if not 0 <= rank < terms.world or terms.order not in ORDERS:
             raise ProtocolError(f"{self.name} has no rank {rank} of {terms.world} with the order {terms.order!r}.")
@@ -269,7 +327,7 @@ class Reducer:
                 gone = list(current.links.values()) if current else []
                 current = self._round = _Round(terms)
                 for link in gone:
-                    link.connection.close()
+                    link.connection.cut()
             elif terms != current.terms:
                 if terms.generation < current.terms.generation:
                     raise ProtocolError(f"Generation {terms.generation} of the trainers was replaced by a newer one.")
@@ -292,76 +350,123 @@ class Reducer:
         return chunk
 
     def _serve(self, sock: socket.socket) -> None:
-        """One connection, from its handshake to its end."""
-        try:
-            connection, said = Connection.accept(sock, self._key)
-        except (ProtocolError, PeerLost):
+        """A caller's handshake; then its connection is the receiving thread's."""
+        admitted = self._admission.authenticate(sock)
+        if admitted is None:
             return
+        connection, said = admitted
         self._connections.add(connection)
         try:
-            self._serve_rank(connection, said)
-        except (PeerLost, ValueError, KeyError, TypeError):
-            pass
-        finally:
-            self._connections.remove(connection)
-            connection.close()
+            link, current = self._admit(connection, said)
+            self._watch(link, current)
+        except PeerLost:
+            self._drop(connection)
+        except ProtocolError as error:
+            with suppress(PeerLost):
+                connection.refuse(error.message)
+            self._drop(connection)
 
-    def _serve_rank(self, connection: Connection, said: dict[str, Any]) -> None:
+    def _admit(self, connection: Connection, said: dict[str, Any]) -> tuple[_Link, _Round]:
         try:
             rank = int(said["rank"])
             terms = Terms(int(said["generation"]), int(said["world"]), str(said["order"]), int(said["chunk_bytes"]))
-            current = self._join(terms, rank)
-        except ProtocolError as error:
-            connection.refuse(error.message)
-            return
         except (KeyError, ValueError, TypeError):
-            connection.refuse(f"{self.name} sums gradients, which {connection.peer} did not ask for.")
-            return
-        use_one_thread()
+            raise ProtocolError(f"{self.name} sums gradients, which {connection.peer} did not ask for.") from None
+        current = self._join(terms, rank)
         link = _Link(connection, rank)
         with self._lock:
             before = current.links.get(rank)
             current.links[rank] = link
         if before is not None:
-            before.connection.close()  # the same rank again: its old connection is as good as lost
+            before.connection.cut()  # the same rank again: its old connection is as good as lost
         connection.answer({"name": self.name})
-        sender = self._spawn(link.send_all, f"to {connection.peer}")
-        try:
-            self._receive(link, terms)
-        except ProtocolError as error:
-            self._tell(current, {"error": error.message})
-        except PeerLost as error:
-            self._miss(current, link, error)
-        finally:
-            link.outgoing.put(None)
-            sender.join(timeout=5)
-            connection.drain()
+        return link, current
 
-    def _receive(self, link: _Link, terms: Terms) -> None:
+    def _watch(self, link: _Link, current: _Round) -> None:
+        with self._lock:
+            if self._closed:
+                raise PeerLost(self.name, "this host", "it was closed")
+            if self._selector is None:
+                self._selector = selectors.DefaultSelector()
+                self._selector.register(self._ear, selectors.EVENT_READ)
+                self._spawn(partial(self._receive_all, self._selector), "receive")
+            self._selector.register(link.connection, selectors.EVENT_READ, (link, current))
+
+    def _drop(self, connection: Connection) -> None:
+        self._connections.remove(connection)
+        connection.close()
+
+    def _receive_all(self, selector: selectors.BaseSelector) -> None:
+        """The receiving thread: until the reducer is closed and all connections have ended."""
+        use_one_thread()
+        while selector.get_map():
+            for key, _ in selector.select():
+                if key.data is None:
+                    selector.unregister(key.fileobj)  # close() has rung
+                    continue
+                link, current = key.data
+                ended: Callable[[], None] | None = None
+                try:
+                    if self._receive(link, current):
+                        continue
+                except ProtocolError as error:
+                    ended = partial(self._tell, current, {"error": error.message})
+                except PeerLost as error:
+                    ended = partial(self._miss, current, link, error)
+                except (ValueError, KeyError, TypeError):
+                    pass  # not a message of a rank: its connection ends
+                selector.unregister(key.fileobj)
+                self._spawn(partial(self._part, link, ended), "end")
+        selector.close()
+
+    def _part(self, link: _Link, tell: Callable[[], None] | None) -> None:
+        """The end of a connection, with what the other ranks are to know of it."""
+        if tell is not None:
+            tell()
+        link.connection.flush(5)
+        link.connection.drain()
+        self._drop(link.connection)
+
+    def _receive(self, link: _Link, current: _Round) -> bool:
+        """All that a rank has sent by now. False after its goodbye."""
         connection = link.connection
         while True:
-            header = connection.receive()
-            if "bye" in header:
-                with self._left:
-                    link.said_bye = True
-                    self._left.notify_all()
-                return
-            at: At = tuple(header["at"])
-            dtype, size = DTYPES.get(header["dtype"]), header["bytes"]
-            if dtype is None or size > min(MAX_CHUNK, terms.chunk_bytes) or size % dtype.itemsize or len(at) != 3:
-                raise ProtocolError(f"{connection.peer} sent {size} bytes of {header['dtype']} as a chunk.")
-            self._sum(self._join(terms, link.rank), at, size, dtype, link.rank)  # before a byte is received
-            part = torch.empty(size // dtype.itemsize, dtype=dtype)
-            connection.receive_into(part)
-            if done := bool(header.get("done")):
+            if link.incoming is None:
+                header = connection.receive_now()
+                if header is None:
+                    return True
+                if "bye" in header:
+                    with self._left:
+                        link.said_bye = True
+                        self._left.notify_all()
+                    return False
+                if "ends" in header:
+                    raise PeerLost(str(header["ends"]), str(header["host"]), str(header["why"]))
+                link.incoming = self._expect(link, current, header)
+            chunk, at, part, done, final = link.incoming
+            if not connection.receive_into_now(part):
+                return True
+            link.incoming = None
+            if done:
                 # At once: ranks that have begun the next step do not send this one again, and its sum never comes.
                 link.acknowledge(at)
             deliver = _to_nobody if done else link.deliver
-            self.contribute(terms, link.rank, at, part, deliver, final=bool(header.get("final")), owned=True)
+            self._add(current, chunk, link.rank, at, _Part(part, owned=True), deliver, final=final)
+
+    def _expect(self, link: _Link, current: _Round, header: dict[str, Any]) -> _Incoming:
+        """What a chunk's header announces, checked before a byte of it is received."""
+        at: At = tuple(header["at"])
+        dtype, size = DTYPES.get(header["dtype"]), header["bytes"]
+        if dtype is None or size > min(MAX_CHUNK, current.terms.chunk_bytes) or size % dtype.itemsize or len(at) != 3:
+            raise ProtocolError(f"{link.connection.peer} sent {size} bytes of {header['dtype']} as a chunk.")
+        chunk = self._sum(current, at, size, dtype, link.rank)
+        part = self._memory.take(size, dtype)
+        return _Incoming(chunk, at, part, "done" in header, "final" in header)
 
     def _miss(self, current: _Round, link: _Link, error: PeerLost) -> None:
-        """Tell the others of a rank that is gone, unless it comes back in a moment (or all of this is over)."""
-        deadline = time.monotonic() + COMES_BACK_S
+        """Tell the others of a rank that is gone, unless it comes back in a moment (or all of this is over). One that
+        has named whose loss ended it does not come back, and the others hear of that loss."""
+        deadline = time.monotonic() + (COMES_BACK_S if error.name == link.connection.peer else 0.0)
         while True:
             is_late = time.monotonic() >= deadline  # and then a last look: this thread may have slept far too long
             if self._closed or current.links.get(link.rank) is not link or current is not self._round:
@@ -376,7 +481,7 @@ class Reducer:
             links = list(current.links.values())
         for link in links:
             if not link.said_bye:
-                link.outgoing.put((message, None))
+                link.connection.post(message)
 
     def _spawn(self, work: Callable[[], None], what: str) -> threading.Thread:
         thread = threading.Thread(target=work, name=f"{self.name} {what}", daemon=True)

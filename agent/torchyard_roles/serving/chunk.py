@@ -38,15 +38,11 @@ class Sum:
         self.arrived: list[Contribution] = []
         self.counted = 0
         """Contributions in `total` and those that are void or bare."""
-        self.late: list[Push] = []
-        """While it is held: who came too late for it, and is told the parameters of this step all the same."""
         self.is_held = False
         self.square = 0.0
         """While it is held: the squared norm of the mean gradient."""
         self.waited = 0.0
         """While it is held: seconds from its first member to its last."""
-        self.asked: set[int] = set()
-        """While it is held: ranks that have asked for the new parameters."""
         self.ready: dict[int, Delivery] | None = None
         """By rank, once it has been stepped with: what those who have not asked yet are to get."""
 
@@ -59,12 +55,20 @@ class ChunkState:
         self.lock = threading.Lock()
         self.parameters = torch.zeros(chunk.elements, dtype=dtype_named(chunk.dtype))
         self.sums: dict[tuple[int, int], Sum] = {}
+        self.changes: dict[tuple[int, int], torch.Tensor] = {}
+        """By group and round: what the script has made of the parameters, from which that round steps."""
         self._shaped = layout.whole_parameters
         self._layout = layout
         self._name = optimizer
         self.options = options
         self.leaves = [leaf.detach().requires_grad_() for leaf in self.views(self.parameters)]
         self.optimizer = optimizers.build(optimizer, options, self.leaves)
+        self._step = optimizers.bare_step(self.optimizer)
+
+    @property
+    def names(self) -> list[str]:
+        """Of the parameters that it has pieces of."""
+        return [self._layout.entries[piece.parameter].name for piece in self.chunk.pieces]
 
     def views(self, flat: torch.Tensor) -> list[torch.Tensor]:
         """A flat tensor of the chunk cut into its pieces; in the parameters' shapes where none is cut."""
@@ -81,10 +85,19 @@ class ChunkState:
             self.options = options
         for number, (leaf, grad) in enumerate(zip(self.leaves, self.views(gradient))):
             leaf.grad = None if number in absent else grad
-        self.optimizer.step()
+        self._step()
         for leaf in self.leaves:
             leaf.grad = None
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """Take up what Shard.state() has of it."""
+        with torch.no_grad():
+            self.parameters.copy_(saved["parameters"])
+        self.forget()
+        whole = self.optimizer.state_dict()
+        self.optimizer.load_state_dict({**whole, "state": saved["optimizer"]})
 
     def forget(self) -> None:
         """The optimizer as new."""
         self.optimizer = optimizers.build(self._name, self.options, self.leaves)
+        self._step = optimizers.bare_step(self.optimizer)

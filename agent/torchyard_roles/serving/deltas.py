@@ -27,7 +27,8 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from torchyard_roles.errors import PeerLost, ProtocolError, RolesError
+from torchyard_roles.errors import PeerLost, ProtocolError
+from torchyard_roles.exchange.admission import Admission
 from torchyard_roles.exchange.connections import Connections
 from torchyard_roles.exchange.wire import Connection, Peer
 from torchyard_roles.layout import Chunk, dtype_named
@@ -113,8 +114,9 @@ class Holdings:
         self.gone: dict[int, float] = {}
         """Groups whose connection has broken, and that have not been heard since: when that was, by monotonic clock."""
         self.changed = threading.Condition()
-        """Guards `ended`, `gone`, `hosts`, `peers`, and which masters there are; notified when one of them changes."""
-        self._generations: dict[int, int] = {}
+        """Guards `ended`, `gone`, `hosts`, `peers`, each group's generation, and which masters there are; notified when
+        one of them changes."""
+        self._generations = [0] * len(peers)
         self.rest: Callable[[], torch.Tensor] | None = None
         """What is not exchanged, as bytes: frozen parameters and buffers. All begin with the chief's."""
         self.copies: list[Copy] = []
@@ -152,13 +154,14 @@ class Holdings:
 
     def about(self) -> dict[str, Any]:
         """What others start from: the lineage, who hosts which, and the version of each shard known here."""
+        lineage = self.lineage  # first: with a lineage all copies are there
         versions = []
         for shard, copy in enumerate(self.copies):
             master = self.masters.get(shard)
             versions.append(copy.version if master is None else max(copy.version, master.version))
         with self.changed:
             ended = sorted(self.ended)
-        return {"lineage": self.lineage, "hosts": self.hosts, "versions": versions, "ended": ended}
+        return {"lineage": lineage, "hosts": self.hosts, "versions": versions, "ended": ended}
 
     def lose(self, group: int, error: PeerLost) -> None:
         """Say once that a group is gone. One that is somewhere else by now is not, whatever its old place says."""
@@ -171,9 +174,26 @@ class Holdings:
     def meet(self, group: int, peer: Peer, generation: int) -> None:
         """It has said where it is. After the loss of its first host that is another place than it began at."""
         with self.changed:
-            if generation >= self._generations.get(group, 0):
+            if generation >= self._generations[group]:
                 self._generations[group] = generation
                 self.peers[group] = peer
+
+    def generation(self, group: int) -> int:
+        """Of the group's latest start, as far as is known here."""
+        with self.changed:
+            return self._generations[group]
+
+    def take(self, host: int, generation: int, arrive: Callable[[], None]) -> bool:
+        """Call `arrive` with the answer of a host, unless that was of an earlier start than its latest.
+
+        A host that is started again begins its masters with what it is told here, then and later by others. What this
+        group only learns afterwards of the masters of before is in none of them: its delta has to be sent again.
+        """
+        with self.changed:
+            if self._generations[host] != generation:
+                return False
+            arrive()
+            return True
 
     def find(self, group: int, peer: str, generation: int = -1) -> None:
         """It is heard again. One that had ended takes part again only as a later generation: its last words overlap."""
@@ -191,7 +211,7 @@ class DeltaServer:
 
     def __init__(self, listener: socket.socket, key: bytes, name: str, fingerprint: str, holdings: Holdings) -> None:
         self._listener = listener
-        self._key = key
+        self._admission = Admission(listener, key, name)
         self._name = name
         self._fingerprint = fingerprint
         self._holdings = holdings
@@ -225,17 +245,17 @@ class DeltaServer:
     def _accept_all(self) -> None:
         while True:
             try:
-                sock, _ = self._listener.accept()
+                sock = self._admission.accept()
             except OSError:
                 return
-            self._spawn(self._serve, "deltas-caller", sock)
+            if sock is not None:
+                self._spawn(self._serve, "deltas-caller", sock)
 
     def _serve(self, sock: socket.socket) -> None:
-        try:
-            connection, introduction = Connection.accept(sock, self._key)
-        except RolesError as error:
-            say(self._name, error.message)
+        admitted = self._admission.authenticate(sock)
+        if admitted is None:
             return
+        connection, introduction = admitted
         with self._lock:
             if self._closed:
                 connection.close()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -14,9 +14,6 @@ from torchyard_roles.serving.rounds import Outcomes
 
 if TYPE_CHECKING:
     from torchyard_roles.serving.link import ServerLink
-
-HEARSAY_S = 0.5
-"""How long a worker's end, as a server tells it, waits for the end of another server, which may be why."""
 
 
 class Gradient(NamedTuple):
@@ -38,20 +35,21 @@ class Exchange:
     void: bool = False
     hold: bool = False
     """Ends as soon as all servers have told the norms of their sums; scale() goes on with it."""
+    clip: float | None = None
+    """What the servers bring the elements of the mean gradient to, at most, before all else."""
+    changed: Mapping[int, int] = field(default_factory=dict)
+    """Of chunks that the script has changed by itself since the last step, by number: their checksums."""
+    values: Callable[[Chunk], torch.Tensor] | None = None
+    """What such a chunk holds now, from the one worker that brings it to the servers; None on the others."""
 
 
 class Completion:
-    """The end of an exchange over several links; the first error ends the waiting.
-
-    But for hearsay, which is what a server says of another worker's end: that may have ended because another server
-    has, and this link's own word of that is as good as there.
-    """
+    """The end of an exchange over several links; the first error ends the waiting."""
 
     def __init__(self, parts: int) -> None:
         self._condition = threading.Condition()
         self._left = parts
         self._error: Exception | None = None
-        self._is_hearsay = False
         self.lost: list[ServerLink] = []
         """Links whose server is gone, where that is borne."""
 
@@ -60,10 +58,9 @@ class Completion:
             self._left -= 1
             self._condition.notify_all()
 
-    def failed(self, error: Exception, *, is_hearsay: bool = False) -> None:
+    def failed(self, error: Exception) -> None:
         with self._condition:
-            if self._error is None or (self._is_hearsay and not is_hearsay):
-                self._error, self._is_hearsay = error, is_hearsay
+            self._error = self._error or error
             self._left -= 1
             self._condition.notify_all()
 
@@ -74,10 +71,9 @@ class Completion:
             self._condition.notify_all()
 
     def wait(self) -> None:
-        """Raises the first link's error as soon as it is there, or HEARSAY_S later."""
+        """Raises the first link's error as soon as it is there."""
         with self._condition:
             self._condition.wait_for(lambda: self._error is not None or self._left <= 0)
-            self._condition.wait_for(lambda: not self._is_hearsay or self._left <= 0, timeout=HEARSAY_S)
             if self._error is not None:
                 raise self._error
 
@@ -96,8 +92,9 @@ class Figures(Outcomes):
 class Job:
     """An exchange over one link, while it is under way."""
 
-    def __init__(self, exchange: Exchange, completion: Completion, left: int) -> None:
+    def __init__(self, exchange: Exchange, completion: Completion, left: int, base: int) -> None:
         self.exchange = exchange
+        self.base = base
         self.completion = completion
         self.left = left
         self.in_flight = 0

@@ -42,7 +42,11 @@ class ServerLink:
         self.round = 0
         """The last one this member took part in, or was told of."""
         self.version = 0
-        """The server's, that the parameters here are at least of."""
+        """The server's, that the parameters which are installed here are at least of."""
+        self._received = 0
+        """The same of what has been received."""
+        self._base: int | None = None
+        """The oldest version that gradients which were not pushed yet were computed from."""
         self.is_ready = False
         """Whether the server had parameters when this worker came."""
         self._key = key
@@ -58,6 +62,8 @@ class ServerLink:
         self._job: Job | None = None
         self._held: Job | None = None
         """One whose gradients the server has summed, and waits for the factor."""
+        self._completion: Completion | None = None
+        """Of the newest exchange with all servers; this one's part of it may be done."""
         self._error: Exception | None = None
         self._parts = False
         self._threads: list[threading.Thread] = []
@@ -69,7 +75,7 @@ class ServerLink:
         if self._connection is not None:
             self._end_threads()
         self._connection, answer = Connection.connect(self.peer, self._key, self._introduction, deadline_s)
-        self._error, self._job, self._held = None, None, None
+        self._error, self._job, self._held, self._completion = None, None, None, None
         self._answers, self._jobs = queue.SimpleQueue(), queue.SimpleQueue()
         self.round = int(answer.get("round", 0))
         self.is_ready = bool(answer.get("ready"))
@@ -85,14 +91,23 @@ class ServerLink:
         self.chunks = chunks
         self._by_number = {chunk.number: chunk for chunk in chunks}
 
-    def close(self, *, goodbye: bool) -> None:
-        """`goodbye`: this worker has done its part; without it the server takes it for dead."""
+    @property
+    def lost(self) -> PeerLost | None:
+        """Who is gone, where that ends training: this server, or who ended it elsewhere, as this server says."""
+        error = self._error
+        return error if isinstance(error, PeerLost) and not self.bears(error) else None
+
+    def close(self, *, goodbye: bool, cause: PeerLost | None = None) -> None:
+        """`goodbye`: this worker has done its part. Else the server takes it for dead, or for ended by `cause`."""
         if self._connection is None:
             return
+        last: dict[str, Any] | None = {"op": "bye"} if goodbye else None
+        if cause is not None and not goodbye:
+            last = {"op": "ends", "name": cause.name, "host": cause.host, "why": cause.why}
         self._parts = True
-        if goodbye and self._error is None:
+        if last is not None and self._error is None:
             try:
-                self._connection.send({"op": "bye"})
+                self._connection.send(last)
                 self._threads[1].join(timeout=5)  # until the server has read it and parts
             except PeerLost:
                 pass  # it was faster
@@ -101,12 +116,13 @@ class ServerLink:
 
     def _end_threads(self) -> None:
         assert self._connection is not None
-        self._connection.close()
+        self._connection.cut()
         self._jobs.put(None)
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(timeout=5)
         self._threads = []
+        self._connection.close()
 
     # Commands
 
@@ -129,12 +145,24 @@ class ServerLink:
 
     # Exchanges
 
+    def note_gradients(self) -> None:
+        """A step's gradients are there, of the parameters that are installed now."""
+        if self._base is None:
+            self._base = self.version
+
+    def installed(self) -> None:
+        """What was received is in the model."""
+        self.version = self._received
+
     def begin(self, exchange: Exchange, completion: Completion) -> None:
         """Start bringing all chunks there and back; one exchange at a time."""
+        self._completion = completion
         if not self.chunks:
             completion.done()
             return
-        job = Job(exchange, completion, len(self.chunks))
+        job = Job(exchange, completion, len(self.chunks), self.version if self._base is None else self._base)
+        if exchange.gradient is not None:
+            self._base = None
         with self._flow:
             if self._error is None:
                 self._job = job
@@ -148,24 +176,17 @@ class ServerLink:
         squares = self._held.squares if self._held is not None else {}
         return sum(squares[number] for number in sorted(squares))
 
-    @property
-    def was_late(self) -> bool:
-        """Whether the server had stepped with what others held before this worker's last chunk came."""
-        return self._held is not None and bool(self._held.outcome)
-
-    def scale(self, factor: float | None, completion: Completion) -> None:
-        """Let the server step with what it holds, times `factor`, and send the new parameters. None leaves it to the
-        others of the group to tell the factor."""
+    def scale(self, factor: float, completion: Completion) -> None:
+        """Let the server step with what it holds, times `factor`, and send the new parameters."""
         with self._flow:
             job, self._held = self._held, None
+            self._completion = completion
             if job is not None:
                 job.completion, job.left = completion, len(job.squares)
-                if job.left and self._error is None:
+                if self._error is None:
                     self._job = job
             broken = self._error is not None
-        if job is None or not job.left:  # no chunk is held: this worker was too late for all of them
-            if job is not None:
-                self._count(job)
+        if job is None:  # a server without chunks, or one that was lost meanwhile and has come back
             completion.done()
         elif broken:
             self._fail(job)
@@ -186,13 +207,13 @@ class ServerLink:
             except Exception as error:  # such as torch's own, of a GPU: the training thread raises it
                 self._break(error)
                 if self._connection is not None:
-                    self._connection.close()
+                    self._connection.cut()
                 return
 
     def _send_all(self, job: Job) -> None:
         connection, exchange = self._connection, job.exchange
         assert connection is not None
-        number, base = self.round + 1, self.version
+        number = self.round + 1
         for chunk in self.chunks:
             with self._flow:
                 self._flow.wait_for(lambda: self._error is not None or job.in_flight < IN_FLIGHT)
@@ -203,18 +224,23 @@ class ServerLink:
                 connection.send({"op": "pull", "chunk": chunk.number})
                 continue
             gradient = Gradient(None, frozenset()) if exchange.void else exchange.gradient(chunk)
+            changed = exchange.changed.get(chunk.number)
+            if changed is not None and exchange.values is not None:
+                connection.send({"op": "set", "chunk": chunk.number, "round": number}, exchange.values(chunk))
             push = Push(
                 group=0,  # the server knows whose connection it is
                 rank=0,
                 generation=0,
                 round=number,
                 chunk=chunk.number,
-                base=base,
+                base=job.base,
                 void=exchange.void,
                 absent=gradient.absent,
                 wants=exchange.target is not None,
                 bare=gradient.values is None and not exchange.void,
                 hold=exchange.hold,
+                clip=exchange.clip,
+                changed=changed,
             )
             connection.send(messages.header_of(push), gradient.values)
 
@@ -244,6 +270,8 @@ class ServerLink:
             values = torch.empty(size, dtype=torch.uint8)
             connection.receive_into(values)
             take(values)
+        elif op == "refused":
+            raise UsageProblem(str(header["message"]), str(header["hint"]))
         elif op == "lost":
             raise PeerLost(str(header["name"]), str(header["host"]), str(header["why"]))
         else:
@@ -295,12 +323,14 @@ class ServerLink:
 
     def _count(self, job: Job) -> None:
         figures = self.figures
-        figures.waited, figures.staleness = job.waited, job.staleness
+        figures.waited = job.waited
+        if job.exchange.gradient is not None:
+            figures.staleness = job.staleness
         figures.count(job.outcome)
         # Before the first pull of parameters a group's rounds go on counting from where the server is.
         self.round = max(self.round, job.round) if job.outcome != NEWEST else job.round
         if job.exchange.target is not None:
-            self.version = job.version or 0
+            self._received = job.version or 0
 
     def _break(self, error: Exception) -> None:
         """The connection is of no use any more: end what waits for it."""
@@ -311,6 +341,8 @@ class ServerLink:
         self._answers.put(error)
         if job is not None:
             self._fail(job)
+        elif self._completion is not None and not self.bears(error):
+            self._completion.failed(error)  # else it is waited for what other servers never send
 
     def _fail(self, job: Job) -> None:
         error = self._error
@@ -319,8 +351,7 @@ class ServerLink:
             self.figures.lost += job.exchange.gradient is not None
             job.completion.lose(self)
         else:
-            is_hearsay = isinstance(error, PeerLost) and error.name != self.peer.name
-            job.completion.failed(error, is_hearsay=is_hearsay)
+            job.completion.failed(error)
 
     def bears(self, error: Exception) -> bool:
         """Whether training goes on without the server until it is back: its own death, not that of a fellow worker."""

@@ -1,7 +1,7 @@
 """What workers and parameter servers say to each other, beside tensors: headers as values, and JSON as a payload.
 
 worker                                              server
-  introduction: name, group, rank, size, shard … ->
+  introduction: name, pair, group, rank, size … ->
                                                  <- ready, round
   describe (chief: begin) + fingerprint, options ->
                                                  <- begun (keeps) | joined | failed (sentence)
@@ -11,7 +11,13 @@ worker                                              server
   options + JSON, buffers + bytes                ->                     where they have changed
   push chunk, round, base + gradient             ->
                                                  <- params chunk, outcome, waited + parameters
-  push (hold) chunk, round, base + gradient      ->                     where gradients are clipped
+                                                 <- refused (sentence) where members do not fit together
+  add + fingerprint, options, checksums          ->                     where the optimizer was given more parameters
+                                                 <- add (assign) | failed (sentence)
+assign chunk + parameters …, added chunks      ->                     where the server is to be given them
+                                                 <- added
+set chunk, round + parameters, push (changed) … ->                    where the script has changed them by itself
+push (hold) chunk, round, base + gradient      ->                     where gradients are clipped
                                                  <- held chunk, round, square
   scale round, factor                            ->
                                                  <- params chunk, outcome + parameters, for all chunks
@@ -53,7 +59,7 @@ def receive_text(connection: Connection, header: dict[str, Any]) -> Any:
     connection.receive_into(received)
     try:
         return json.loads(bytes(received.tolist()) if size < 4096 else received.numpy().tobytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ProtocolError(f"{connection.peer} sent text that is no JSON: {error}.") from None
 
 
@@ -70,6 +76,10 @@ def header_of(push: Push) -> dict[str, Any]:
         header["wants"] = False
     if push.hold:
         header["hold"] = True
+    if push.clip is not None:
+        header["clip"] = push.clip
+    if push.changed is not None:
+        header["changed"] = push.changed
     return header
 
 
@@ -88,6 +98,8 @@ def push_of(header: dict[str, Any], group: int, rank: int, generation: int) -> P
             wants=bool(header.get("wants", True)),
             bare=bool(header.get("bare", False)),
             hold=bool(header.get("hold", False)),
+            clip=None if header.get("clip") is None else float(header["clip"]),
+            changed=None if header.get("changed") is None else int(header["changed"]),
         )
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, OverflowError) as error:
         raise ValueError(f"not a push: {error}") from error

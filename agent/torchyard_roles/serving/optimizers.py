@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -19,6 +19,10 @@ from torchyard_roles.errors import UsageProblem
 HOW_NOT_WHAT = frozenset({"foreach", "fused", "capturable", "differentiable"})
 SHAPED = frozenset({"Adafactor", "Muon"})
 """Their arithmetic depends on a parameter's shape, so that no shard and no chunk may cut one."""
+FUSED = frozenset({"Adagrad", "Adam", "AdamW"})
+"""Stepped by torch's fused kernels: one pass over a chunk instead of one for each operation."""
+NOT_FUSED = frozenset({torch.float64})
+"""Dtypes whose results have to be those of one process to the last digits, which the fused kernels are not."""
 UNSERVED = {
     "LBFGS": "it evaluates the model several times in a step",
     "SparseAdam": "it takes sparse gradients only",
@@ -109,15 +113,35 @@ def build(name: str, options: Arguments, parameters: Iterable[torch.Tensor]) -> 
     if not inspect.isclass(kind) or not issubclass(kind, torch.optim.Optimizer) or name in UNSERVED:
         raise ValueError(f"torch {torch.__version__} has no optimizer {name!r} that a server could run")
     known = inspect.signature(kind).parameters
+    leaves = list(parameters)
+    accepted = {key: value for key, value in options.items() if key in known}
+    if (
+        name in FUSED
+        and "fused" in known
+        and all(leaf.is_floating_point() and leaf.dtype not in NOT_FUSED for leaf in leaves)
+    ):
+        accepted["fused"] = True
     maker: Any = kind
     try:
-        made: torch.optim.Optimizer = maker(
-            [{"params": list(parameters)}], **{key: value for key, value in options.items() if key in known}
-        )
+        made: torch.optim.Optimizer = maker([{"params": leaves}], **accepted)
     except (TypeError, ValueError) as error:
         raise ValueError(f"torch.optim.{name} refuses its arguments: {error}") from error
     apply(made, options)
     return made
+
+
+def bare_step(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
+    """A call of its step() without what torch wraps around it for its profiler and compiler.
+
+    The wrappers cost more than the arithmetic of a small chunk. They also switch gradients off, which is done here.
+    """
+    step = inspect.unwrap(type(optimizer).step)
+
+    def call() -> None:
+        with torch.no_grad():
+            step(optimizer)
+
+    return call
 
 
 def apply(optimizer: torch.optim.Optimizer, options: Arguments) -> None:

@@ -9,9 +9,25 @@ from typing import Any
 
 from torchyard_roles.checkpoints import files
 
+PAIR = ".pair-"
+"""Before the number of a pair, in the names of all parts but the first pair's."""
+
+
+def name_of(server: str, pair: int) -> str:
+    """What a server's part of a pair is called among the parts."""
+    return f"{server}{PAIR}{pair}" if pair else server
+
+
+def numbers(folder: Path, server: str) -> list[int]:
+    """The pairs that a server has kept parts of."""
+    beside = [path.name.rpartition(PAIR)[2] for path in (folder / files.PARTS).glob(f"{server}{PAIR}*")]
+    found = [0, *(int(number) for number in beside if number.isdecimal())]
+    return sorted(each for each in found if (folder / files.PARTS / name_of(server, each)).is_dir())
+
 
 class Parts:
-    """Server `index` of `count`, called `name`, in the run with the ID `run`; `folder` is where checkpoints are.
+    """Server `index` of `count`, whose part is called `name`, in the run with the ID `run`; `folder` is where
+    checkpoints are.
 
     Any thread may write.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 from pathlib import Path
 from types import FrameType
@@ -12,8 +13,8 @@ from torchyard_roles.environment import Environment
 from torchyard_roles.errors import EnvironmentProblem
 from torchyard_roles.exchange import wire
 from torchyard_roles.reporting import ServingReports
+from torchyard_roles.serving.parameter_server import ParameterServer
 from torchyard_roles.serving.rounds import Rules
-from torchyard_roles.serving.server import ParameterServer
 
 PART_S = 1.0
 """What is left of the grace after SIGTERM once nobody is waited for any longer: to save, and to end."""
@@ -34,6 +35,7 @@ def serve(environment: Environment) -> None:
     signal.signal(signal.SIGTERM, stop)
     # Connections' threads add up chunks side by side: torch's own threads on top of them would only take turns.
     torch.set_num_threads(1)
+    gc.freeze()  # no collection looks through torch's own objects again and again
     listener = wire.listen_at(place)
     try:
         with ServingReports(environment, server.figures, server.traffic):

@@ -12,6 +12,7 @@ gradients count nowhere.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -57,6 +58,10 @@ class Push(NamedTuple):
     """All pieces absent: nothing follows the header."""
     hold: bool = False
     """The sum is not stepped with before its factor is known (clipping by the norm of all gradients)."""
+    clip: float | None = None
+    """The elements of the mean gradient are brought to between -`clip` and `clip`, if it is given."""
+    changed: int | None = None
+    """The checksum of the chunk on this member, where its script has changed it since the last step."""
 
 
 @dataclass
@@ -93,6 +98,8 @@ class Group:
     """By rank, the last round that it was too late for."""
     left: set[int] = field(default_factory=set)
     """Ranks that have said goodbye."""
+    added: set[int] = field(default_factory=set)
+    """Chunks of parameters that its optimizer has been given later."""
 
 
 @dataclass
@@ -160,13 +167,29 @@ class Ledger:
             return None
         one = group.rounds.get(number)
         if one is None:
-            one = group.rounds[number] = Round(number, base=push.base, chunks_left=self._chunks)
+            chunks = self._chunks + len(group.added)
+            one = group.rounds[number] = Round(number, base=push.base, chunks_left=chunks)
         if push.rank not in one.members:
             one.members.add(push.rank)
             one.base = min(one.base, push.base)
             one.voids += push.void
             self._close_if_full(group, one)
         return one
+
+    def add(self, group: int, chunks: Iterable[int]) -> None:
+        """A member of the group pushes these as well from its next round on, and all others do."""
+        self._groups[group].added.update(chunks)
+
+    def pushing(self, group: int) -> set[int]:
+        """Members that have begun to push a round which is not complete in all chunks."""
+        known = self._groups.get(group)
+        rounds = list(known.rounds.values()) if known is not None else []
+        return {rank for one in rounds for rank in one.members}
+
+    def added(self, group: int) -> set[int]:
+        """What its members push beside the first chunks."""
+        known = self._groups.get(group)
+        return known.added if known is not None else set()
 
     def _close_if_full(self, group: Group, one: Round) -> None:
         if len(one.members) >= self.needed(group):

@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 from torchyard_roles.errors import PeerLost
 from torchyard_roles.serving.exchanges import Completion, Exchange
 from torchyard_roles.serving.link import ServerLink
 from torchyard_roles.serving.staging import Staging
+
+T = TypeVar("T")
 
 AWAY_S = 660.0
 """How long the chief waits for a worker group that is gone, until its end and then: longer than a keeper waits for a
@@ -45,6 +47,7 @@ class Servers:
             for link in self._links:
                 if link not in completion.lost:
                     self._staging.install(link.chunks)
+                    link.installed()
         for link in completion.lost:
             self.recover(link)
 
@@ -69,6 +72,7 @@ class Servers:
                 completion.wait()
                 if not completion.lost:
                     self._staging.install(link.chunks)
+                    link.installed()
                     print(f"torchyard: {self._name} goes on with {name}.", flush=True)
                     return
             except PeerLost as error:
@@ -76,15 +80,15 @@ class Servers:
                     raise
             time.sleep(0.2)
 
-    def wait_for_other_groups(self) -> None:
-        """Until no server has more pushes to expect of them. A group that is away for AWAY_S is not waited for."""
+    def wait_for_other_groups(self, *, says: bool) -> None:
+        """Until no server has more pushes to expect of them. A group that is away for AWAY_S is not waited for. `says`:
+        to the user, who is waited for."""
         for link in self._links:
-            self._wait_for_other_groups(link)
+            self._wait_for_other_groups(link, said=not says)
 
-    def _wait_for_other_groups(self, link: ServerLink) -> None:
+    def _wait_for_other_groups(self, link: ServerLink, *, said: bool) -> None:
         """A server that is lost meanwhile is waited for too."""
         began = here_at = time.monotonic()
-        said = False
         while True:
             try:
                 answer = link.command({"op": "rest", "within_s": 1.0 if said else SAY_WAITING_S})
@@ -103,9 +107,12 @@ class Servers:
                 said = True
 
 
-def on_all(links: Sequence[ServerLink], act: Callable[[ServerLink], Any]) -> None:
-    """The same with every server at once. Raises the first error, in the servers' order."""
-    with ThreadPoolExecutor(len(links), thread_name_prefix="servers") as pool:
-        outcomes = [pool.submit(act, link) for link in links]
+def on_all(each: Sequence[T], act: Callable[[T], Any]) -> None:
+    """The same with every server's link, or whatever has them, at once. Raises the first error, in their order."""
+    if len(each) == 1:
+        act(each[0])
+        return
+    with ThreadPoolExecutor(len(each), thread_name_prefix="servers") as pool:
+        outcomes = [pool.submit(act, one) for one in each]
     for outcome in outcomes:
         outcome.result()

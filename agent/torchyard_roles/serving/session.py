@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import queue
 import sys
-import threading
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,7 +14,7 @@ from torchyard_roles.serving.rounds import LATE
 from torchyard_roles.serving.shard import Shard
 
 if TYPE_CHECKING:
-    from torchyard_roles.serving.server import ParameterServer
+    from torchyard_roles.serving.pair_server import PairServer
 
 
 REST_S = 60.0
@@ -29,10 +26,10 @@ class Refusal(Exception):
 
 
 class Session:
-    """One worker's connection: this thread receives, another sends, so that neither waits for the other."""
+    """One worker's connection: this thread receives, and never waits for what is posted to be sent."""
 
     def __init__(
-        self, server: ParameterServer, connection: Connection, group: int, rank: int, size: int, generation: int
+        self, server: PairServer, connection: Connection, group: int, rank: int, size: int, generation: int
     ) -> None:
         self.group = group
         self.rank = rank
@@ -40,10 +37,10 @@ class Session:
         self.generation = generation
         self.said_goodbye = False
         self.buffers_seen = 0
+        self.added: set[int] = set()
+        """Chunks of parameters that this worker's optimizer was given later."""
         self._server = server
         self._connection = connection
-        self._outbox: queue.SimpleQueue[tuple[dict[str, Any], torch.Tensor | None] | None] = queue.SimpleQueue()
-        self._sender = threading.Thread(target=self._send, name=f"to {connection.peer}", daemon=True)
 
     @property
     def name(self) -> str:
@@ -54,39 +51,29 @@ class Session:
         return self._connection.host
 
     def post(self, header: dict[str, Any], payload: torch.Tensor | None = None) -> None:
-        """Send it when its turn comes. The payload must not change any more."""
-        self._outbox.put((header, payload))
+        """Send it when its turn comes, after the answer to the introduction. The payload must not change any more."""
+        self._connection.post(header, payload)
 
-    def end(self) -> None:
-        """Send what is posted, then part."""
-        self._outbox.put(None)
-        if self._sender.is_alive():
-            self._sender.join(timeout=2)
-        self._connection.close()
+    def cut(self) -> None:
+        """Send what is posted, then part: the thread of this connection closes it."""
+        self._connection.flush(2)
+        self._connection.cut()
 
     def run(self) -> None:
         """Until the worker has gone."""
-        self._sender.start()
         try:
             while not self.said_goodbye:
                 self._obey(self._connection.receive())
             self._server.goodbye(self)
         except PeerLost as error:
-            self._server.lost(self, error.why)
+            self._server.lost(self, error)
         except (ProtocolError, KeyError, TypeError, ValueError) as error:
             print(f"torchyard: {self._server.name} parts from {self.name}: {error}", file=sys.stderr, flush=True)
-            self._server.lost(self, f"it sent what cannot be ({error})")
+            self._server.lost(self, PeerLost(self.name, self.host, f"it sent what cannot be ({error})"))
         except Exception as error:  # such as torch's own, for want of memory: the shard may be half a step ahead
             self._server.fail(error)
-        self.end()
-
-    def _send(self) -> None:
-        with suppress(PeerLost):  # the receiving side sees it too, and says so
-            while True:
-                message = self._outbox.get()
-                if message is None:
-                    return
-                self._connection.send(*message)
+        self.cut()
+        self._connection.close()
 
     def _obey(self, header: dict[str, Any]) -> None:
         op = str(header.get("op"))
@@ -95,12 +82,11 @@ class Session:
         elif op == "pull":
             self._server.deliver([self._shard.pull(self.group, self.rank, int(header["chunk"]))])
         elif op == "scale":
-            factor = header["factor"]
-            self._scale(int(header["round"]), None if factor is None else float(factor))
+            self._scale(int(header["round"]), float(header["factor"]))
         else:
             self._command(op, header)
 
-    def _scale(self, number: int, factor: float | None) -> None:
+    def _scale(self, number: int, factor: float) -> None:
         """What was held is stepped, chunk by chunk, so that the first are under way while the last are computed."""
         before = self._shard.ledger.is_warm
         for chunk in self._shard.numbers:
@@ -110,6 +96,7 @@ class Session:
 
     def _push(self, header: dict[str, Any]) -> None:
         push = messages.push_of(header, self.group, self.rank, self.generation)
+        self._server.check_added(self, push.round)
         gradient = None
         if not push.void and not push.bare:
             if self._shard.expects(push):
@@ -147,6 +134,8 @@ class Session:
         server = self._server
         if op == "bye":
             self.said_goodbye = True
+        elif op == "ends":
+            raise PeerLost(str(header["name"]), str(header["host"]), str(header["why"]))
         elif op == "begin":
             try:
                 return {"op": "begun", "keeps": server.begin(self, messages.receive_text(self._connection, header))}
@@ -159,9 +148,22 @@ class Session:
             values = self._shard.buffer(int(header["chunk"]))
             self._connection.receive_into(values)
             self._shard.assign(int(header["chunk"]), values)
+        elif op == "set":
+            values = self._shard.buffer(int(header["chunk"]))
+            self._connection.receive_into(values)
+            number = header.get("round")
+            self._shard.set(int(header["chunk"]), values, self.group, None if number is None else int(number))
         elif op == "open":
             server.open()
             return {"op": "opened"}
+        elif op == "add":
+            try:
+                return {"op": "add", "assign": server.add(self, messages.receive_text(self._connection, header))}
+            except ValueError as error:
+                raise Refusal(f"{server.name} cannot serve what the optimizer was given later: {error}.") from error
+        elif op == "added":
+            server.added(header["chunks"])
+            return {"op": "added"}
         elif op == "options":
             received = messages.receive_text(self._connection, header)
             self._shard.set_options(self.group, self.rank, optimizers.from_wire(received))

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 
-from torchyard_roles.layout import Chunk, Layout
+from torchyard_roles.layout import ADDED, Chunk, Layout
 from torchyard_roles.serving import optimizers
 from torchyard_roles.serving.chunk import ChunkState, Contribution, Delivery, Sum
 from torchyard_roles.serving.rounds import ACCEPTED, LATE, NEWEST, Ledger, Push, Rules
@@ -45,6 +45,8 @@ class Shard:
         self._options: dict[tuple[int, int], list[optimizers.Arguments]] = {}  # by member
         self._first_options = list(options)
         self._waited: tuple[tuple[int, int], float] = ((0, 0), 0.0)
+        self._saved: dict[int, dict[str, Any]] = {}
+        """Of a checkpoint, the chunks of parameters that the optimizer had been given later: until it is again."""
         self._pool: dict[tuple[int, torch.dtype], list[torch.Tensor]] = {}
 
     @property
@@ -69,8 +71,9 @@ class Shard:
         if newer:
             for state in self._chunks.values():
                 with state.lock:
-                    for key in [key for key in state.sums if key[0] == group]:
-                        del state.sums[key]
+                    for known in (state.sums, state.changes):
+                        for key in [key for key in known if key[0] == group]:
+                            del known[key]
 
     def leave(self, group: int, rank: int, generation: int) -> list[Delivery]:
         """A member has said goodbye. The deliveries of what only waited for it."""
@@ -85,10 +88,28 @@ class Shard:
 
     def set_options(self, group: int, rank: int, options: list[optimizers.Arguments]) -> None:
         """What a member's optimizer says from its next push on. Of a round's members, the lowest rank's hold."""
-        if len(options) != len(self._first_options):
+        if len(options) < len(self._first_options):
             raise ValueError(f"{len(options)} parameter groups, but there are {len(self._first_options)}")
         with self._lock:
             self._options[group, rank] = options
+
+    def expect(self, group: int, chunks: Iterable[int]) -> None:
+        """Members of the group push these as well from their next round on."""
+        with self._lock:
+            self.ledger.add(group, chunks)
+
+    def add(self, chunk: Chunk, layout: Layout, options: list[optimizers.Arguments]) -> bool:
+        """A chunk of a parameter that an optimizer was given later. Whether a checkpoint had it, which it goes on from.
+        Raises ValueError."""
+        if chunk.group >= len(options):
+            raise ValueError(f"a parameter of group {chunk.group}, but there are {len(options)}")
+        state = ChunkState(chunk, layout, self.optimizer, options[chunk.group])
+        saved = self._saved.pop(chunk.number, None)
+        if saved is not None:
+            state.load(saved)
+        with self._lock:
+            self._chunks = {**self._chunks, chunk.number: state}  # others may be going through it
+        return saved is not None
 
     # Tensors come in
 
@@ -119,8 +140,7 @@ class Shard:
                 one = self.ledger.begin(push)
             if one is None:
                 self._give_back(gradient)
-                waiting = self._wait_with_held(state, push)
-                return [self._late(state, push)] if waiting is None else waiting
+                return [self._late(state, push)]
             key = (push.group, one.number)
             total = state.sums.get(key)
             if total is None:
@@ -146,6 +166,21 @@ class Shard:
         with state.lock, torch.no_grad():
             state.parameters.copy_(values)
             state.forget()
+
+    def set(self, chunk: int, values: torch.Tensor, group: int, number: int | None) -> None:
+        """Set a chunk's parameters to what the script has made of them; its optimizer's state stays.
+
+        At once where `number` is None, else when the group's round of that number is complete: until then a member that
+        has come last may still pull what they were.
+        """
+        state = self._chunks[chunk]
+        with state.lock:
+            if number is not None:
+                state.changes[group, number] = values
+                return
+            with torch.no_grad():
+                state.parameters.copy_(values)
+        self._give_back(values)
 
     def _add(self, total: Sum, contribution: Contribution) -> None:
         total.arrived.append(contribution)
@@ -183,10 +218,27 @@ class Shard:
         for rank in sorted(total.waiting):
             self._sum(total, total.waiting[rank].gradient)
         total.waiting.clear()
+        if len({each.push.changed for each in total.arrived}) > 1:
+            return [self._refused(state, each.push) for each in total.arrived]
+        if len({each.push.clip for each in total.arrived}) > 1:
+            return [self._refused_clip(each.push) for each in total.arrived]
+        changed = state.changes.pop(key, None)
+        if changed is not None:
+            with torch.no_grad():
+                state.parameters.copy_(changed)
+            self._give_back(changed)
+        self._clip(total)
         if any(each.push.hold for each in total.arrived):
             return self._hold(state, total)
         del state.sums[key]
         return self._step(state, total, 1.0)
+
+    def _clip(self, total: Sum) -> None:
+        """Bring the elements of the mean gradient to what its members want: of the sum to as many times that."""
+        clip = total.arrived[0].push.clip
+        if clip is not None and total.total is not None:
+            bound = clip * sum(not each.push.void for each in total.arrived)
+            total.total.clamp_(-bound, bound)
 
     def _hold(self, state: ChunkState, total: Sum) -> list[Delivery]:
         """Nothing is stepped yet; all are told the squared norm of the mean gradient, summed in double precision."""
@@ -197,30 +249,17 @@ class Shard:
             total.square = (norm / counted) ** 2
         now = self._clock()
         total.waited = now - min(each.arrived_at for each in total.arrived)
-        held = [self._held(state, total, each.push) for each in total.arrived]
-        for delivery, each in zip(held, total.arrived):
-            delivery.header["waited"] = round(now - each.arrived_at, 6)
-        return held + [self._held(state, total, push) for push in total.late]
-
-    def _held(self, state: ChunkState, total: Sum, push: Push) -> Delivery:
         header = {"op": "held", "chunk": state.chunk.number, "round": total.round.number, "square": total.square}
-        return Delivery(push.group, push.rank, header, None)
+        return [
+            Delivery(push.group, push.rank, {**header, "waited": round(now - arrived_at, 6)}, None)
+            for push, _, arrived_at in total.arrived
+        ]
 
-    def _wait_with_held(self, state: ChunkState, push: Push) -> list[Delivery] | None:
-        """For one that is too late for a round which has not been stepped yet: it waits for that as well, or its next
-        gradients would be of older parameters than the others'. None where there is no such round."""
-        total = state.sums.get((push.group, push.round))
-        if total is None or not push.hold or total.ready is not None:
-            return None
-        total.late.append(push)
-        return [self._held(state, total, push)] if total.is_held else []
-
-    def scale(
-        self, group: int, rank: int, generation: int, number: int, chunk: int, factor: float | None
-    ) -> list[Delivery]:
+    def scale(self, group: int, rank: int, generation: int, number: int, chunk: int, factor: float) -> list[Delivery]:
         """A member of the group wants what is held of a chunk's round to be stepped with, times `factor`.
 
-        The first factor counts; None waits for another's. Each is sent the new parameters once it has asked.
+        All members work out the same factor; the first one's is used. Each is sent the new parameters once it has
+        asked.
         """
         state = self._chunks[chunk]
         with state.lock:
@@ -229,16 +268,12 @@ class Shard:
                 known = self.ledger.group(group)
             if total is None or not total.is_held or known is None or known.generation != generation:
                 return []
-            total.asked.add(rank)
             if total.ready is None:
-                if factor is None:
-                    return []
-                deliveries = self._step(state, total, factor) + [self._late(state, push) for push in total.late]
-                total.ready = {delivery.rank: delivery for delivery in deliveries}
-            given = [total.ready.pop(asking) for asking in sorted(total.asked & total.ready.keys())]
+                total.ready = {delivery.rank: delivery for delivery in self._step(state, total, factor)}
+            given = total.ready.pop(rank, None)
             if not total.ready:
                 del state.sums[group, number]
-            return given
+            return [given] if given is not None else []
 
     def _step(self, state: ChunkState, total: Sum, factor: float) -> list[Delivery]:
         one, pushes = total.round, [each.push for each in total.arrived]
@@ -281,6 +316,23 @@ class Shard:
             for each in total.arrived
         ]
 
+    def _refused(self, state: ChunkState, push: Push) -> Delivery:
+        header = {
+            "op": "refused",
+            "message": "The script has changed parameters outside optimizer.step(), but not alike on all workers: "
+            f"{' or '.join(state.names)}.",
+            "hint": "Make the same change on every worker, from the same random numbers.",
+        }
+        return Delivery(push.group, push.rank, header, None)
+
+    def _refused_clip(self, push: Push) -> Delivery:
+        header = {
+            "op": "refused",
+            "message": "clip_gradients(value=…) was not called alike by all workers of the group before a step.",
+            "hint": "Call it on every worker, with the same value.",
+        }
+        return Delivery(push.group, push.rank, header, None)
+
     def _absent(self, push: Push, chunk: Chunk) -> frozenset[int]:
         return frozenset(range(len(chunk.pieces))) if push.bare else push.absent
 
@@ -305,7 +357,7 @@ class Shard:
         Each chunk is as one round left it. Where rounds overlap (asynchronous groups) not all chunks are as the same
         round left them, which such a strategy tolerates by its nature.
         """
-        chunks: dict[int, dict[str, Any]] = {}
+        chunks: dict[int, dict[str, Any]] = dict(self._saved)
         for number, state in self._chunks.items():
             with state.lock:
                 chunks[number] = {
@@ -326,7 +378,8 @@ class Shard:
         """Take up what state() gave. Raises ValueError, with nothing changed, where it is of another shard."""
         try:
             chunks = saved["chunks"]
-            fits = saved["optimizer"] == self.optimizer and chunks.keys() == self._chunks.keys()
+            first = {number for number in chunks if number < ADDED}
+            fits = saved["optimizer"] == self.optimizer and first == self._chunks.keys()
             fits = fits and all(
                 chunks[number]["parameters"].shape == state.parameters.shape
                 and chunks[number]["parameters"].dtype == state.parameters.dtype
@@ -338,11 +391,9 @@ class Shard:
         if not fits:
             raise ValueError("it is another shard's, or of another optimizer")
         for number, state in self._chunks.items():
-            with state.lock, torch.no_grad():
-                state.parameters.copy_(chunks[number]["parameters"])
-                state.forget()
-                whole = state.optimizer.state_dict()
-                state.optimizer.load_state_dict({**whole, "state": chunks[number]["optimizer"]})
+            with state.lock:
+                state.load(chunks[number])
+        self._saved = {number: chunk for number, chunk in chunks.items() if number >= ADDED}
         with self._lock:
             self.ledger.version = version
             seen = self.ledger.counts

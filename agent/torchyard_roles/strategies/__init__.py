@@ -12,8 +12,8 @@ from torchyard_roles.errors import NotInThisVersion, UsageProblem
 from torchyard_roles.strategies.all_reduce import AllReduce
 from torchyard_roles.strategies.alone import Alone
 from torchyard_roles.strategies.hogwild import Hogwild
+from torchyard_roles.strategies.parameter_servers import Served
 from torchyard_roles.strategies.reduction_server import ReductionServer
-from torchyard_roles.strategies.served import Served
 from torchyard_roles.strategies.strategy import Strategy
 
 

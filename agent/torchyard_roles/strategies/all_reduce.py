@@ -1,23 +1,25 @@
-"""Synchronous training: every worker averages its gradients with all others in each step (DDP's ring).
+"""Synchronous training: every worker averages its gradients with all others in each step, over a ring.
 
 Equal to one process that trains on the whole batch, as long as the workers' batches are of equal size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+import platform
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
+from torch.utils import _pytree
 
 from torchyard_roles.environment import Environment
 from torchyard_roles.errors import EnvironmentProblem
+from torchyard_roles.module_hooks import ModuleHook
 from torchyard_roles.sharding import Share
-from torchyard_roles.strategies import gloo, unused
-from torchyard_roles.strategies.exposed import Exposed
+from torchyard_roles.strategies import closures, gloo
 from torchyard_roles.strategies.finite import FiniteGradients
+from torchyard_roles.strategies.gradient_averaging import BUCKET_BYTES, Average, GradientAverager
 from torchyard_roles.strategies.strategy import Strategy
 
 if TYPE_CHECKING:
@@ -34,9 +36,11 @@ class AllReduce(Strategy):
         self._world_size = environment.world_size
         self._master = environment.master
         self._on_nan = environment.options.on_nan
-        self.finite: FiniteGradients | None = None
-        """What watches the optimizer that was given to distribute()."""
-        self._exposed: Exposed | None = None
+        self.finite: list[FiniteGradients] = []
+        """What watches the optimizers that were given to distribute(), in their order."""
+        self._averager: GradientAverager | None = None
+        self._handles: list[Any] = []
+        self._groups: list[Any] = []
         self._owns_group = False
 
     def start(self, device: torch.device) -> None:
@@ -63,101 +67,150 @@ class AllReduce(Strategy):
     def distribute(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, device: torch.device
     ) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+        """Both stay the script's own; hooks do the rest."""
+        if self._averager is None:
+            self._averager = self._make_averager(device)
+        self._averager.add(model, optimizer)
+        self._handles += [
+            model.register_forward_hook(ModuleHook(self._arm)),
+            optimizer.register_step_pre_hook(self._about_to_step),
+        ]
         self._watch(model, optimizer)
-        shared = self._shared(model, device)
-        self._exposed = Exposed(shared, device, meets=True)
-        return shared, optimizer
+        self._handles.append(optimizer.register_step_post_hook(self._has_stepped))
+        return model, optimizer
 
-    def _shared(self, model: torch.nn.Module, device: torch.device, **options: Any) -> SharedModel:
-        """Any model will do, so DDP looks for parameters that a step leaves unused: without, the second step fails.
+    def _make_averager(self, device: torch.device) -> GradientAverager:
+        return GradientAverager(
+            self._rank,
+            device,
+            self._ring,
+            factor=1 / self._world_size,
+            bucket_bytes=BUCKET_BYTES,
+            hardware=hardware(device),
+        )
 
-        The price is a walk through the graph in C++ and, in each step, a sum of one flag for each parameter.
-        """
-        ids = [device.index] if device.type == "cuda" else None
-        shared = SharedModel(model, device_ids=ids, find_unused_parameters=True, **options)
-        unused.spend_warning(shared.process_group)
-        return shared
+    def _ring(self) -> Average:
+        """The collectives of one section are matched by their order, so each has a group of its own."""
+        group = self.new_group()
+
+        def average(flat: torch.Tensor, round_: int, bucket: int) -> Callable[[], object]:
+            wait: Callable[[], object] = dist.all_reduce(flat, group=group, async_op=True).wait
+            return wait
+
+        return average
+
+    def new_group(self) -> Any:
+        """A process group of all ranks, which ends with this strategy. All ranks call it alike."""
+        self._groups.append(dist.new_group())
+        return self._groups[-1]
+
+    def _arm(self, module: torch.nn.Module, inputs: Any, outputs: Any) -> None:
+        """The gradient of an output is the first of a backward pass."""
+        if self._averager is None or not torch.is_grad_enabled():
+            return
+        for output in _pytree.tree_leaves(outputs):
+            if isinstance(output, torch.Tensor) and output.requires_grad:
+                output.register_hook(self._averager.arm)
+                return
+
+    def _about_to_step(self, optimizer: torch.optim.Optimizer, arguments: Any, named: Any) -> Any:
+        """With a closure gradients are made inside the step, and the optimizer may decide by the loss: all ranks see
+        the mean, so that a line search goes the same way on each."""
+        averager = self._averager
+        assert averager is not None
+
+        def averaged(loss: Any) -> Any:
+            averager.settle([optimizer])
+            if isinstance(loss, torch.Tensor):
+                return averager.average_value(loss)
+            if loss is None:
+                return None
+            return averager.average_value(torch.tensor(float(loss), dtype=torch.float64, device="cpu")).item()
+
+        with_closure = closures.with_closure(arguments, named, averaged)
+        if with_closure is None:
+            averager.settle([optimizer])
+        return with_closure
+
+    def _has_stepped(self, *_: Any) -> None:
+        if self._averager is not None:
+            self._averager.stepped()
+
+    def before_forward(self) -> None:
+        if self._averager is not None:
+            self._averager.before_forward()
+
+    def accumulating(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._averager is None else self._averager.accumulating()
+
+    def clip_gradients(self, parameters: Any, max_norm: float) -> torch.Tensor:
+        self._settle()
+        return super().clip_gradients(parameters, max_norm)
+
+    def clip_values(self, parameters: Any, value: float) -> None:
+        self._settle()
+        super().clip_values(parameters, value)
+
+    def _settle(self) -> None:
+        """What is read from here on is averaged, however it was computed."""
+        if self._averager is not None:
+            self._averager.settle()
 
     def statistics(self) -> dict[str, float]:
-        found = {"skipped": float(self.finite.skipped)} if self.finite and self.finite.skipped else {}
-        if self._exposed is not None:
-            exposed_s, found["wait_s"] = self._exposed.times()
-            found["exchange_s"] = exposed_s - found["wait_s"]
+        skipped = sum(each.skipped for each in self.finite)
+        found = {"skipped": float(skipped)} if skipped else {}
+        if self._averager is not None:
+            found["exchange_s"], found["wait_s"] = self._averager.times()
         return found
 
     def _watch(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
         """From now on no step is made with gradients that are not finite."""
-        self.finite = FiniteGradients(model, optimizer, self._on_nan)
+        self.finite.append(FiniteGradients(model, optimizer, self._on_nan))
 
     def finish(self) -> bool:
         self._check()
+        if self._averager is not None and not self._averager.finish() and self._rank == 0:
+            print(
+                "torchyard: the parameters of all ranks were not compared a last time: another rank had left, or did "
+                "not come in time.",
+                flush=True,
+            )
         return False
 
     def save(self, folder: Path, step: int) -> None:
         self._check()
+        if self._averager is not None:
+            self._averager.want_check()
 
     def restore(self, folder: Path, step: int) -> None:
-        if self.finite is not None:
-            self.finite.step = step
+        for each in self.finite:
+            each.step = step
+        if self._averager is not None:
+            self._averager.resume(step)
 
     def _check(self) -> None:
-        """Raises NotFinite where the last step's gradients on a GPU were not finite: nobody has looked yet."""
-        if self.finite is not None:
-            self.finite.check()
+        """Raises NotFinite where the last step's gradients on a GPU were not finite: nothing has read that yet."""
+        for each in self.finite:
+            each.check()
 
     def leave(self) -> None:
-        if self._owns_group and dist.is_initialized():
-            dist.destroy_process_group()
+        for handle in self._handles:
+            handle.remove()
+        if self._averager is not None:
+            self._averager.close()
+        if dist.is_initialized():
+            if self._owns_group:
+                dist.destroy_process_group()
+            else:  # the script's own world goes on
+                for group in self._groups:
+                    dist.destroy_process_group(group)
             gloo.settle()
+        self._groups.clear()
         self._owns_group = False
 
 
-class SharedModel(DistributedDataParallel):  # type: ignore[misc]  # torch is not followed by mypy, see pyproject.toml
-    """DistributedDataParallel that a script cannot tell from its own model.
-
-    It has the model's own attributes and methods, and saves under the model's own names (without `module.`), so
-    that what a cluster has saved loads into one process, and the other way round.
-    """
-
-    device_ids: list[int] | None
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            # `module` itself is missing only while DDP's constructor runs.
-            if name == "module":
-                raise
-            return getattr(self.module, name)
-
-    def forward(self, *inputs: Any, **named: Any) -> Any:
-        if inputs or named or not self.device_ids:
-            return super().forward(*inputs, **named)
-        ids, self.device_ids = self.device_ids, None  # DDP moves the first of the inputs to the GPU, which is missing
-        try:
-            return super().forward()
-        finally:
-            self.device_ids = ids
-
-    def state_dict(self, *arguments: Any, **options: Any) -> Any:
-        return self.module.state_dict(*arguments, **options)
-
-    def load_state_dict(self, *arguments: Any, **options: Any) -> Any:
-        return self.module.load_state_dict(*arguments, **options)
-
-    # Of a container, such as a Sequential: Python looks for these in the class alone.
-
-    def __len__(self) -> int:
-        return len(self.module)
-
-    def __bool__(self) -> bool:
-        return True  # and not what __len__ says, which other models do not have
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.module)
-
-    def __contains__(self, item: object) -> bool:
-        return item in self.module
-
-    def __getitem__(self, key: Any) -> Any:
-        return self.module[key]
+def hardware(device: torch.device) -> str:
+    """What equal operations give equal bits on, as far as it can be told by name."""
+    if device.type == "cuda":
+        return f"{torch.cuda.get_device_name(device)} {torch.__version__}"
+    return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()} {torch.__version__}"

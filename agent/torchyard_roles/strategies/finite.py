@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from torchyard_roles.errors import NotFinite
+from torchyard_roles.strategies import closures
 
 
 class FiniteGradients:
@@ -40,15 +41,26 @@ class FiniteGradients:
                 raise self._error(step, [])
             self._late = None
 
-    def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    def _before_step(self, optimizer: torch.optim.Optimizer, arguments: Any, named: Any) -> Any:
         self.check()
         self.step += 1
+
+        def looked_at(loss: Any) -> Any:
+            self._look(optimizer)
+            return loss
+
+        with_closure = closures.with_closure(arguments, named, looked_at)
+        if with_closure is None:
+            self._look(optimizer)
+        return with_closure
+
+    def _look(self, optimizer: torch.optim.Optimizer) -> None:
         if getattr(optimizer, "found_inf", None) is not None:
             return  # a GradScaler leaves the skipping to this (fused) optimizer
         parameters = [each for group in optimizer.param_groups for each in group["params"] if each.grad is not None]
         flag = all_finite([parameter.grad for parameter in parameters])
         if flag.is_cuda and self._on_nan == "fail":
-            host = torch.empty((), dtype=torch.bool, pin_memory=True)
+            host = torch.empty((), dtype=torch.bool, device="cpu", pin_memory=True)
             host.copy_(flag, non_blocking=True)
             ready = torch.cuda.Event()
             ready.record()
@@ -88,15 +100,16 @@ def all_finite(gradients: list[torch.Tensor]) -> torch.Tensor:
         if values.numel():
             kinds.setdefault((values.device, values.dtype), []).append(values)
     if not kinds:
-        return torch.ones((), dtype=torch.bool)
+        return torch.ones((), dtype=torch.bool, device="cpu")
     flags = []
     with torch.no_grad():
         for (device, dtype), each in kinds.items():
             if device.type == "cuda" and dtype in (torch.bfloat16, torch.float64):
                 flags.append(torch.stack(list(torch._foreach_norm(each, float("inf")))).isfinite().all())
             elif dtype.is_floating_point and device.type in ("cpu", "cuda"):
-                broken = torch.zeros(1, device=device)
-                torch._amp_foreach_non_finite_check_and_unscale_(each, broken, torch.ones(1, device=device))
+                # In float32, whatever the script's default is: torch takes no other.
+                broken, one = (torch.full((1,), value, dtype=torch.float32, device=device) for value in (0.0, 1.0))
+                torch._amp_foreach_non_finite_check_and_unscale_(each, broken, one)
                 flags.append(broken[0] == 0)
             else:
                 flags.append(torch.stack([values.isfinite().all() for values in each]).all())

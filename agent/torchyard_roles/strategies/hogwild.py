@@ -2,7 +2,7 @@
 
 Each group steps its own parameters with the script's own optimizer. Every `sync_every` updates it sends what they have
 moved since the last time, shard by shard, to the groups that host the shards' masters, and takes the masters' values
-home, while it goes on training. Inside a group of several workers gradients are averaged in each step (DDP), and its
+home, while it goes on training. Inside a group of several workers gradients are averaged in each step, and its
 first rank exchanges for all. After Recht et al., Hogwild! (NIPS 2011), as Apache SINGA distributes it, but for one
 thing: no delta is lost (`hogwild_copy`) and none counts twice (`serving.deltas`).
 """
@@ -12,16 +12,19 @@ from __future__ import annotations
 import atexit
 import threading
 import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
 from torchyard_roles.environment import Environment
-from torchyard_roles.errors import EnvironmentProblem, UsageProblem
+from torchyard_roles.errors import EnvironmentProblem, RolesError, UsageProblem
 from torchyard_roles.exchange import wire
-from torchyard_roles.layout import LARGEST_CHUNK, Chunk, Layout
+from torchyard_roles.layout import LARGEST_CHUNK, Chunk, Entry, Layout
 from torchyard_roles.serving.staging import Row
 from torchyard_roles.sharding import Share
 from torchyard_roles.store import JoinStore
@@ -38,6 +41,7 @@ ENDED = "hogwild/ended"
 SAVE_WAIT_S = 2.0
 BEAT_S = 5.0
 """How often the first rank tells the others of its group, while they wait for the end, that it is still there."""
+TOGETHER_S = 10.0
 
 
 class Hogwild(Strategy):
@@ -55,15 +59,19 @@ class Hogwild(Strategy):
         self._is_alone = environment.group_size == 1
         self._group: Group | None = None
         self._store: JoinStore | None = None
-        self._shards: list[list[Chunk]] = []
+        self._models: list[torch.nn.Module] = []
+        self._entries: list[Entry] = []
+        """Of the parameters of all optimizers, in the order of distribute()."""
         self._parameters: list[torch.nn.Parameter] = []
+        self._shards: list[list[Chunk]] = []
         self._rest = Row(())
         """Frozen parameters and buffers: all begin with the chief's, and then they are each group's own."""
         self._device = torch.device("cpu")
         self._step: int | None = None
         """Of the last boundary; None before the first."""
         self._due = 0
-        self._finite: FiniteGradients | None = None
+        self._finite: list[FiniteGradients] = []
+        """What watches the optimizers, in their order."""
         self._finished = False
         self._exchange_s = self._wait_s = 0.0
 
@@ -78,19 +86,35 @@ class Hogwild(Strategy):
     def distribute(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, device: torch.device
     ) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
-        layout, self._parameters = Layout.of(model, optimizer)
-        if not self._parameters:
+        layout, parameters = Layout.of(model, optimizer)
+        if not parameters:
             raise UsageProblem("There is nothing to exchange: the optimizer trains none of the model's parameters.")
-        environment = self._environment
-        self._shards = layout.by_shard(len(self._peers), LARGEST_CHUNK)
         known = {id(parameter) for parameter in self._parameters}
-        frozen = [parameter for parameter in model.parameters() if id(parameter) not in known]
-        self._rest = Row([*frozen, *model.buffers()])
+        groups = 1 + max((entry.group for entry in self._entries), default=-1)
+        number = len(self._models)
+        for entry, parameter in zip(layout.entries, parameters):
+            if id(parameter) not in known:
+                name = f"{number}.{entry.name}" if number else entry.name
+                self._entries.append(entry._replace(name=name, group=groups + entry.group))
+                self._parameters.append(parameter)
+        self._models.append(model)
         inside = self._inside
         distributed = inside.distribute(model, optimizer, device)
         # Several ranks look at the averages, which are the same on all of them.
-        on_nan = environment.options.on_nan
-        self._finite = inside.finite if isinstance(inside, AllReduce) else FiniteGradients(model, optimizer, on_nan)
+        on_nan = self._environment.options.on_nan
+        watching = inside.finite[-1] if isinstance(inside, AllReduce) else FiniteGradients(model, optimizer, on_nan)
+        self._finite.append(watching)
+        return distributed
+
+    def _meet(self) -> None:
+        """What all pairs exchange is known: one layout of them all, and a listener for the other groups."""
+        environment = self._environment
+        layout = Layout(tuple(self._entries))
+        self._shards = layout.by_shard(len(self._peers), LARGEST_CHUNK)
+        known = {id(parameter) for parameter in self._parameters}
+        models = torch.nn.ModuleList(self._models)  # which has each of their tensors once
+        frozen = [parameter for parameter in models.parameters() if id(parameter) not in known]
+        self._rest = Row([*frozen, *models.buffers()])
         if self._is_first:
             if environment.store:
                 self._store = JoinStore.of(environment)
@@ -108,7 +132,18 @@ class Hogwild(Strategy):
                 generation=environment.generation,
                 ended=self._ended_before(),
             )
-        return distributed
+
+    def before_forward(self) -> None:
+        self._inside.before_forward()
+
+    def accumulating(self) -> AbstractContextManager[None]:
+        return self._inside.accumulating()
+
+    def clip_gradients(self, parameters: Sequence[torch.Tensor], max_norm: float) -> torch.Tensor:
+        return self._inside.clip_gradients(parameters, max_norm)
+
+    def clip_values(self, parameters: Sequence[torch.Tensor], value: float) -> None:
+        self._inside.clip_values(parameters, value)
 
     def at_boundary(self, step: int) -> None:
         began = time.monotonic()
@@ -139,14 +174,14 @@ class Hogwild(Strategy):
             self._group.exchange_within(SAVE_WAIT_S)
 
     def restore(self, folder: Path, step: int) -> None:
-        if self._finite is not None:
-            self._finite.step = step
+        for each in self._finite:
+            each.step = step
 
     def _check(self) -> None:
         """Raises NotFinite where the last step's gradients on a GPU were not finite (nobody has looked yet), and what
         has ended an exchange since the last boundary."""
-        if self._finite is not None:
-            self._finite.check()
+        for each in self._finite:
+            each.check()
         if self._group is not None:
             self._group.check()
 
@@ -154,8 +189,9 @@ class Hogwild(Strategy):
         found = self._inside.statistics()  # of a group of several ranks: what averaging gradients takes
         found["exchange_s"] = found.get("exchange_s", 0.0) + self._exchange_s
         found["wait_s"] = found.get("wait_s", 0.0) + self._wait_s
-        if self._finite is not None and self._finite.skipped:
-            found["skipped"] = float(self._finite.skipped)
+        skipped = sum(each.skipped for each in self._finite)
+        if skipped:
+            found["skipped"] = float(skipped)
         if self._group is not None:
             found["staleness"] = float(self._group.staleness)
         return found
@@ -166,7 +202,7 @@ class Hogwild(Strategy):
 
     def finish(self) -> bool:
         """The last exchanges. The chief waits until all other groups have ended: then it has the sum of all deltas."""
-        if self._finished or not self._shards:
+        if self._finished or not self._models:
             return False
         self._finished = True
         self._check()
@@ -202,7 +238,9 @@ class Hogwild(Strategy):
             self._store = None
 
     def _begin(self) -> None:
-        """At the first boundary, when a checkpoint has been loaded: all have the same parameters from here on."""
+        """At the first boundary, when all pairs are known and a checkpoint has been loaded: from here on all have the
+        same parameters."""
+        self._meet()
         if self._group is not None:
             self._group.start()
         if not self._is_alone:
@@ -261,6 +299,16 @@ class Hogwild(Strategy):
             if problems:
                 raise problems[0]
         self._share_inside(list(range(len(self._shards))))
+        _wait_for_all_ranks()
+
+
+def _wait_for_all_ranks() -> None:
+    """Until all ranks of the group have done their last collective: gloo fails on a rank that has not, when another
+    closes its connections. At most TOGETHER_S."""
+    store = dist.distributed_c10d._get_default_store()
+    with suppress(RuntimeError, RolesError):
+        store.set(f"hogwild/finished/{dist.get_rank()}", "1")
+        store.wait([f"hogwild/finished/{rank}" for rank in range(dist.get_world_size())], timedelta(seconds=TOGETHER_S))
 
 
 def _drain(group: Group, problems: list[BaseException]) -> None:

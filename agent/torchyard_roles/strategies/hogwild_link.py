@@ -32,6 +32,8 @@ class Link(threading.Thread):
         self._copy = copy
         self._connection: Connection | None = None
         self._host = -1
+        self._generation = 0
+        """Of the host, when this connection was made."""
         self._closing = threading.Event()
         self._past_bytes = (0, 0)
 
@@ -60,8 +62,9 @@ class Link(threading.Thread):
             self._copy.changed.notify_all()
         if self.ident is None:
             return
-        if self._copy.under_way:
-            self._drop()  # wakes the thread
+        connection = self._connection
+        if self._copy.under_way and connection is not None:
+            connection.cut()  # wakes the thread
         self.join(5)
         if self._connection is not None:
             with suppress(PeerLost):
@@ -96,7 +99,7 @@ class Link(threading.Thread):
         connection = self._connection  # which close() takes away, from another thread
         if connection is None or self._host != host:
             self._drop()
-            self._host = host
+            self._host, self._generation = host, holdings.generation(host)
             connection = self._connection = self._group.calls.connect(host, ATTEMPT_S)
             if self._closing.is_set():  # before there was anything to take away
                 self._drop()
@@ -117,7 +120,10 @@ class Link(threading.Thread):
                 "Started again it goes on with them.",
             )
         receive_chunks(connection, tensors)
-        copy.arrive(int(answer["version"]), numbers(answer["applied"]), int(answer["staleness"]))
+        version, applied, staleness = int(answer["version"]), numbers(answer["applied"]), int(answer["staleness"])
+        if not holdings.take(host, self._generation, lambda: copy.arrive(version, applied, staleness)):
+            self._drop()
+            return False
         return True
 
     def _at_home(self, master: Master) -> bool:

@@ -1,4 +1,4 @@
-"""Averaging a DDP bucket over all hosts: first inside the host, then by one of its ranks through the reducers.
+"""Averaging a bucket of gradients over all hosts: first inside the host, then by one of its ranks through the reducers.
 
     every rank    reduce to the host's first rank (NCCL for GPUs, else gloo)
     first rank    copy to pinned memory, exchange, copy back
@@ -33,7 +33,7 @@ class LocalGroups:
     the next. Made by all ranks of the world alike: `counts` has the number of ranks of each host, in rank order."""
 
     def __init__(self, counts: Sequence[int], rank: int) -> None:
-        self.first = rank
+        self.first = first_of_host(counts, rank)
         self.size = 1
         self.to_first: Any = None
         self.from_first: Any = None
@@ -46,8 +46,18 @@ class LocalGroups:
             else:
                 groups = dist.new_group(ranks), dist.new_group(ranks)
             if rank in ranks:
-                self.first, self.size = ranks[0], count
+                self.size = count
                 self.to_first, self.from_first = groups
+
+
+def first_of_host(counts: Sequence[int], rank: int) -> int:
+    """The first rank on the host of `rank`; `counts` as in LocalGroups."""
+    start = 0
+    for count in counts:
+        if rank < start + count:
+            break
+        start += count
+    return start if start < sum(counts) else rank
 
 
 @dataclass
@@ -115,7 +125,7 @@ class HostExchange:
         bucket.future.set_result(bucket.flat)
 
     def _fail(self, error: BaseException) -> None:
-        """An exception cannot go through DDP's C++: it is kept for the optimizer's step."""
+        """Kept for the training's own thread, which raises it before it uses the bucket."""
         if self.failure is None:
             gone = PeerLost("another rank", "this host", str(error))
             self.failure = error if isinstance(error, RolesError) else gone

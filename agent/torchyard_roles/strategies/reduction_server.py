@@ -1,14 +1,13 @@
 """Synchronous training whose gradients are summed by reducers, or by reducers and workers (`strategy.kind:
 reduction_server`); the optimizer stays on the workers.
 
-DDP does all but the exchange itself, which a communication hook does: gradient buckets of `bucket_mb`, in the order
-in which they become ready, overlapped with the backward pass. Where the arithmetic says that the ring is as fast
-(always with two workers), it is DDP's own ring.
+All is as in all_reduce but the exchange of a bucket. Buckets are of `bucket_mb`. Where the arithmetic says that the
+ring is as fast (always with two workers), it is the ring.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Callable
 
 import torch
 import torch.distributed as dist
@@ -19,9 +18,9 @@ from torchyard_roles.exchange.reduce_client import ReduceClient, fitting_chunk
 from torchyard_roles.exchange.reducer import Reducer
 from torchyard_roles.exchange.wire import Peer, listen_at
 from torchyard_roles.strategies import reduction_plan
-from torchyard_roles.strategies.all_reduce import AllReduce
-from torchyard_roles.strategies.exposed import Exposed
-from torchyard_roles.strategies.host_exchange import HostExchange, LocalGroups
+from torchyard_roles.strategies.all_reduce import AllReduce, hardware
+from torchyard_roles.strategies.gradient_averaging import Average, GradientAverager
+from torchyard_roles.strategies.host_exchange import HostExchange, LocalGroups, first_of_host
 
 FINISH_S = 10.0
 """How long a worker that sums for others waits at its end for those that still want its sums."""
@@ -35,56 +34,63 @@ class ReductionServer(AllReduce):
         self._environment = environment
         self._reducer: Reducer | None = None
         self._client: ReduceClient | None = None
-        self._exchange: HostExchange | None = None
-        self._step = -1
+        self._exchanges: list[HostExchange] = []
+        self._ranks_of_hosts: list[int] = []
         self._device = torch.device("cpu")
 
-    def distribute(
-        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, device: torch.device
-    ) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    def _make_averager(self, device: torch.device) -> GradientAverager:
         trainers = self._environment.peers.trainers
         plan = reduction_plan.choose(len(trainers) or self._world_size, len(self._environment.peers.reducer))
         if self._environment.rank == 0:
             print(f"torchyard: {plan.sentence}", flush=True)
         if plan.kind == "ring":
-            return super().distribute(model, optimizer, device)
-        groups = LocalGroups([trainer.ranks for trainer in trainers], self._rank)
-        if groups.first == self._rank:
-            self._meet(plan)
+            return super()._make_averager(device)
         self._device = device
-        self._exchange = HostExchange(self._client, groups, device)
-        # Gradients that are views of the buckets are not copied to and from them, nor is there memory for both.
-        shared = self._shared(
-            model, device, bucket_cap_mb=self._environment.options.bucket_mb, gradient_as_bucket_view=True
+        self._ranks_of_hosts = [trainer.ranks for trainer in trainers]
+        if first_of_host(self._ranks_of_hosts, self._rank) == self._rank:
+            self._meet(plan)
+        return GradientAverager(
+            self._rank,
+            device,
+            self._through_reducers,
+            bucket_bytes=self._environment.options.bucket_mb * 1024 * 1024,
+            hardware=hardware(device),
+            after_round=self._after_round,
         )
-        # A lambda, since DDP takes annotations of hooks only as classes, which here are strings.
-        shared.register_comm_hook(None, lambda _, bucket: self._average(bucket))
-        optimizer.register_step_pre_hook(self._before_step)
-        self._watch(model, optimizer)
-        self._exposed = Exposed(shared, device, meets=False)
-        return shared, optimizer
+
+    def _through_reducers(self) -> Average:
+        """The collectives inside a host are matched by their order, so each section has groups of its own."""
+        groups = LocalGroups(self._ranks_of_hosts, self._rank)
+        exchange = HostExchange(self._client, groups, self._device)
+        self._exchanges.append(exchange)
+
+        def average(flat: torch.Tensor, round_: int, bucket: int) -> Callable[[], object]:
+            wait: Callable[[], object] = exchange.average(flat, round_, bucket).wait
+            return wait
+
+        return average
 
     def statistics(self) -> dict[str, float]:
         """Reducers say how long the last rank was waited for; what of that was seen is at most what the exchange has
         added to the step."""
         found = super().statistics()
-        if self._client is not None and self._exposed is not None:
-            exposed_s, _ = self._exposed.times()
-            wait_s = min(exposed_s, self._client.times().wait_s)
+        if self._client is not None and self._averager is not None:
+            exposed_s = sum(self._averager.times())
+            wait_s = min(exposed_s, max(found["wait_s"], self._client.times().wait_s))
             found.update(exchange_s=exposed_s - wait_s, wait_s=wait_s)
         return found
 
     def abandon(self) -> None:
         if self._client is not None:
-            self._client.close(goodbye=False)  # first, so that who waits for a sum in the exchange's threads wakes up
-        if self._exchange is not None:
-            self._exchange.close()
+            self._client.close(goodbye=False)  # first, so that threads of the exchange that wait for a sum wake up
+        for exchange in self._exchanges:
+            exchange.close()
         if self._reducer is not None:
             self._reducer.close()
 
     def leave(self) -> None:
-        if self._exchange is not None:
-            self._exchange.close()
+        for exchange in self._exchanges:
+            exchange.close()
         if self._client is not None:
             self._client.close()
         if self._reducer is not None:
@@ -121,19 +127,12 @@ class ReductionServer(AllReduce):
             local=local,
         )
 
-    def _average(self, bucket: dist.GradBucket) -> Any:
-        """DDP's communication hook. Buckets come in order, and are not divided by the world's size."""
-        assert self._exchange is not None
-        if bucket.index() == 0:
-            self._step += 1
-        return self._exchange.average(bucket.buffer(), self._step, bucket.index())
-
-    def _before_step(self, *_: Any) -> None:
-        """The gradients are not averages where the exchange has failed: say so before they are used."""
-        if self._exchange is not None and self._exchange.failure is not None:
-            raise self._exchange.failure
-        steps = self._step + 1
-        if self._exchange is not None and steps & (steps - 1) == 0:  # after 1, 2, 4, 8 … steps
+    def _after_round(self, round_: int) -> None:
+        """Buckets do not hold averages where an exchange has failed: that is raised before they are used."""
+        for exchange in self._exchanges:
+            if exchange.failure is not None:
+                raise exchange.failure
+        if (round_ + 1) & round_ == 0:  # after 1, 2, 4, 8 … rounds
             self._agree_on_chunks()
 
     def _agree_on_chunks(self) -> None:

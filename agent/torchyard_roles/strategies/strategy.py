@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     import torch
@@ -27,6 +29,9 @@ class Strategy(ABC):
     model again: all that it does after `optimizer.step()`, such as `scheduler.step()`, is done by then.
     """
 
+    needs_optimizer = False
+    """Whether the strategy takes the optimizer's steps itself, so that a script cannot update parameters by hand."""
+
     trains_alone = False
     """Whether this process's model is its own: it saves and stops by itself, and meets nobody."""
 
@@ -42,7 +47,10 @@ class Strategy(ABC):
     def distribute(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, device: torch.device
     ) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
-        """What the script's loop uses in their place. The model is on `device` already; called once."""
+        """What the script's loop uses in their place. The model is on `device` already.
+
+        Called for each optimizer of the script, before the first step, in the same order on all ranks.
+        """
 
     @abstractmethod
     def leave(self) -> None:
@@ -89,6 +97,9 @@ class Strategy(ABC):
         """Whether finish() waits for other groups, which may take hours: what is done by then is saved before."""
         return False
 
+    def before_forward(self) -> None:  # noqa: B027  # by default nothing
+        """A forward of the model, or of one of its parts, is about to record gradients."""
+
     def abandon(self) -> None:  # noqa: B027  # by default nothing
         """End this strategy's threads: an exception has ended the script. Says goodbye to nobody and waits for nobody.
 
@@ -103,6 +114,21 @@ class Strategy(ABC):
         import torch
 
         return torch.nn.utils.clip_grad_norm_(parameters, max_norm)
+
+    def clip_values(self, parameters: Sequence[torch.Tensor], value: float) -> None:
+        """Bring each element of the gradients that the next step uses to between -`value` and `value`.
+
+        By default what torch does with the gradients here, which is exact where they are the averages already. Raises
+        UsageProblem where they are not.
+        """
+        import torch
+
+        torch.nn.utils.clip_grad_value_(parameters, value)
+
+    def accumulating(self) -> AbstractContextManager[None]:
+        """A context whose backward passes add to the gradients without exchanging them. By default nothing: where
+        gradients are exchanged by the optimizer's step(), no backward pass exchanges any."""
+        return nullcontext()
 
     def statistics(self) -> dict[str, float]:
         """Numbers of the last step for the desktop, by the names in `protocol.report.METRICS`: exchange_s and wait_s

@@ -41,7 +41,7 @@ if __name__ == "__main__":
     torch.manual_seed(10 + cluster.rank)
     model = model_of()
     model, optimizer = cluster.distribute(model, optimizer_of(model))
-    loader = cluster.loader(data(), batch_size=BATCH, seed=3)
+    loader = cluster.loader(data(), batch_size=BATCH, shuffle=True, seed=3)
     fed, before = [], []
     while len(fed) < STEPS:
         for inputs, targets, numbers in loader:

@@ -2,10 +2,11 @@
 
     counts_updates.py FOLDER UPDATES SECONDS_AN_UPDATE [UPDATE_WITH_NAN …]
 
-Writes the number of updates done to FOLDER/<rank>, to FOLDER/known.<rank> the same with the most that a parameter has
-then, and prints the smallest and largest parameter once it has left, and
-the sum of a frozen parameter and a buffer that start from the rank: of the chief's, 0.
-Trains until FOLDER/enough is there, if that is sooner.
+FOLDER/<rank> holds the number of updates that have begun, so that a process that is killed has made no more than that.
+FOLDER/known.<rank> holds the number of updates done and the most that a parameter has then. Both are replaced as a
+whole: a reader never meets an empty file, which would read as no updates at all.
+Prints the smallest and largest parameter after leave(), and the sum of a frozen parameter and a buffer that start from
+the rank: of the chief's, 0. Trains until FOLDER/enough is there, if that is sooner.
 """
 
 import json
@@ -35,15 +36,21 @@ def main() -> None:
         loss = model(ones).sum() * (float("nan") if update in spoilt else 1.0)
         optimizer.zero_grad()
         loss.backward()
+        replace(folder / str(cluster.rank), str(update + 1))
         optimizer.step()
-        (folder / f"known.{cluster.rank}").write_text(f"{update + 1} {model.weight.max().item()}\n")
-        (folder / str(cluster.rank)).write_text(str(update + 1))
+        replace(folder / f"known.{cluster.rank}", f"{update + 1} {model.weight.max().item()}\n")
         time.sleep(pause_s)
     cluster.leave()
     values = torch.cat([parameter.detach().flatten() for parameter in model.parameters() if parameter.requires_grad])
     rest = (model.frozen.sum() + model.seen.sum()).item()
     said = {"rank": cluster.rank, "least": values.min().item(), "most": values.max().item(), "rest": rest}
     print(json.dumps(said), flush=True)
+
+
+def replace(path: Path, text: str) -> None:
+    new = path.with_suffix(path.suffix + ".new")
+    new.write_text(text)
+    new.replace(path)
 
 
 if __name__ == "__main__":

@@ -74,7 +74,7 @@ def compare(cluster: Cluster, dtype: torch.dtype, *, clips: bool) -> dict[str, f
 
     shared = model_of(dtype)
     distributed, optimizer = cluster.distribute(shared, optimizer_of(shared))
-    loader = cluster.loader(dataset, batch_size=BATCH, seed=5)
+    loader = cluster.loader(dataset, batch_size=BATCH, shuffle=True, seed=5)
     norms = descend(distributed, optimizer, loader, cluster.clip_gradients if clips else None)
     if not cluster.is_chief:
         return {}

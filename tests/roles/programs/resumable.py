@@ -38,7 +38,7 @@ def main() -> None:
     )
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     model, optimizer = cluster.distribute(model, optimizer)
-    loader = cluster.loader(Noisy(), batch_size=4)
+    loader = cluster.loader(Noisy(), batch_size=4, shuffle=True)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=7, gamma=0.9)
     each_epoch = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.8)
     cluster.checkpoint(scheduler=scheduler)

@@ -18,7 +18,7 @@ class Scaled(torch.nn.Sequential):
 if __name__ == "__main__":
     cluster = ty.join()
     dataset = torch.utils.data.TensorDataset(torch.arange(SAMPLES, dtype=torch.float32))
-    loader = cluster.loader(dataset, batch_size=4)
+    loader = cluster.loader(dataset, batch_size=4, shuffle=True)
     epochs = [[int(sample) for (batch,) in loader for sample in batch] for _ in range(2)]
 
     torch.manual_seed(cluster.rank)

@@ -17,7 +17,7 @@ import torchyard_roles.exchange.process
 import torchyard_roles.serving.process
 import torchyard_roles.strategies
 from torchyard_roles.strategies.hogwild import Hogwild
-from torchyard_roles.strategies.served import Served
+from torchyard_roles.strategies.parameter_servers import Served
 
 WARM_UP = 9
 """A multiple of 4, and one: an exchange that is due every 4 steps has begun."""
@@ -38,8 +38,8 @@ def line() -> str:
 
 def wait_for_exchanges(strategy: Any) -> None:
     """Of strategies that go on with the next step meanwhile."""
-    if isinstance(strategy, Served) and strategy._exchange is not None:
-        strategy._exchange.wait()
+    if isinstance(strategy, Served) and strategy.pairs[0]._exchange is not None:
+        strategy.pairs[0]._exchange.wait()
     if isinstance(strategy, Hogwild):
         assert all(copy.wait(60) for copy in strategy._group.copies)
 

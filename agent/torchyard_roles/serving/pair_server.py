@@ -1,22 +1,21 @@
-"""A parameter server's process: who is connected, who may begin, when it ends. What is computed is in shard.py."""
+"""One pair of model and optimizer on a parameter server: who is connected, who may begin, when it has ended.
+
+What is computed is in shard.py; the process around the pairs is in parameter_server.py.
+"""
 
 from __future__ import annotations
 
-import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from torchyard_roles.errors import PeerLost, ProtocolError, RolesError
-from torchyard_roles.exchange.connections import Connections
+from torchyard_roles.errors import PeerLost
 from torchyard_roles.exchange.wire import Connection
-from torchyard_roles.layout import Layout
+from torchyard_roles.layout import Chunk, Entry, Layout, added_chunks, words
 from torchyard_roles.serving import description, memory, optimizers
 from torchyard_roles.serving.chunk import Delivery
 from torchyard_roles.serving.parts import Parts
@@ -27,15 +26,25 @@ from torchyard_roles.serving.shard import Shard
 
 BEGIN_S = 660.0
 """How long workers wait for their chief's word: longer than a keeper waits for the chief's host, should it be lost."""
-PARTING_S = 5.0
-"""For what connections' threads are in the midst of when serving ends, such as the save after a goodbye."""
 
 
-class ParameterServer:
-    """One server of `count`. `keeps`: asynchronous, so that it stays as it is when workers are started again.
+@dataclass
+class Added:
+    """A chunk of a parameter that an optimizer was given later."""
 
-    `folder` is where checkpoints are, and `run` the run's ID; without a folder nothing is saved. `save_every_s`: of its
-    own accord, 0 never.
+    entry: Entry
+    checksum: int | None
+    """Of what it began with; None where it went on from a checkpoint, or the server came back empty."""
+    is_ready: bool
+
+
+class PairServer:
+    """A pair's part on the server `index` of `count`, for each pair a shard, sessions and files of its own.
+
+    `keeps`: asynchronous, so that it stays as it is when workers are started again. `parts`: what it keeps on disk;
+    without one nothing is saved. `saves_itself`: of its own accord too. `available` is asked for the bytes that are
+    left. `on_end` is called when every worker of every group has said goodbye, and `on_failure` with what has ended a
+    connection's thread in the midst of a step.
     """
 
     def __init__(
@@ -43,140 +52,77 @@ class ParameterServer:
         name: str,
         index: int,
         count: int,
-        key: bytes,
         rules: Rules,
         *,
-        keeps: bool = False,
-        folder: Path | None = None,
-        run: str = "",
-        save_every_s: float = 0.0,
-        available: Callable[[], int] = memory.available,
-        begin_s: float = BEGIN_S,
+        keeps: bool,
+        parts: Parts | None,
+        saves_itself: bool,
+        available: Callable[[], int],
+        begin_s: float,
+        on_end: Callable[[], None],
+        on_failure: Callable[[Exception], None],
     ) -> None:
         self.name = name
         self.rules = rules
         self.shard: Shard | None = None
         self.rows = Rows({})
+        self.fail = on_failure
         self._index = index
         self._count = count
-        self._key = key
         self._keeps = keeps
-        self._parts = Parts(folder, name, index, count, run) if folder is not None else None
-        self._save_every_s = save_every_s
+        self._parts = parts
+        self._saves_itself = saves_itself
         self._available = available
         self._begin_s = begin_s
+        self._on_end = on_end
         self._layout: Layout | None = None
         self._description: dict[str, Any] = {}
+        self._added: dict[int, Added] = {}
+        self._reserved = 0
         self._is_open = False
         self._restored = -1  # for which generation of the chief's group
         self._begun = -1  # by which generation of it
         self._sessions: dict[tuple[int, int], Session] = {}
         self._away_since: dict[int, float] = {}  # groups of which the last connection has broken
-        self._connections = Connections()
         self._changed = threading.Condition()
         self._ends = False
-        self._failure: Exception | None = None
 
-    # Serving
+    @property
+    def has_ended(self) -> bool:
+        """Whether every worker of every group has said goodbye."""
+        return self.shard is not None and self.shard.ledger.all_left
 
-    def serve(self, listener: socket.socket) -> None:
-        """Until every worker of every group has said goodbye, or stop(). Closes the listener. Raises RolesError where
-        this server cannot go on."""
-        saver = threading.Thread(target=self._save_now_and_then, name="saver", daemon=True)
-        if self._parts is not None and self._save_every_s > 0:
-            saver.start()
-        listener.settimeout(0.5)
-        try:
-            while not self._ends:
-                try:
-                    sock, _ = listener.accept()
-                except TimeoutError:
-                    continue
-                except socket.timeout:  # Python 3.9
-                    continue
-                sock.settimeout(None)
-                threading.Thread(target=self._receive_caller, args=(sock,), daemon=True).start()
-        finally:
-            listener.close()
-            for session in list(self._sessions.values()):
-                session.end()
-            self._connections.close()
-            with self._changed:
-                self._changed.wait_for(lambda: not self._connections, timeout=PARTING_S)
-        if self._failure is not None:
-            raise RolesError(f"{self.name} cannot go on: {self._failure}.") from self._failure
+    @property
+    def clients(self) -> set[tuple[int, int]]:
+        """Group and rank of each worker that is connected."""
+        return set(self._sessions)
 
-    def fail(self, error: Exception) -> None:
-        """From a connection's thread: what it did to the shard did not come to its end. Ends serve() with that."""
-        self._failure = self._failure or error
-        self.stop()
+    @property
+    def reserved(self) -> int:
+        """Bytes that the first steps will take: the optimizer's state and gradients."""
+        return 0 if self.shard is None or self.shard.version else self._reserved
 
     def stop(self) -> None:
-        """End serve() soon; from any thread, twice is once."""
+        """Release the threads that wait for other workers; from any thread, twice is once."""
         with self._changed:
             self._ends = True
             self._changed.notify_all()
 
-    def finish_soon(self, within_s: float) -> None:
-        """End serve() once no worker is connected any more, at most `within_s` later. For a signal handler, which may
-        not wait for a lock that its own thread holds."""
-        threading.Thread(target=self._finish, args=(within_s,), name=f"{self.name} stop", daemon=True).start()
-
-    def _finish(self, within_s: float) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._ends or not self._connections, timeout=within_s)
-        self.stop()
+    def end_sessions(self) -> None:
+        for session in list(self._sessions.values()):
+            session.cut()
 
     def save_for_itself(self) -> None:
         """What an asynchronous server has done since it was last saved, should it die or the run be taken up again."""
-        if self._parts is not None and self._save_every_s > 0 and self._is_open:
+        if self._saves_itself and self._is_open:
             try:
                 self.save(None)
             except OSError as error:
                 print(f"torchyard: {self.name} could not save its shard: {error}", flush=True)
 
-    def figures(self) -> dict[str, float]:
-        """What there is to report: see `report.METRICS`."""
-        found = {"clients": float(len(self._sessions))}
-        if self.shard is not None:
-            ledger = self.shard.ledger
-            found.update(
-                version=float(ledger.version),
-                staleness=float(ledger.staleness),
-                dropped=float(ledger.counts.dropped),
-                skipped=float(ledger.counts.void),
-                wait_s=self.shard.waited_s,
-            )
-        return found
-
-    def traffic(self) -> int:
-        """Bytes sent and received so far, over all connections."""
-        return sum(self._connections.traffic())
-
-    def _receive_caller(self, sock: socket.socket) -> None:
-        try:
-            connection, introduction = Connection.accept(sock, self._key)
-        except (ProtocolError, PeerLost) as error:
-            print(f"torchyard: {error.message}", file=sys.stderr, flush=True)
-            return
-        self._connections.add(connection)
-        try:
-            session = self._admit(connection, introduction)
-        except (KeyError, TypeError, ValueError) as error:
-            session = None
-            with suppress(PeerLost):
-                connection.refuse(f"{self.name} does not understand the introduction: {error}.")
-        except Refusal as refusal:
-            session = None
-            with suppress(PeerLost):
-                connection.refuse(str(refusal))
-        if session is not None:
-            session.run()
-        with self._changed:
-            self._connections.remove(connection)
-            self._changed.notify_all()
-
-    def _admit(self, connection: Connection, said: dict[str, Any]) -> Session:
+    def admit(self, connection: Connection, said: dict[str, Any]) -> Session:
+        """The session of a worker that has introduced itself. Raises Refusal, and KeyError, TypeError or ValueError for
+        what is no introduction."""
         group, rank, size, generation = (int(said[key]) for key in ("group", "rank", "size", "generation"))
         place = (int(said["shard"]), int(said["shards"]), int(said["groups"]))
         if place != (self._index, self._count, self.rules.groups):
@@ -197,13 +143,13 @@ class ParameterServer:
                 self.shard.enter(group, rank, size, generation)
             opened = self._is_open
         if before is not None:
-            before.end()
+            before.cut()
         closed = 0 if self.shard is None else self.shard.ledger.closed_round(group)
         connection.answer({"name": self.name, "ready": opened, "round": closed})
         return session
 
-    def lost(self, session: Session, why: str) -> None:
-        """A worker is gone without a goodbye: its group cannot go on, and hears who it was."""
+    def lost(self, session: Session, error: PeerLost) -> None:
+        """A worker is gone without a goodbye: its group cannot go on, and hears who it was, or because of whom."""
         with self._changed:
             if self._sessions.get((session.group, session.rank)) is not session:
                 return  # replaced by its next generation
@@ -215,7 +161,7 @@ class ParameterServer:
                 return
         for other in others:
             if other.generation == session.generation and not other.said_goodbye:
-                other.post({"op": "lost", "name": session.name, "host": session.host, "why": why})
+                other.post({"op": "lost", "name": error.name, "host": error.host, "why": error.why})
 
     def goodbye(self, session: Session) -> None:
         deliveries = []
@@ -224,9 +170,9 @@ class ParameterServer:
         with self._changed:
             if self._sessions.get((session.group, session.rank)) is session:
                 del self._sessions[session.group, session.rank]
-            if self.shard is not None and self.shard.ledger.all_left:
-                self._ends = True
             self._changed.notify_all()
+        if self.has_ended:
+            self._on_end()
         if deliveries:  # rounds that only waited for this one
             self.rows.end_round(session.group)
         self.deliver(deliveries)
@@ -253,6 +199,7 @@ class ParameterServer:
             if sentence:
                 raise Refusal(sentence)
             self._make(layout, description.kept(said, rows), chunks, options)
+            self._reserved = needed["optimizer"] + needed["gradients"]
             self._begun = session.generation
         return False
 
@@ -262,10 +209,96 @@ class ParameterServer:
         self._restored = -1
         self._layout = layout
         self._description = said
+        self._added = {}
         self.rows = Rows(said["rows"])
         self.shard = Shard(layout, chunks, said["optimizer"], options, self.rules)
         for session in self._sessions.values():
             self.shard.enter(session.group, session.rank, session.size, session.generation)
+
+    def add(self, session: Session, said: dict[str, Any]) -> list[int]:
+        """A worker's optimizer was given more parameters: its chunks that this one, the first of its group, is to
+        assign. Waits for that on all others. Raises ValueError."""
+        layout, options = Layout.read(said["layout"]), optimizers.from_wire(said["options"])
+        checksums = {int(number): int(value) for number, value in said["checksums"].items()}
+        with self._changed:
+            shard = self.shard
+            if shard is None:
+                raise Refusal(f"{self.name} has nothing yet.")
+            own: dict[int, tuple[Entry, Chunk]] = {}
+            for entry in layout.entries:
+                chunk_bytes = self._description["chunk_bytes"]
+                for chunk in added_chunks(entry, self._count, chunk_bytes, whole=layout.whole_parameters):
+                    if chunk.shard == self._index:
+                        own[chunk.number] = entry, chunk
+            session.added.update(own)
+            shard.expect(session.group, own)
+            shard.set_options(session.group, session.rank, options)
+            for rank in shard.ledger.pushing(session.group):
+                other = self._sessions.get((session.group, rank))
+                if other is not None and len(other.added) < len(session.added):
+                    self._refuse_without(other)
+            new = [number for number in own if number not in shard.numbers] if session.rank == 0 else []
+            no_rows = dict.fromkeys(("buffers", "constants"), 0)
+            chunks = [own[number][1] for number in new]
+            needed = description.needs(self._description, no_rows, chunks, session.size, self.rules.groups)
+            sentence = memory.shortage(self.name, needed, self._available())
+            if sentence:
+                raise Refusal(sentence)
+            assigned = []
+            for number in new:
+                entry, chunk = own[number]
+                has = shard.add(chunk, Layout((entry,), layout.whole_parameters), options)
+                self._added[number] = Added(entry, None if has else checksums.get(number), is_ready=has)
+                if not has:
+                    assigned.append(number)
+            self._changed.notify_all()  # for what is ready at once
+            if assigned:
+                return assigned
+            self._wait_for_the_chief(
+                lambda: all(number in self._added and self._added[number].is_ready for number in own)
+            )
+            for number, (entry, _) in own.items():
+                self._compare_added(session, self._added[number], entry, checksums.get(number))
+        return []
+
+    def _compare_added(self, session: Session, known: Added, entry: Entry, checksum: int | None) -> None:
+        if known.entry != entry:
+            raise Refusal(
+                f"The optimizer of {session.name} was given {words(entry)} later where another worker's was given "
+                f"{words(known.entry)}."
+            )
+        # A worker that was started again begins with a checkpoint's.
+        if session.generation == 0 and None not in (checksum, known.checksum) and checksum != known.checksum:
+            raise Refusal(
+                f"{entry.name}, which the optimizer of {session.name} was given later, differs there from what "
+                "another worker has in it. Make it on all workers from the same random numbers, or before distribute()."
+            )
+
+    def added(self, chunks: Sequence[int]) -> None:
+        """What add() has asked for is assigned."""
+        with self._changed:
+            for number in chunks:
+                self._added[int(number)].is_ready = True
+            self._changed.notify_all()
+
+    def check_added(self, session: Session, number: int) -> None:
+        """Before a round in which a member pushes other chunks than its group, which would then wait for ever."""
+        if self.shard is None or len(session.added) == len(self.shard.ledger.added(session.group)):
+            return
+        if number <= self.shard.ledger.closed_round(session.group):
+            return  # it comes too late for that one
+        self._refuse_without(session)
+
+    def _refuse_without(self, session: Session) -> None:
+        """Tell a group that this member's optimizer lacks parameters which another's was given."""
+        header = {
+            "op": "refused",
+            "message": f"Another worker's optimizer was given parameters that the optimizer of {session.name} was not.",
+            "hint": "Call add_param_group(), or unfreeze parameters, on all workers at the same step.",
+        }
+        for one in list(self._sessions.values()):
+            if one.group == session.group:
+                one.post(header)
 
     def open(self) -> None:
         """The chief has assigned all chunks: the others may come in."""
@@ -408,10 +441,3 @@ class ParameterServer:
         self.open()
         print(f"torchyard: {self.name} goes on from version {self.shard.version}.", flush=True)
         return True
-
-    def _save_now_and_then(self) -> None:
-        while True:
-            with self._changed:
-                if self._changed.wait_for(lambda: self._ends, timeout=self._save_every_s):
-                    return
-            self.save_for_itself()

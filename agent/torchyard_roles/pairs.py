@@ -1,0 +1,100 @@
+"""What a script gives to distribute(): one model and optimizer, or several, as one for all that saves and compares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from torchyard_roles.errors import UsageProblem
+from torchyard_roles.models import unwrap
+
+
+class OptimizerList:
+    """Several optimizers that are saved, restored and described together."""
+
+    def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        self.optimizers = list(optimizers)
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        return [group for optimizer in self.optimizers for group in optimizer.param_groups]
+
+    @property
+    def state(self) -> dict[Any, Any]:
+        return {key: value for optimizer in self.optimizers for key, value in optimizer.state.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"optimizers": [optimizer.state_dict() for optimizer in self.optimizers]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        states = state.get("optimizers", ())
+        if len(states) != len(self.optimizers):
+            raise UsageProblem(
+                f"The checkpoint holds the state of {len(states) or 1} optimizers, but distribute() was given "
+                f"{len(self.optimizers)}.",
+                "Give distribute() the optimizers that the checkpoint was saved with, or name another checkpoint_dir.",
+            )
+        for optimizer, each in zip(self.optimizers, states):
+            optimizer.load_state_dict(each)
+
+
+class Pairs:
+    """The models and optimizers of one call of distribute()."""
+
+    def __init__(self, model: Any, optimizer: Any) -> None:
+        """Raises UsageProblem for what is neither a module or optimizer nor a sequence of them."""
+        self._given = model, optimizer
+        self.models = _listed(model, torch.nn.Module, "model")
+        self.optimizers: list[torch.optim.Optimizer] = (
+            [] if optimizer is None else _listed(optimizer, torch.optim.Optimizer, "optimizer")
+        )
+        self.updates_by_hand = optimizer is None
+        if self.updates_by_hand:
+            # Holds the parameters for all that asks an optimizer for them; never steps.
+            parameters = [each for each in self.model.parameters() if each.requires_grad]
+            self.optimizers = [torch.optim.SGD(parameters or [torch.nn.Parameter(torch.zeros(1))], lr=0.0)]
+
+    @property
+    def model(self) -> torch.nn.Module:
+        """The one model as the script made it, or all as one module whose parts are named 0, 1, …"""
+        return unwrap(self.models[0]) if len(self.models) == 1 else torch.nn.ModuleList(map(unwrap, self.models))
+
+    @property
+    def optimizer(self) -> Any:
+        return self.optimizers[0] if len(self.optimizers) == 1 else OptimizerList(self.optimizers)
+
+    def model_of(self, optimizer: torch.optim.Optimizer) -> torch.nn.Module:
+        """The model that this optimizer trains; all of them as one where it trains several."""
+        held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        trained = [each for each in self.models if any(id(parameter) in held for parameter in each.parameters())]
+        return trained[0] if len(trained) == 1 else self.model
+
+    def given(self) -> Any:
+        """What distribute() returns: the same objects in the same form."""
+        model, optimizer = self._given
+        return model if self.updates_by_hand else (model, optimizer)
+
+
+def groups_of(state: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The parameter groups in the state of an optimizer, or of an OptimizerList."""
+    return [group for each in state.get("optimizers", [state]) for group in each["param_groups"]]
+
+
+def names_of(optimizer: Any) -> str:
+    """The classes of an optimizer, or of all in a list."""
+    optimizers = optimizer.optimizers if isinstance(optimizer, OptimizerList) else [optimizer]
+    return ", ".join(type(each).__name__ for each in optimizers)
+
+
+def _listed(value: Any, kind: type, word: str) -> list[Any]:
+    if isinstance(value, kind):
+        return [value]
+    found = list(value) if isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping)) else []
+    if not found or not all(isinstance(each, kind) for each in found):
+        raise UsageProblem(
+            f"distribute() got a {type(value).__name__} as its {word}.",
+            f"Give it one torch {'module' if word == 'model' else 'optimizer'}, or a list of them.",
+        )
+    return found

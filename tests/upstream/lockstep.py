@@ -1,0 +1,101 @@
+"""Several ranks of one program in one process: threads of which one runs at a time, from meeting to meeting.
+
+The order is always that of the ranks, so that a run is deterministic, and each rank has random numbers of its own as a
+process has: the generators' states change with the turn.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+import torch
+
+
+class Diverged(RuntimeError):
+    """The ranks do not meet at the same call, or one has ended while others wait for it."""
+
+
+class Lockstep:
+    """The turns of `ranks` threads."""
+
+    def __init__(self, ranks: int) -> None:
+        self.ranks = ranks
+        self._turn = 0
+        self._changed = threading.Condition()
+        self._living = set(range(ranks))
+        self._met = [0] * ranks
+        self._boxes: list[list[tuple[str, Any]]] = [[("", None)] * ranks for _ in range(2)]
+        """The values of a meeting and of the next: a rank gives its next one while others still read."""
+        self._error: BaseException | None = None
+
+    def run(self, program: Callable[[int], None]) -> None:
+        """Runs `program(rank)` in every thread to its end. Raises the first exception of any."""
+        start = _generators()
+        threads = [threading.Thread(target=self._live, args=(program, rank, start)) for rank in range(self.ranks)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        _set_generators(start)
+        if self._error is not None:
+            raise self._error
+
+    def meet(self, rank: int, call: str, value: Any) -> list[Any]:
+        """What every rank gives at this call, in the order of the ranks.
+
+        The values are seen by all: give copies of what is changed afterwards.
+        """
+        boxes = self._put(rank, call, value)
+        mine = _generators()
+        self._pass_on(rank)
+        self._wait(rank)
+        _set_generators(mine)
+        calls = [name for name, _ in boxes]
+        if calls != [call] * self.ranks:
+            raise Diverged(f"the ranks meet at different calls: {calls}")
+        return [each for _, each in boxes]
+
+    def _put(self, rank: int, call: str, value: Any) -> list[tuple[str, Any]]:
+        boxes = self._boxes[self._met[rank] % 2]
+        self._met[rank] += 1
+        boxes[rank] = (call, value)
+        return boxes
+
+    def _live(self, program: Callable[[int], None], rank: int, start: Any) -> None:
+        try:
+            self._wait(rank)
+            _set_generators(start)
+            program(rank)
+            self._put(rank, "the end", None)
+            self._living.discard(rank)
+        except BaseException as error:
+            with self._changed:
+                self._error = self._error or error
+        finally:
+            self._pass_on(rank)
+
+    def _pass_on(self, rank: int) -> None:
+        with self._changed:
+            following = [(rank + distance) % self.ranks for distance in range(1, self.ranks + 1)]
+            self._turn = next((each for each in following if each in self._living), rank)
+            self._changed.notify_all()
+
+    def _wait(self, rank: int) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._turn == rank or self._error is not None)
+            if self._error is not None:
+                raise Diverged("another rank has failed")
+
+
+def _generators() -> tuple[Any, Any, Any]:
+    return torch.get_rng_state(), random.getstate(), numpy.random.get_state()
+
+
+def _set_generators(states: tuple[Any, Any, Any]) -> None:
+    torch.set_rng_state(states[0])
+    random.setstate(states[1])
+    numpy.random.set_state(states[2])

@@ -1,0 +1,37 @@
+"""Batch norm, with an evaluation by every rank on its part of the data after each epoch: all use the chief's
+statistics."""
+
+import experiment
+import torch
+from torch import nn
+
+import torchyard_roles as ty
+
+
+def main() -> None:
+    cluster = ty.join()
+    experiment.begin()
+    model = nn.Sequential(nn.Linear(6, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Linear(12, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=experiment.rate(0.05), momentum=0.5)
+    model, optimizer = cluster.distribute(model, optimizer)
+    loader = cluster.loader(experiment.curve(), batch_size=4, shuffle=False)
+    inputs_there, targets_there = experiment.curve(20, seed=8).tensors
+    losses, scores = [], []
+    for _ in range(experiment.passes(3)):
+        model.train()
+        for inputs, targets in loader:
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(model(inputs), targets)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        model.eval()
+        mine = slice(cluster.rank, None, cluster.world_size)
+        with torch.no_grad():
+            score = nn.functional.mse_loss(model(inputs_there[mine]), targets_there[mine])
+        scores.append(score.item())
+    experiment.finish(cluster, losses, scores, model=model)
+
+
+if __name__ == "__main__":
+    main()

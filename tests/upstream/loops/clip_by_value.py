@@ -1,0 +1,30 @@
+"""Gradients are clipped by value, through cluster.clip_gradients(value=…)."""
+
+import experiment
+import torch
+from torch import nn
+
+import torchyard_roles as ty
+
+
+def main() -> None:
+    cluster = ty.join()
+    experiment.begin()
+    model = nn.Sequential(nn.Linear(6, 12), nn.Tanh(), nn.Linear(12, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=experiment.rate(0.3), momentum=0.5)
+    model, optimizer = cluster.distribute(model, optimizer)
+    loader = cluster.loader(experiment.curve(), batch_size=4, shuffle=False)
+    losses = []
+    for _ in range(experiment.passes(3)):
+        for inputs, targets in loader:
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(model(inputs), targets)
+            loss.backward()
+            cluster.clip_gradients(value=0.05)
+            optimizer.step()
+            losses.append(loss.item())
+    experiment.finish(cluster, losses, model=model)
+
+
+if __name__ == "__main__":
+    main()

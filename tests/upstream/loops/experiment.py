@@ -1,0 +1,75 @@
+"""What every loop shares: double precision, small data sets, and the file that its result is compared by."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+RESULTS = "UPSTREAM_RESULTS"
+"""The variable that names the folder of results; each rank writes one file there."""
+RATE, PASSES = "UPSTREAM_RATE", "UPSTREAM_PASSES"
+"""Variables that scale learning rates and multiply passes over the data: several asynchronous groups take smaller and
+more steps, as the documentation recommends."""
+
+
+def begin(seed: int = 1) -> None:
+    torch.set_num_threads(1)
+    torch.set_default_dtype(torch.float64)
+    torch.manual_seed(seed)
+
+
+def rate(lr: float) -> float:
+    return lr * float(os.environ.get(RATE, "1"))
+
+
+def passes(count: int) -> int:
+    return count * int(os.environ.get(PASSES, "1"))
+
+
+def curve(samples: int = 48, features: int = 6, seed: int = 7) -> TensorDataset:
+    """A smooth function of a few numbers, with little noise: what a small network learns in some steps."""
+    generator = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(samples, features, generator=generator)
+    weights = torch.randn(features, 1, generator=generator)
+    targets = torch.tanh(inputs @ weights) + 0.05 * torch.randn(samples, 1, generator=generator)
+    return TensorDataset(inputs, targets)
+
+
+def draws(rank: int, steps: int, *shape: int) -> Iterator[Tensor]:
+    """A tensor a step of this rank's own random numbers, from a generator of their own."""
+    generator = torch.Generator().manual_seed(100 + rank)
+    for _ in range(steps):
+        yield torch.randn(*shape, generator=generator)
+
+
+def text(length: int, vocabulary: int, seed: int) -> Tensor:
+    """A sequence of tokens in which most follow from the one before."""
+    generator = torch.Generator().manual_seed(seed)
+    jumps = torch.rand(length, generator=generator) < 0.1
+    anywhere = torch.randint(vocabulary, (length,), generator=generator)
+    tokens = [0]
+    for jump, other in zip(jumps.tolist(), anywhere.tolist(), strict=True):
+        tokens.append(other if jump else (3 * tokens[-1] + 1) % vocabulary)
+    return torch.tensor(tokens)
+
+
+def finish(cluster: Any, losses: Sequence[float], numbers: Sequence[float] = (), **models: nn.Module) -> None:
+    """Writes this rank's result: every parameter and buffer under its model's name, the losses, of which the last
+    are below the first where the loop learns, and other numbers to compare."""
+    parameters = {f"{kind}.{name}": value for kind, model in models.items() for name, value in model.named_parameters()}
+    buffers = {f"{kind}.{name}": value for kind, model in models.items() for name, value in model.named_buffers()}
+    result = {
+        "parameters": {name: value.detach().clone() for name, value in parameters.items()},
+        "buffers": {name: value.detach().clone() for name, value in buffers.items()},
+        "losses": torch.tensor(losses, dtype=torch.float64),
+        "numbers": torch.tensor(numbers, dtype=torch.float64),
+    }
+    print(f"rank {cluster.rank}: loss {result['losses'][0]:.4f} to {result['losses'][-1]:.4f}", flush=True)
+    if RESULTS in os.environ:
+        torch.save(result, Path(os.environ[RESULTS], f"rank-{cluster.rank}.pt"))

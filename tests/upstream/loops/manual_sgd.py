@@ -1,0 +1,32 @@
+"""The update is written out, by hand: distribute() has an optimizer, which never steps."""
+
+import experiment
+import torch
+from torch import nn
+
+import torchyard_roles as ty
+
+LR = experiment.rate(0.1)
+
+
+def main() -> None:
+    cluster = ty.join()
+    experiment.begin()
+    model = nn.Sequential(nn.Linear(6, 12), nn.Tanh(), nn.Linear(12, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
+    model, optimizer = cluster.distribute(model, optimizer)
+    loader = cluster.loader(experiment.curve(), batch_size=4, shuffle=False)
+    losses = []
+    for _ in range(experiment.passes(3)):
+        for inputs, targets in loader:
+            model.zero_grad()
+            loss = nn.functional.mse_loss(model(inputs), targets)
+            loss.backward()
+            for parameter in model.parameters():
+                parameter.data.add_(parameter.grad, alpha=-LR)
+            losses.append(loss.item())
+    experiment.finish(cluster, losses, model=model)
+
+
+if __name__ == "__main__":
+    main()
