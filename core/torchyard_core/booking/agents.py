@@ -91,7 +91,8 @@ def combine(told: Told, bookings: Iterable[Booking], reporter: str = "") -> tupl
 def uses_told(told: Told, logins: Sequence[Login]) -> tuple[Use, ...]:
     """Who used what, by the hosts' account. The person is whom the run's record names, else whose login it is.
 
-    Several who share a login stand together, as "one of: kim, lee"; a login that no table names stands for itself.
+    Several who share a login stand together, as "one of: kim, lee"; a login that no table names stands for itself, and
+    is told with its host where a person has that name.
     """
     uses = []
     for host, answer in told.items():
@@ -99,11 +100,12 @@ def uses_told(told: Told, logins: Sequence[Login]) -> tuple[Use, ...]:
             try:
                 start, end = from_rfc3339(str(one["start"])), from_rfc3339(str(one["end"]))
                 gpu, user, run_id = str(one["gpu"]), str(one["user"]), str(one["run_id"]) or None
-                persons = persons_of(logins, host, user) or ((user,) if user else ())
+                persons = persons_of(logins, host, user) or ((f"{user} on {host}",) if user else ())
                 person = str(one["person"])
             except (ValueError, KeyError, TypeError):
                 continue
-            if not person or (persons and person not in persons and persons != (user,)):
+            is_named = persons not in ((), (user,), (f"{user} on {host}",))
+            if not person or (is_named and person not in persons):
                 person = persons[0] if len(persons) == 1 else f"one of: {', '.join(persons)}" if persons else ""
             if end > start and gpu:
                 uses.append(Use(gpu, host, person, start, end, run_id))

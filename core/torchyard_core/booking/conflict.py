@@ -11,7 +11,7 @@ from torchyard_core.booking.find_slot import Fit
 from torchyard_core.booking.model import Booking, Draft, Slot, rfc3339
 from torchyard_core.booking.naming import name_slots
 from torchyard_core.booking.refusals import Clash
-from torchyard_core.booking.zones import zone_of
+from torchyard_core.booking.zones import wall_clock, zone_of
 
 
 @dataclass(frozen=True)
@@ -82,4 +82,4 @@ def span(start: datetime, end: datetime, zone: str) -> str:
     """`from Mon 23 Nov 09:00 to 17:00`, in the zone; the day again where it is another."""
     begin, finish = start.astimezone(zone_of(zone)), end.astimezone(zone_of(zone))
     day = "" if begin.date() == finish.date() else f"{finish:%a} {finish.day} {finish:%b} "
-    return f"from {begin:%a} {begin.day} {begin:%b} {begin:%H:%M} to {day}{finish:%H:%M}"
+    return f"from {begin:%a} {begin.day} {begin:%b} {wall_clock(start, zone)} to {day}{wall_clock(end, zone)}"

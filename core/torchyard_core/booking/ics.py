@@ -7,33 +7,79 @@ booked is then simply as it is. What iCalendar has no word for is in properties 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
+from math import prod
+from time import thread_time
 from typing import Any
 
 import recurring_ical_events
+from dateutil.rrule import rrulestr
 from icalendar import Calendar, Event
+from icalendar.parser import Contentline
 
 from torchyard_core.booking.model import Booking, Draft, Slot, State, whole_seconds
 from torchyard_core.booking.naming import name_slots, slots_named
 from torchyard_core.booking.refusals import BadCalendar, Refused
-from torchyard_core.booking.zones import to_utc, zone_of
+from torchyard_core.booking.zones import END_OF_TIME, to_utc, zone_of
 
 AT_MOST = 1000
 """Events of one import."""
+EXPANDED_AT_MOST = 10_000
+"""Occurrences of all repeated events of one import; those of the event with which they are reached still count."""
 MAX_BYTES = 10_000_000
-_ENDLESS = re.compile(r"(?im)^RRULE\b.*(FREQ=(SECONDLY|MINUTELY|HOURLY)|INTERVAL=0*(?![0-9]))")
-"""Rules that would be expanded for minutes, or for ever; bookings repeat by days at the most."""
+FIRST_LOOK = timedelta(days=366)
+"""Repeated events are expanded for this long, then for twice as long, until there are more than AT_MOST."""
+EVER = datetime(1970, 1, 1, tzinfo=UTC), datetime(END_OF_TIME, 1, 1, tzinfo=UTC)
+"""From when until when all bookings lie."""
+_RULE = re.compile(r"(?im)^RRULE\b.*")
+_TIMES_OF_DAY = ("BYHOUR", "BYMINUTE", "BYSECOND")
+_PER_DAY = 24
+"""Occurrences a day, at most: BYHOUR, BYMINUTE and BYSECOND multiply."""
+_PERIOD_S = {"SECONDLY": 1, "MINUTELY": 60, "HOURLY": 3600}
+"""Of rules that are expanded only where they have an end and no condition. All others are counted by days."""
+_DAY_S = 86400
+MOST_REPEATED = 200_000
+"""Occurrences of a rule, at most: they are expanded from its first one, however long ago that was."""
+LONGEST_S = 60.0
+"""CPU time of reading a file. What is left of it then is listed."""
+_LATE = 9900
+_TIME_IN_LINE = re.compile(r"(?<!\d)\d{8}(?:T\d{6}Z?)?(?!\d)")
+_TIME_PROPERTIES = frozenset({"DTSTART", "DTEND", "DURATION", "RRULE", "RDATE", "EXDATE", "EXRULE", "RECURRENCE-ID"})
+"""An event in which one of these cannot be read would be booked at another time."""
 _HINT = "Export it anew from the calendar that made it."
 
 
 @dataclass(frozen=True)
 class Imported:
-    """What an `.ics` file holds. `remarks` name events that were left out or changed, and why."""
+    """What an `.ics` file holds. `remarks` name events that were left out or changed, by title and line, and why."""
 
     drafts: tuple[Draft, ...]
     remarks: tuple[str, ...]
+    unread: int = 0
+    """Events that could not be read, and were left out."""
+
+
+@dataclass
+class _Block:
+    """The lines of an event, and the number of its first."""
+
+    calendar: int
+    number: int
+    lines: list[str]
+    event: Any = None
+
+    @property
+    def title(self) -> str:
+        return str(self.event.get("summary", "")).strip() if self.event is not None else ""
+
+    def remark(self, text: str) -> str:
+        return f"{self.title or 'event'} (line {self.number}): {text}"
+
+
+class _Unreadable(Exception):
+    """Raised where an event cannot be read; says why."""
 
 
 def export_ics(bookings: Iterable[Booking], slots: Sequence[Slot]) -> str:
@@ -74,58 +120,297 @@ def read_ics(
     """Drafts of the file's events that end after `since` and begin before `until`, repeated ones expanded.
 
     An event's GPUs are those that it was exported with, else those that its place names (`gpu-b:2-5`), else `gpus`;
-    without any it is left out with a remark. Times without a zone, and whole days, are of `zone`. Raises BadCalendar.
+    without any it is left out with a remark, as is one that cannot be read. Times without a zone, and whole days, are
+    of `zone`. Raises BadCalendar where nothing can be read.
     """
     zone_of(zone)
+    calendars, blocks, unread = _parsed(text, until)
+    is_read = False
     drafts: list[Draft] = []
     remarks: list[str] = []
-    for event in _events(text, zone, since, until):
-        title = str(event.get("summary", "")).strip() or "imported"
-        if len(drafts) >= AT_MOST:
-            remarks.append(f"more than {AT_MOST} events: the later ones were left out")
+    expanded = 0
+    stop = thread_time() + LONGEST_S
+    for group in _groups(blocks, remarks):
+        if expanded > EXPANDED_AT_MOST:
+            remarks.append(group[0].remark(f"left out with all after it, {expanded} times come before it"))
             break
-        if str(event.get("status", "")).upper() == "CANCELLED":
+        if thread_time() > stop:
+            unread.append((group[0], f"reading the file took longer than {LONGEST_S:.0f} s"))
             continue
         try:
-            start, end, whole_days = _times(event, zone)
-            chosen = _gpus(event, slots, gpus)
-            own_zone = _zone(event, zone)
-        except (Refused, ValueError, OverflowError) as error:
-            remarks.append(f"{title}: left out, {error}")
+            events = _occurrences(calendars[group[0].calendar], group, zone, since, until)
+        except _Unreadable as unreadable:
+            unread.append((group[0], str(unreadable)))
             continue
-        if end <= start:
-            remarks.append(f"{title}: left out, it lasts no time")
-        elif end > since:
-            if whole_days:
-                remarks.append(f"{title}: a whole day, taken from midnight to midnight in {zone}")
-            purpose = str(event.get("description", ""))[:5000]
-            uid = str(event.get("uid", ""))
-            drafts.append(Draft(title[:200], chosen, start, end, own_zone, purpose, uid=uid))
-    return Imported(tuple(sorted(drafts, key=lambda one: (one.start, one.uid))), tuple(remarks))
+        is_read = True
+        expanded += len(events)
+        said = ["a line of it cannot be read, and was passed over"] if _torn_lines(group) else []
+        if not events and _begins(group[0].event, zone) >= until:
+            said.append(f"left out, it begins after {until.astimezone(zone_of(zone)):%Y-%m-%d}")
+        for event in events:
+            drafts += _draft(event, zone, since, slots, gpus, said)
+        remarks += [group[0].remark(line) for line in dict.fromkeys(said)]
+    if unread and not is_read:
+        block, why = min(unread, key=lambda one: one[0].number)
+        raise BadCalendar(f"the calendar cannot be read: line {block.number}: {why}", hint=_HINT)
+    remarks = [*(block.remark(f"left out, {why}") for block, why in unread), *remarks]
+    drafts.sort(key=lambda one: (one.start, one.uid))
+    if len(drafts) > AT_MOST:
+        remarks.append(f"{len(drafts)} events: only the first {AT_MOST} were taken")
+    return Imported(tuple(drafts[:AT_MOST]), tuple(remarks), len(unread))
 
 
-def _events(text: str | bytes, zone: str, since: datetime, until: datetime) -> list[Any]:
+def _draft(
+    event: Any, zone: str, since: datetime, slots: Sequence[Slot], gpus: Sequence[str], said: list[str]
+) -> list[Draft]:
+    """The draft of an occurrence, or none; appends why to `said`."""
+    title = str(event.get("summary", "")).strip() or "imported"
+    if str(event.get("status", "")).upper() == "CANCELLED":
+        return []
+    try:
+        start, end, whole_days = _times(event, zone)
+        chosen = _gpus(event, slots, gpus)
+        own_zone = _zone(event, zone)
+    except (Refused, ValueError, OverflowError) as error:
+        said.append(f"left out, {error}")
+        return []
+    if end <= start:
+        said.append("left out, it lasts no time")
+        return []
+    if end <= since:
+        return []
+    if whole_days:
+        said.append(f"a whole day, taken from midnight to midnight in {zone}")
+    purpose = str(event.get("description", ""))[:5000]
+    return [Draft(title[:200], chosen, start, end, own_zone, purpose, uid=str(event.get("uid", "")))]
+
+
+def _parsed(text: str | bytes, until: datetime) -> tuple[list[Any], list[_Block], list[tuple[_Block, str]]]:
+    """The file's calendars without their events, the events, and those that cannot be read, with why."""
     if len(text) > MAX_BYTES:
         raise BadCalendar(f"the calendar is larger than {MAX_BYTES // 1_000_000} MB", hint="Export fewer days of it.")
+    content = text.decode("utf-8-sig", errors="replace") if isinstance(text, bytes) else text.removeprefix("\ufeff")
+    frames, blocks, unread = _split(re.split(r"\r\n|\n|\r", content))
+    if not frames:
+        raise BadCalendar("the calendar cannot be read: it has neither BEGIN:VCALENDAR nor BEGIN:VEVENT", hint=_HINT)
+    calendars: list[Any] = []
+    for number, frame in enumerate(frames):
+        calendar = _calendar(frame, [])
+        if calendar is None:  # a VTIMEZONE that cannot be read: its zone may be known by its name
+            header = [line.upper().startswith("BEGIN:") for line in frame[1:]]
+            frame = frame[: header.index(True) + 1] if True in header else ["BEGIN:VCALENDAR"]
+            calendar = _calendar(frame, [])
+        calendars.append(calendar if calendar is not None else Calendar())
+        of_it = [block for block in blocks if block.calendar == number]
+        together = _calendar(frame, of_it)
+        events = together.walk("VEVENT") if together is not None else []
+        for place, block in enumerate(of_it):
+            if len(events) == len(of_it):
+                block.event = events[place]
+            elif (alone := _calendar(frame, [block])) is not None:
+                block.event = next(iter(alone.walk("VEVENT")), None)
+    stop = thread_time() + LONGEST_S
+    for block in blocks:
+        is_late = thread_time() > stop
+        if why := f"reading the file took longer than {LONGEST_S:.0f} s" if is_late else _why_unreadable(block, until):
+            unread.append((block, why))
+    bad = {block.number for block, _ in unread}
+    return calendars, [block for block in blocks if block.number not in bad], unread
+
+
+def _split(lines: Sequence[str]) -> tuple[list[list[str]], list[_Block], list[tuple[_Block, str]]]:
+    """The lines of each calendar without its events, the events that are whole, and the others, with why."""
+    frames: list[list[str]] = []
+    blocks: list[_Block] = []
+    unread: list[tuple[_Block, str]] = []
+    block: _Block | None = None
+    parts: list[str] = []
+    for number, line in enumerate([*lines, "END:VCALENDAR"], 1):
+        word = line.strip().upper() if line[:1] not in (" ", "\t") else ""
+        if block is not None and word in ("BEGIN:VEVENT", "BEGIN:VCALENDAR", "END:VCALENDAR"):
+            unread.append((block, "it has no end"))
+            block = None
+        if word == "BEGIN:VCALENDAR":
+            frames.append([line])
+        elif word == "BEGIN:VEVENT":
+            if not frames:  # an event alone, as mail programs attach it
+                frames.append(["BEGIN:VCALENDAR"])
+            block, parts = _Block(len(frames) - 1, number, [line]), []
+        elif word == "END:VEVENT" and block is not None:
+            block.lines.append(line)
+            if parts:
+                unread.append((block, f"its {parts[-1]} has no end"))
+            else:
+                blocks.append(block)
+            block = None
+        elif block is not None:
+            block.lines.append(line)
+            if word.startswith("BEGIN:"):
+                parts.append(word.removeprefix("BEGIN:"))
+            elif word.startswith("END:") and (not parts or parts.pop() != word.removeprefix("END:")):
+                parts.append(word.removeprefix("END:"))
+        elif frames and word not in ("END:VCALENDAR", "END:VEVENT"):
+            frames[-1].append(line)
+    return frames, blocks, unread
+
+
+def _calendar(frame: Sequence[str], blocks: Iterable[_Block]) -> Any | None:
+    """That calendar with these events; None where it cannot be read."""
+    lines = [*frame, *(line for block in blocks for line in block.lines), "END:VCALENDAR", ""]
     try:
-        content = text.decode("utf-8-sig") if isinstance(text, bytes) else text.removeprefix("\ufeff")
-        if "BEGIN:VCALENDAR" not in content.upper():
-            raise ValueError("it has no BEGIN:VCALENDAR")
-        if len(re.findall(r"(?im)^BEGIN:VEVENT", content)) != len(re.findall(r"(?im)^END:VEVENT", content)):
-            raise ValueError("an event in it has no end")
-        if _ENDLESS.search(re.sub(r"\r?\n[ \t]", "", content)):
-            raise ValueError("an event in it repeats more often than daily, or at no interval")
-        calendars = Calendar.from_ical(content, multiple=True)
-        found: list[Any] = []
-        for calendar in calendars:
-            query = recurring_ical_events.of(calendar, components=["VEVENT"])
-            found += query.between(since.astimezone(zone_of(zone)), until.astimezone(zone_of(zone)))
-        return found
-    except RecursionError:
-        raise BadCalendar("the calendar cannot be read: it is nested too deep", hint=_HINT) from None
-    except Exception as error:  # the parsers raise whatever their parts do: KeyError, IndexError, AttributeError …
-        why = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-        raise BadCalendar(f"the calendar cannot be read: {why}", hint=_HINT) from None
+        return Calendar.from_ical("\r\n".join(lines))
+    except Exception:  # the parser raises whatever its parts do: KeyError, IndexError, RecursionError …
+        return None
+
+
+def _why_unreadable(block: _Block, until: datetime) -> str:
+    """Why an event would be booked at a wrong time, or not at all; empty where it would not."""
+    if block.event is None:
+        return "it is not iCalendar (RFC 5545)"
+    for name, why in block.event.errors:
+        if str(name).upper() in _TIME_PROPERTIES:
+            return f"{name} cannot be read: {str(why).splitlines()[0][:200]}"
+        if name is None and (_TIME_IN_LINE.search(str(why)) or _begins_like_a_time(block)):
+            return f"a line cannot be read: {str(why).splitlines()[0][:200]}"
+        if name is not None:
+            block.event.pop(name, None)
+    if "DTSTART" not in block.event:
+        return "it has no DTSTART"
+    for name in ("DTSTART", "DTEND"):
+        value = block.event.get(name)
+        if value is None:
+            continue
+        if isinstance(value, list):
+            return f"it has several {name}"
+        if not isinstance(value.dt, date):
+            return f"its {name} is no time"
+        zone = value.params.get("TZID")
+        if zone and isinstance(value.dt, datetime) and value.dt.tzinfo is None:
+            return f"the time zone `{zone}` is unknown"
+    rules = _RULE.findall("\n".join(_unfolded(block)))
+    return next((why for rule in rules if (why := _why_unexpanded(rule, block.event["DTSTART"].dt, until))), "")
+
+
+def _unfolded(block: _Block) -> list[str]:
+    return re.sub(r"\n[ \t]", "", "\n".join(block.lines)).split("\n")
+
+
+def _begins_like_a_time(block: _Block) -> bool:
+    """Whether the line that cannot be read may have been one of _TIME_PROPERTIES."""
+    for line in _unfolded(block):
+        if re.match(r"[A-Za-z-]*", line)[0].upper() in _TIME_PROPERTIES:  # type: ignore[index]
+            try:
+                Contentline(line).parts()  # type: ignore[no-untyped-call]
+            except ValueError:
+                return True
+    return False
+
+
+def _torn_lines(group: Sequence[_Block]) -> bool:
+    return any(name is None for block in group for name, _ in block.event.errors)
+
+
+def _why_unexpanded(rule: str, start: date, until: datetime) -> str:
+    """Why a rule is not expanded: it would take minutes, or for ever. Bookings repeat by days at the most."""
+    words = (part.partition("=") for part in rule.upper().partition(":")[2].split(";"))
+    parts = {key.strip(): value.strip() for key, _, value in words}
+    per_day = prod(len(parts.get(key, "").split(",")) for key in _TIMES_OF_DAY)
+    period = _PERIOD_S.get(parts.get("FREQ", ""), _DAY_S)
+    has_condition = any(key.startswith("BY") for key in parts)
+    has_end = "COUNT" in parts or "UNTIL" in parts
+    interval = parts.get("INTERVAL", "1")
+    if not re.fullmatch(r"0*[1-9]\d{0,8}", interval) or per_day > _PER_DAY:
+        return f"it repeats more often than {_PER_DAY} times a day, or at no interval"
+    if period < _DAY_S and (has_condition or not has_end):
+        return f"it repeats more often than {_PER_DAY} times a day, or by hours without an end"
+    last = until.replace(tzinfo=None)
+    if match := re.match(r"(\d{4})(\d\d)(\d\d)", parts.get("UNTIL", "")):
+        try:
+            last = min(last, datetime(*map(int, match.groups())) + timedelta(days=2))  # type: ignore[arg-type]
+        except (ValueError, OverflowError):
+            return f"its rule cannot be read at UNTIL={parts['UNTIL'][:40]}"
+    since = datetime(start.year, start.month, start.day)
+    times = max(0.0, (last - since).total_seconds()) / period / int(interval) * per_day
+    if re.fullmatch(r"\d{1,9}", parts.get("COUNT", "")):
+        times = min(times, float(parts["COUNT"]))
+    if times > MOST_REPEATED:
+        return f"it repeats more than {MOST_REPEATED:,} times by {until:%Y-%m-%d}"
+    if has_condition and not _comes_true(parts, since):
+        return "its rule never comes true"
+    return ""
+
+
+def _comes_true(parts: Mapping[str, str], start: datetime) -> bool:
+    """Whether a rule has a time at all. dateutil looks for one up to the year 9999, for seconds. The calendar repeats
+    every 400 years, so it looks where few years are left."""
+    late = start.replace(year=start.year + (_LATE - start.year) // 400 * 400)
+    kept = ";".join(f"{key}={value}" for key, value in parts.items() if key not in ("UNTIL", "COUNT"))
+    try:
+        return next(iter(rrulestr(kept, dtstart=late)), None) is not None
+    except Exception:  # one that cannot be read: those who expand it say why
+        return True
+
+
+def _groups(blocks: Iterable[_Block], remarks: list[str]) -> list[list[_Block]]:
+    """Events that belong together: one, and the occurrences of it that were changed (RECURRENCE-ID).
+
+    Of versions of one event (SEQUENCE) the newest counts. Different events with one UID are read each. What is left
+    out is told in `remarks`.
+    """
+    groups: dict[tuple[Any, ...], list[_Block]] = {}
+    for block in blocks:
+        groups.setdefault((block.calendar, str(block.event.get("uid", "")) or block.number), []).append(block)
+    found: list[list[_Block]] = []
+    for of_uid in groups.values():
+        sequenced = len({_version(block) for block in of_uid if "RECURRENCE-ID" not in block.event}) > 1
+        versions: dict[tuple[bool, str], _Block] = {}
+        for block in sorted(of_uid, key=_version):
+            identity = _identity(block, sequenced)
+            if (older := versions.get(identity)) is not None:
+                remarks.append(older.remark(f"left out, line {block.number} has the same event"))
+            versions[identity] = block
+        kept = sorted(versions.values(), key=lambda one: one.number)
+        changed = [block for block in kept if "RECURRENCE-ID" in block.event]
+        firsts = [block for block in kept if "RECURRENCE-ID" not in block.event]
+        found += [[first, *(changed if place == 0 else [])] for place, first in enumerate(firsts)]
+        if not firsts:
+            found.append(changed)
+    return found
+
+
+def _identity(block: _Block, sequenced: bool) -> tuple[bool, str]:
+    """Which event of its UID it is: a changed occurrence by the occurrence; one with a SEQUENCE replaces any other."""
+    if "RECURRENCE-ID" in block.event:
+        return True, str(block.event["RECURRENCE-ID"].dt)
+    return False, "" if sequenced else str(block.event["DTSTART"].dt)
+
+
+def _version(block: _Block) -> int:
+    try:
+        return int(block.event.get("SEQUENCE", 0))
+    except (TypeError, ValueError):
+        return 0
+
+
+def _occurrences(calendar: Any, group: Sequence[_Block], zone: str, since: datetime, until: datetime) -> list[Any]:
+    """The events of a group in that time, repeated ones expanded. Raises _Unreadable."""
+    alone = Calendar()
+    for key, value in calendar.items():
+        alone[key] = value
+    for component in (*calendar.subcomponents, *(block.event for block in group)):
+        alone.add_component(component)
+    try:
+        query = recurring_ical_events.of(alone, components=["VEVENT"])
+        found: dict[Any, Any] = {}
+        begin, length = since.astimezone(zone_of(zone)), FIRST_LOOK
+        while len(found) <= AT_MOST and begin < until:  # what is beyond AT_MOST is not made
+            end = min(until, begin + length) if until - begin > length else until
+            for event in query.between(begin, end.astimezone(zone_of(zone))):
+                found.setdefault((str(event["DTSTART"].dt), str(event.get("RECURRENCE-ID", ""))), event)
+            begin, length = end, length * 2
+        return list(found.values())
+    except Exception as error:  # like the parser, it raises whatever its parts do
+        raise _Unreadable(str(error).splitlines()[0][:200] if str(error) else type(error).__name__) from None
 
 
 def _times(event: Any, zone: str) -> tuple[datetime, datetime, bool]:
@@ -137,6 +422,13 @@ def _times(event: Any, zone: str) -> tuple[datetime, datetime, bool]:
     else:
         end = start + timedelta(days=1) if not isinstance(start, datetime) else start
     return _utc(start, zone), _utc(end, zone), not isinstance(start, datetime)
+
+
+def _begins(event: Any, zone: str) -> datetime:
+    try:
+        return _utc(event["DTSTART"].dt, zone)
+    except OverflowError:
+        return EVER[1]
 
 
 def _utc(moment: date, zone: str) -> datetime:

@@ -35,7 +35,9 @@ def verdict(booking: Booking, evidence: Iterable[IdleEvidence], rules: Rules, no
     """What is to be done with a booking. Only what an agent has seen idle counts, not when none looked."""
     if rules.idle_release_min is None or not booking.is_running(now):
         return Idle(Verdict.FINE)
-    newest = max((one for one in evidence if one.booking_id == booking.id), key=lambda one: one.seen_at, default=None)
+    of_it = (one for one in evidence if one.booking_id == booking.id)
+    # Of what two reporters saw in one second, use counts.
+    newest = max(of_it, key=lambda one: (one.seen_at, one.idle_since), default=None)
     if newest is None:
         return Idle(Verdict.FINE)
     # A run that has begun since an agent looked last shows in the booking before it shows in the evidence.

@@ -319,6 +319,8 @@ class LaunchBooking:
             if booking.start <= store.now():
                 store.mark_active(booking.id)
         except TorchyardError as error:
+            if error.code == "ended":  # freed as idle since the look: others may have its GPUs
+                raise
             self._on_trouble(error)
 
     def _book(

@@ -169,8 +169,14 @@ class Login:
 
 
 def persons_of(logins: Iterable[Login], host: str, user: str) -> tuple[str, ...]:
-    """Who may be behind a login: nobody known, one person, or "one of" several."""
-    found = {entry.person for entry in logins if entry.user == user and fnmatchcase(host, entry.host_pattern)}
+    """The persons that a login of a host may be; none where the table does not say.
+
+    A login stands for the person of that name only where the table names neither of them, on any host.
+    """
+    entries = tuple(logins)
+    found = {entry.person for entry in entries if entry.user == user and fnmatchcase(host, entry.host_pattern)}
+    if not found and user and not any(user in (entry.user, entry.person) for entry in entries):
+        return (user,)
     return tuple(sorted(found))
 
 
@@ -200,6 +206,23 @@ class IdleEvidence:
     reporter: str = ""
 
 
+@dataclass(frozen=True)
+class Position:
+    """An entry of the calendar's log of changes. The token tells this log from an older or another one."""
+
+    seq: int
+    token: str
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Bookings as they are now that have changed since a position, and the IDs of those that are gone."""
+
+    position: Position
+    bookings: tuple[Booking, ...]
+    gone: frozenset[str]
+
+
 def whole_seconds(moment: datetime) -> datetime:
     """The same moment in UTC, less what is below a second: how stores keep times."""
     return moment.astimezone(UTC).replace(microsecond=0)
@@ -215,7 +238,10 @@ def from_rfc3339(text: str) -> datetime:
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
         raise ValueError(f"{text} has no offset from UTC")
-    return moment.astimezone(UTC)
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:
+        raise ValueError(f"{text} is in no year of UTC") from None
 
 
 def _to_json(value: Any) -> Any:

@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
+from bisect import bisect_left, insort
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torchyard_core.booking.intervals import Interval
-from torchyard_core.booking.model import Booking, Slot, from_rfc3339, rfc3339
+from torchyard_core.booking.model import Booking, Changes, Position, Slot
 from torchyard_core.booking.refusals import StoreAway
 from torchyard_core.booking.zones import local_zone, zone_of
 from torchyard_core.errors import TorchyardError
-from torchyard_core.topology.atomic_file import write_atomically
 
 if TYPE_CHECKING:
+    from torchyard_core.booking.local_copy import LocalCopy
     from torchyard_core.booking.store import BookingStore
 
-VERSION = 1
-KEPT_BEFORE = timedelta(days=14)
-KEPT_AFTER = timedelta(days=60)
+SPARE = timedelta(days=2)
+"""A time that was read serves shorter ones, too, where it is at most so much longer."""
 RETRY_S = 3.0
 """While it is away, it is asked no more often: a window that redraws should not wait for time-outs."""
-_PRIVATE = 0o600
 
 
 @dataclass(frozen=True)
@@ -40,6 +39,38 @@ class View:
     why: str = ""
     known: Interval | None = None
     """The time of which it tells, where that may be less than was asked for."""
+
+
+@dataclass(frozen=True)
+class _Read:
+    """What was read of a time, and up to which change it is followed."""
+
+    time: Interval
+    position: Position
+    bookings: tuple[Booking, ...]
+    """By start and ID."""
+    slots: tuple[Slot, ...] = ()
+    as_of: datetime | None = None
+
+    def part(self, since: datetime, until: datetime) -> tuple[Booking, ...]:
+        """Those that touch a shorter time."""
+        begun = bisect_left(self.bookings, since, key=_start)
+        earlier = tuple(one for one in self.bookings[:begun] if one.end > since)
+        return earlier + self.bookings[begun : bisect_left(self.bookings, until, lo=begun, key=_start)]
+
+    def covers(self, asked: Interval) -> bool:
+        return _covers(self.time, asked)
+
+    def serves(self, asked: Interval) -> bool:
+        return self.covers(asked) and self.time.duration <= asked.duration + SPARE
+
+    def followed(self, changes: Changes) -> _Read:
+        touching = [one for one in changes.bookings if one.start < self.time.end and one.end > self.time.start]
+        changed = changes.gone.union(one.id for one in changes.bookings)
+        bookings = [one for one in self.bookings if one.id not in changed]
+        for one in touching:
+            insort(bookings, one, key=_start_and_id)
+        return replace(self, position=changes.position, bookings=tuple(bookings) if changed else self.bookings)
 
 
 class Calendar:
@@ -57,13 +88,18 @@ class Calendar:
         self._url = url
         self._person = person
         self._cache = cache
+        """The file of the copy."""
         self._open = open_it or _open_store
         self._monotonic = monotonic
         self._store: BookingStore | None = None
         self._away: tuple[float, StoreAway] | None = None
         self._is_kept = True
         """Nothing was asked of the store since the copy was made."""
+        self._is_copying = False
+        """All of the copy is being made: nothing else writes to it here meanwhile."""
+        self._read: _Read | None = None
         self._lock = threading.Lock()
+        self._reading = threading.Lock()
 
     @property
     def person(self) -> str:
@@ -77,6 +113,11 @@ class Calendar:
         return not self.is_private or Path(self._url.partition(":///")[2]).exists()
 
     @property
+    def unreadable(self) -> frozenset[str]:
+        """Rows of the database that were skipped, as they cannot be understood."""
+        return frozenset(self._store.unreadable) if self._store is not None else frozenset()
+
+    @property
     def is_private(self) -> bool:
         """Whether nobody else sees it: a file on this computer."""
         return self._url.startswith("sqlite:")
@@ -84,42 +125,92 @@ class Calendar:
     def store(self) -> BookingStore:
         """For booking. Raises StoreAway where the database is away: then nothing is booked."""
         try:
-            store = self._reached()
+            store, _ = self._reached()
             self._is_kept = False
             return store
         except StoreAway as away:
-            seen = self._kept()
-            what = f"what you see is of {_clock(seen.as_of)}" if seen and seen.as_of else "nothing of it is known here"
+            seen = self._copy().read(_NEVER, _NEVER)
+            what = f"what you see is of {_clock(seen.as_of)}" if seen else "nothing of it is known here"
             raise StoreAway(f"{away.message.rstrip('.')}; {what}, and nothing was booked", hint=away.hint) from None
 
     def view(self, since: datetime, until: datetime) -> View:
         """The bookings of that time; where the database is away those last seen, with their age. Never waits twice
-        for a database that has just not answered."""
+        for a database that has just not answered.
+
+        Asked again for the same time, it reads only what has changed since.
+        """
+
+        def look(store: BookingStore, slots: tuple[Slot, ...], now: datetime) -> tuple[Booking, ...]:
+            with self._reading:
+                read = _followed(self._read, store, Interval(since, until))
+                self._read = replace(read, slots=slots, as_of=now)
+            return read.part(since, until)
+
+        return self._view(look, since, until)
+
+    def view_of(self, owner: str | None, since: datetime, until: datetime) -> View:
+        """As `view`, of one person where one is named, and read anew."""
+        return self._view(lambda store, *_: store.bookings(since, until, owner=owner), since, until, owner)
+
+    def view_around(self, now: datetime, until: datetime) -> View:
+        """As `view`, of each GPU only the booking of now and the next one; while the database is away, all."""
+        return self._view(lambda store, *_: store.bookings_around(now, until), now, until)
+
+    def _view(
+        self,
+        look: Callable[[BookingStore, tuple[Slot, ...], datetime], tuple[Booking, ...]],
+        since: datetime,
+        until: datetime,
+        owner: str | None = None,
+    ) -> View:
         if self._store is None and not self.has_begun:
             return View((), (), datetime.now(UTC), True)
         try:
-            seen = self._seen(self._reached(), since, until)
+            store, now = self._reached()
+            slots = store.slots()
+            bookings = look(store, slots, now)
         except StoreAway as away:
             with self._lock:
                 self._away = (self._monotonic(), away)
-            kept = self._kept()
-            if kept is None:
-                return View((), (), None, False, away.sentence())
-            inside = tuple(one for one in kept.bookings if one.start < until and one.end > since)
-            return replace(kept, bookings=inside, why=away.sentence())
-        self._keep(seen)
-        return replace(seen, bookings=tuple(one for one in seen.bookings if one.start < until and one.end > since))
+            return self._last_seen(Interval(since, until), owner, away.sentence())
+        if not self._is_copying:
+            self._keep(store, now, slots)
+        return View(bookings, slots, now, True, known=Interval(since, until))
 
-    def keep(self) -> None:
+    def _last_seen(self, asked: Interval, owner: str | None, why: str) -> View:
+        """By the copy, which other processes renew, too; by what was read here where that alone covers the time."""
+        kept, read = self._copy().read(asked.start, asked.end), self._read
+        if read is not None and read.covers(asked) and not (kept is not None and _covers(kept.known, asked)):
+            view = View(read.part(asked.start, asked.end), read.slots, read.as_of, False, why, read.time)
+        elif kept is not None:
+            view = View(kept.bookings, kept.slots, kept.as_of, False, why, kept.known)
+        else:
+            return View((), (), None, False, why)
+        return replace(view, bookings=tuple(one for one in view.bookings if owner in (None, one.owner)))
+
+    def keep(self, *, all_of_it: bool = False) -> None:
         """Keeps what the calendar is like now for when its database is away, where the store was used and nobody has
-        looked at it since: who only ever books has seen nothing of it."""
-        if self._is_kept:
+        looked at it since: who only ever books has seen nothing of it. The copy grows to its full length by and by;
+        with `all_of_it` now.
+        """
+        if self._is_kept and not all_of_it:
             return
+        self._is_copying = all_of_it
         try:
-            now = datetime.now(UTC)
-            self._keep(self._seen(self._reached(), now, now))
+            is_whole = False
+            while not is_whole:
+                store, now = self._reached()
+                is_whole = self._keep(store, now, store.slots(), all_of_it=all_of_it) or not all_of_it
         except TorchyardError:
             return  # what was done is done; the copy is of an earlier time, and says so
+        finally:
+            self._is_copying = False
+
+    def rest(self) -> None:
+        """Keeps no connection open between calls, until the store is asked to."""
+        with self._lock:
+            if self._store is not None:
+                self._store.keep_connection(False)
 
     def close(self) -> None:
         """Lets go of the database."""
@@ -128,53 +219,58 @@ class Calendar:
                 self._store.close()
             self._store = None
 
-    def _reached(self) -> BookingStore:
+    def _reached(self) -> tuple[BookingStore, datetime]:
+        """The store, and the time by its clock."""
         with self._lock:
             if self._away is not None and self._monotonic() - self._away[0] < RETRY_S:
                 raise self._away[1]
             try:
                 if self._store is None:
                     self._store = self._open(self._url, self._person)
-                self._store.now()
+                now = self._store.now()
             except StoreAway as away:
                 self._away = (self._monotonic(), away)
                 raise
             self._away = None
-            return self._store
+            return self._store, now
 
-    def _seen(self, store: BookingStore, since: datetime, until: datetime) -> View:
-        """That time and what is kept around now, as it is."""
-        now = store.now()
-        known = Interval(min(since, now - KEPT_BEFORE), max(until, now + KEPT_AFTER))
-        return View(store.bookings(known.start, known.end), store.slots(), now, True, known=known)
+    def _keep(self, store: BookingStore, now: datetime, slots: tuple[Slot, ...], *, all_of_it: bool = False) -> bool:
+        from torchyard_core.booking.local_copy import AT_A_TIME, MANY
 
-    def _keep(self, view: View) -> None:
-        content = {
-            "version": VERSION,
-            "url": self._url,
-            "as_of": rfc3339(view.as_of) if view.as_of else None,
-            "from": rfc3339(view.known.start) if view.known else None,
-            "until": rfc3339(view.known.end) if view.known else None,
-            "slots": [slot.__dict__ for slot in view.slots],
-            "bookings": [booking.to_json() for booking in view.bookings],
-        }
         try:
-            write_atomically(self._cache, json.dumps(content), mode=_PRIVATE)
-        except TorchyardError:
-            return  # a full disk: the calendar itself is fine
+            is_whole = self._copy().follow(store, now, slots, MANY if all_of_it else AT_A_TIME)
+        except StoreAway:
+            return True  # it was there a moment ago; the next question says so
         self._is_kept = True
+        return is_whole
 
-    def _kept(self) -> View | None:
-        try:
-            content: dict[str, Any] = json.loads(self._cache.read_text(encoding="utf-8"))
-            if content["version"] != VERSION or content["url"] != self._url:
-                return None
-            slots = tuple(Slot(**slot) for slot in content["slots"])
-            bookings = tuple(Booking.from_json(booking) for booking in content["bookings"])
-            known = Interval(from_rfc3339(content["from"]), from_rfc3339(content["until"]))
-            return View(bookings, slots, from_rfc3339(content["as_of"]), False, known=known)
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
+    def _copy(self) -> LocalCopy:
+        from torchyard_core.booking.local_copy import LocalCopy  # and with it sqlite3, where the calendar is used
+
+        return LocalCopy(self._cache, self._url)
+
+
+def _followed(read: _Read | None, store: BookingStore, asked: Interval) -> _Read:
+    """What was read of the asked time with the changes since; read anew where that cannot be."""
+    if read is not None and read.serves(asked) and (changes := store.changes(read.position)) is not None:
+        return read.followed(changes)
+    position = store.position()  # first: what is changed meanwhile is then read again, and never missed
+    hour = timedelta(hours=1)  # whole hours: a window that goes with the time reads anew once an hour
+    time = Interval(_whole_hour(asked.start), _whole_hour(asked.end) + hour)
+    return _Read(time, position, store.bookings(time.start, time.end))
+
+
+def _covers(time: Interval, asked: Interval) -> bool:
+    return time.start <= asked.start and asked.end <= time.end
+
+
+def _whole_hour(moment: datetime) -> datetime:
+    return moment.replace(minute=0, second=0, microsecond=0)
+
+
+_start = attrgetter("start")
+_start_and_id = attrgetter("start", "id")
+_NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def age(view: View, now: datetime) -> str:

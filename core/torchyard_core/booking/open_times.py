@@ -24,8 +24,8 @@ EXACT_S = 1e-3
 
 @dataclass(frozen=True)
 class Allowance:
-    """What a person's quota goes by: the GPU-hours that they have, by start of the week; the moment, and the zone that
-    says which day it is."""
+    """What a person's quota goes by: the GPU-hours that they have, by start of the week; the moment; the
+    zone in which a refusal writes times (weeks and days are counted in the rules' zone)."""
 
     hours: Mapping[datetime, float]
     now: datetime
@@ -68,12 +68,12 @@ def closed_starts(wish: Wish, slots: Iterable[Slot], rules: Rules, person: str, 
         return []
     first = whole_seconds(wish.earliest) - SECOND
     last = (wish.latest or wish.earliest + HORIZON) - wish.length + SECOND
-    today = day_of(allowance.now, allowance.zone)
+    today = day_of(allowance.now, rules.zone)
     weeks = by_week(Interval(first, last + wish.length), rules.zone)
     edges = [*weeks, today.start, today.end]
     meeting = {edge - shift for edge in edges for shift in (timedelta(), wish.length)}
     starts = sorted({first, last, *(start for start in meeting if first < start < last)})
-    taken = [charged(Interval(one, one + wish.length), rules, allowance.now, allowance.zone) for one in starts]
+    taken = [charged(Interval(one, one + wish.length), rules, allowance.now) for one in starts]
     closed: list[Interval] = []
     for week in weeks:
         room = max(limit - allowance.hours.get(week, 0.0), 0.0) * 3600 / gpus + EXACT_S

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from torchyard_core.booking.intervals import Interval
 from torchyard_core.booking.refusals import Refused
 from torchyard_core.booking.words import command_length, hours_of, until
-from torchyard_core.booking.zones import length, moment, zone_of
+from torchyard_core.booking.zones import length, moment, wall_clock
 
 if TYPE_CHECKING:
     from torchyard_core.booking.model import Booking
@@ -50,7 +50,7 @@ class PlannedTime:
 
     def start_words(self, zone: str) -> str:
         """The start as it can be read again: `now`, `2026-11-24 09:00` of the zone."""
-        return NOW if self.start is None else f"{self.start.astimezone(zone_of(zone)):%Y-%m-%d %H:%M}"
+        return NOW if self.start is None else wall_clock(self.start, zone, "%Y-%m-%d %H:%M")
 
     @property
     def length_words(self) -> str:

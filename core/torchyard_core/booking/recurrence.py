@@ -34,20 +34,23 @@ _KEYS = frozenset(
     ]
 )
 _FREQUENCIES = ("DAILY", "WEEKLY", "MONTHLY", "YEARLY")
-_LATE = 9980
+LONGEST_YEARS = 50
+"""Of a series."""
+_LATE = 9900
 _HINT = "Rules are like FREQ=WEEKLY;BYDAY=MO,WE;COUNT=10 (RFC 5545)."
 
 
 def occurrences(
     rule: str, start: datetime, end: datetime, zone: str, until: datetime, at_most: int = AT_MOST
 ) -> tuple[Interval, ...]:
-    """The times of a series, in UTC, the first included, none that begins after `until`.
+    """The times of a series, in UTC, the first included. Those of a rule without COUNT and UNTIL begin by `until`; of
+    any other rule all are given.
 
     Raises Refused for a rule that cannot be read, one finer than a day, one whose occurrences overlap each other, or
-    one that has more than `at_most`.
+    one that has more than `at_most`, or that has not ended after LONGEST_YEARS.
     """
     local = start.astimezone(zone_of(zone)).replace(tzinfo=None)
-    last = until.astimezone(zone_of(zone)).replace(tzinfo=None)
+    last = None if has_end(rule) else until.astimezone(zone_of(zone)).replace(tzinfo=None)
     duration = end - start
     found: list[Interval] = []
     for wall_clock in _wall_clocks(rule, local, zone, last):
@@ -71,26 +74,39 @@ def occurrences(
     return tuple(found)
 
 
-def _wall_clocks(text: str, start: datetime, zone: str, last: datetime) -> Iterator[datetime]:
-    """The rule's times on the wall clock, in order, up to `last`.
+def has_end(rule: str) -> bool:
+    """Whether the rule says how often, or until when. Raises Refused for one that cannot be read."""
+    return not {"COUNT", "UNTIL"}.isdisjoint(_parts(rule))
+
+
+def _wall_clocks(text: str, start: datetime, zone: str, last: datetime | None) -> Iterator[datetime]:
+    """The rule's times on the wall clock, in order, up to `last`; None is the rule's own end.
 
     dateutil looks for the next time of a rule that never comes true (30 February) up to the year 9999, for seconds.
     The calendar repeats every 400 years, weekdays included, so the rule is expanded where little of it is left.
     """
     parts = _parts(text)
-    until = parts.pop("UNTIL", None)
+    until, counted = parts.pop("UNTIL", None), "COUNT" in parts
+    given = 0
     try:
+        longest = start.replace(year=start.year + LONGEST_YEARS, day=min(start.day, 28))
+        end = last or longest
         if until is not None:
-            last = min(last, _until(until, zone))
+            end = min(end, _until(until, zone))
         shift = (_LATE - start.year) // 400 * 400
         rule = rrulestr(";".join(f"{key}={value}" for key, value in parts.items()), dtstart=_shifted(start, shift))
         for wall_clock in rule:
             found = _shifted(wall_clock, -shift)
-            if found > last:
-                return
+            if found > end:
+                break
             yield found
+            given += 1
     except (ValueError, TypeError, OverflowError, AttributeError, ZeroDivisionError) as error:
         raise Refused(f"the rule `{text}` cannot be read: {error}", code="bad_rule", hint=_HINT) from None
+    if given and last is None and (given < int(parts["COUNT"]) if counted else end == longest):
+        raise Refused(
+            f"the rule `{text}` has not ended after {LONGEST_YEARS} years", code="bad_rule", hint="End it earlier."
+        )
 
 
 def _shifted(moment: datetime, years: int) -> datetime:

@@ -6,6 +6,7 @@ TorchyardError
 ├── StoreAway     the database does not answer (exit code 3)
 ├── NoRights      this role may not do that in the database
 ├── StoreTooNew   the database was made by a newer Torchyard
+├── StoreUnreadable  the database holds a value that cannot be read
 ├── BadUrl        `bookings_url` cannot be used (exit code 2)
 └── BadCalendar   an `.ics` file that cannot be read (exit code 2)
 """
@@ -20,7 +21,18 @@ if TYPE_CHECKING:
     from torchyard_core.booking.conflict import Conflict
 
 
-WRONG_USAGE = frozenset({"bad_time", "bad_rule", "unknown_gpu", "unknown_zone", "no_gpus", "no_such_booking"})
+WRONG_USAGE = frozenset(
+    {
+        "ambiguous_time",
+        "bad_rule",
+        "bad_time",
+        "no_gpus",
+        "no_such_booking",
+        "no_such_time",
+        "unknown_gpu",
+        "unknown_zone",
+    }
+)
 """Codes of what was asked for in words that mean nothing here: exit code 2."""
 
 
@@ -65,6 +77,17 @@ class StoreTooNew(TorchyardError):
             f"{place} was made by a newer Torchyard than this one; nothing was changed.",
             code="store_too_new",
             hint="Upgrade Torchyard on this computer: `pip install --upgrade torchyard`.",
+        )
+
+
+class StoreUnreadable(TorchyardError):
+    """Raised when the bookings database holds a value that cannot be read."""
+
+    def __init__(self, place: str, why: str):
+        super().__init__(
+            f"{place} holds a value that cannot be read: {why}",
+            code="store_unreadable",
+            hint="An admin of the database repairs it: `torchyard bookings setup-team URL`, else by SQL.",
         )
 
 

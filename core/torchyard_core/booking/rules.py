@@ -14,7 +14,7 @@ from torchyard_core.booking.intervals import Interval, merge, subtract
 from torchyard_core.booking.model import Booking, Draft, Slot, State, is_cpu_id
 from torchyard_core.booking.naming import name_slots
 from torchyard_core.booking.refusals import Refused
-from torchyard_core.booking.zones import to_utc, zone_of
+from torchyard_core.booking.zones import END_OF_TIME, to_utc, zone_of
 from torchyard_core.errors import UsageError
 from torchyard_core.topology.problems import did_you_mean
 
@@ -90,7 +90,7 @@ class Rules:
     quotas: Mapping[str, float] = field(default_factory=dict)
     """Of persons who have another quota."""
     same_day_is_free: bool = True
-    """What a booking takes of the day on which it is made needs no quota: those GPUs would stay empty."""
+    """What a booking takes of the day (in `zone`) on which it is made needs no quota: those GPUs would stay empty."""
     windows: tuple[Window, ...] = ()
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     zone: str = "UTC"
@@ -158,6 +158,9 @@ def _checked(rules: Rules) -> None:
     try:
         zone_of(rules.zone)
         for window in rules.windows:
+            texts = (*window.gpus, window.group, window.zone, window.opens, window.closes)
+            if not all(isinstance(one, str) for one in texts):
+                raise UsageError("a window has texts for its GPUs, group, zone and times of day", code="bad_rules")
             zone_of(window.zone)
             minutes_of(window.opens)
             minutes_of(window.closes)
@@ -222,6 +225,12 @@ def shape(draft: Draft, slots: Sequence[Slot]) -> Refused | None:
             code="unknown_gpu",
             hint="`torchyard hosts check` finds what each host has now.",
         )
+    if len(draft.uid) > 1000 or draft.end.year >= END_OF_TIME:
+        return Refused(
+            "the UID is too long, or the end too late",
+            code="bad_value",
+            hint=f"A UID has at most 1,000 letters, and a booking ends before the year {END_OF_TIME}.",
+        )
     if draft.end <= draft.start:
         return Refused(
             "the booking does not end after its start", code="end_before_start", hint="Give it an end after its start."
@@ -257,7 +266,7 @@ def quota(draft: Draft, rules: Rules, now: datetime, person: str, hours: Mapping
     gpus = sum(not is_cpu_id(gpu) for gpu in draft.gpus)
     if limit is None or not gpus:
         return None
-    for week, seconds in sorted(charged(draft.interval, rules, now, draft.zone).items()):
+    for week, seconds in sorted(charged(draft.interval, rules, now).items()):
         has, extra = hours.get(week, 0.0), seconds * gpus / 3600
         if has + extra > limit + 1e-9:
             left = max(limit - has, 0.0)
@@ -276,10 +285,10 @@ def quota(draft: Draft, rules: Rules, now: datetime, person: str, hours: Mapping
     return None
 
 
-def charged(interval: Interval, rules: Rules, now: datetime, zone: str) -> dict[datetime, float]:
-    """Seconds of a booking that a quota counts, by start of the week: not those of the day on which it is made, in the
-    booking's zone, where that is free."""
-    parts = subtract([interval], [day_of(now, zone)]) if rules.same_day_is_free else [interval]
+def charged(interval: Interval, rules: Rules, now: datetime) -> dict[datetime, float]:
+    """Seconds of a booking that a quota counts, by start of the week: not those of the day on which it is made, where
+    that is free. Days and weeks are those of the team's zone, whatever zone the client writes times in."""
+    parts = subtract([interval], [day_of(now, rules.zone)]) if rules.same_day_is_free else [interval]
     seconds: dict[datetime, float] = {}
     for part in parts:
         for week, much in by_week(part, rules.zone).items():

@@ -12,6 +12,7 @@ from torchyard_core.booking.intervals import Interval
 from torchyard_core.booking.model import Slot, from_rfc3339, is_cpu_id, rfc3339
 from torchyard_core.booking.open_times import Allowance, closed_starts, taken_or_closed, within_rules
 from torchyard_core.booking.rules import Rules, by_week
+from torchyard_core.booking.zones import END_OF_TIME
 
 
 @dataclass(frozen=True)
@@ -73,14 +74,31 @@ def wish_to_json(wish: Wish) -> dict[str, Any]:
     }
 
 
-def wish_from_json(data: Mapping[str, Any]) -> Wish:
-    return Wish(
-        **{
-            **data,
-            "length": timedelta(seconds=data["length"]),
-            "earliest": from_rfc3339(data["earliest"]),
-            "latest": from_rfc3339(data["latest"]) if data["latest"] else None,
-            "hosts": tuple(data["hosts"]),
-            "gpus": tuple(data["gpus"]),
-        }
-    )
+def wish_from_json(data: Any) -> Wish:
+    """Raises ValueError for anything that `wish_to_json` does not make."""
+    try:
+        wish = Wish(
+            **{
+                **data,
+                "length": timedelta(seconds=data["length"]),
+                "earliest": from_rfc3339(data["earliest"]),
+                "latest": from_rfc3339(data["latest"]) if data["latest"] else None,
+                "hosts": tuple(data["hosts"]),
+                "gpus": tuple(data["gpus"]),
+            }
+        )
+    except (KeyError, TypeError, OverflowError) as error:
+        raise ValueError(f"the wish is none: {error}") from None
+    texts = (wish.model, *wish.hosts, *wish.gpus)
+    numbers = (wish.count, wish.min_memory_gb)
+    if (
+        not all(isinstance(one, str) for one in texts)
+        or not all(isinstance(one, int | float) and 0 <= one < 1e6 for one in numbers)
+        or not isinstance(wish.count, int)
+        or wish.count < 1
+        or not isinstance(wish.one_host, bool)
+        or not timedelta(minutes=1) <= wish.length <= timedelta(days=36500)
+        or any(moment.year >= END_OF_TIME for moment in (wish.earliest, wish.latest or wish.earliest))
+    ):
+        raise ValueError("the wish has values of the wrong kind or size")
+    return wish

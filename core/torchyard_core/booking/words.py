@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from torchyard_core.booking.zones import zone_of
+from torchyard_core.booking.zones import wall_clock, zone_of
 
 
 def until(start: datetime, end: datetime, zone: str) -> str:
     """`18:30`, or `Mon 23 Nov 18:30` on another day than `start`."""
     begin, finish = start.astimezone(zone_of(zone)), end.astimezone(zone_of(zone))
     day = "" if begin.date() == finish.date() else f"{finish:%a} {finish.day} {finish:%b} "
-    return f"{day}{finish:%H:%M}"
+    return f"{day}{wall_clock(end, zone)}"
+
+
+def full_span(start: datetime, end: datetime, zone: str) -> str:
+    """`from Mon 2026-11-23 09:00 to Mon 2026-11-23 17:00 (Europe/Berlin, 8 h)`: all of it, for the user to confirm."""
+    begin, finish = (wall_clock(one, zone, "%a %Y-%m-%d %H:%M") for one in (start, end))
+    return f"from {begin} to {finish} ({zone}, {hours_of(end - start)})"
 
 
 def hours_of(length: timedelta) -> str:
@@ -34,4 +40,4 @@ def command_time(moment: datetime, zone: str) -> str:
     local = moment.astimezone(zone_of(zone))
     if local.second or local.microsecond:
         local += timedelta(seconds=60 - local.second)
-    return f"{local:%Y-%m-%d %H:%M}"
+    return wall_clock(local, zone, "%Y-%m-%d %H:%M")

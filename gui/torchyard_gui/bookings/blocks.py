@@ -39,20 +39,27 @@ def is_shown(booking: Booking) -> bool:
 
 def blocks_of(bookings: Iterable[Booking], lanes: Lanes) -> tuple[Block, ...]:
     """The blocks of all bookings, from the top down."""
+    return from_the_top(block for booking in bookings for block in blocks_of_one(booking, lanes))
+
+
+def blocks_of_one(booking: Booking, lanes: Lanes) -> list[Block]:
+    if not is_shown(booking):
+        return []
     blocks: list[Block] = []
-    for booking in bookings:
-        if not is_shown(booking):
-            continue
-        rows = sorted((lanes.lane_of[gpu] for gpu in booking.gpus if gpu in lanes.lane_of), key=lambda row: row.top)
-        group: list[Row] = []
-        for row in rows:
-            if group and row.top != group[-1].bottom:
-                blocks.append(_block(booking, group))
-                group = []
-            group.append(row)
-        if group:
+    rows = sorted((lanes.lane_of[gpu] for gpu in booking.gpus if gpu in lanes.lane_of), key=lambda row: row.top)
+    group: list[Row] = []
+    for row in rows:
+        if group and row.top != group[-1].bottom:
             blocks.append(_block(booking, group))
-    return tuple(sorted(blocks, key=lambda block: (block.top, block.start)))
+            group = []
+        group.append(row)
+    if group:
+        blocks.append(_block(booking, group))
+    return blocks
+
+
+def from_the_top(blocks: Iterable[Block]) -> tuple[Block, ...]:
+    return tuple(sorted(blocks, key=_top_and_start))
 
 
 def _block(booking: Booking, rows: Sequence[Row]) -> Block:
@@ -107,45 +114,96 @@ class Usage:
 
 
 def usage_of(
-    uses: Iterable[Use], bookings: Sequence[Booking], evidence: Iterable[IdleEvidence], now: datetime
+    uses: Sequence[Use], bookings: Iterable[Booking], evidence: Iterable[IdleEvidence], now: datetime
 ) -> Usage:
-    """Sorts out who used what.
+    """Compares use with bookings; see UsageSoFar."""
+    return UsageSoFar().of(uses, bookings, evidence, now)
 
-    Nobody looks all the time, and what nobody saw is not idle. So idle is: what an agent reports as idle, the whole of
-    a booking that was never used, and gaps between two uses that were seen on the same host.
+
+class UsageSoFar:
+    """Actual use beside the bookings. Each result is made from the last one: only what has changed is compared again.
+
+    Hosts are not watched all the time, and what was not seen is not idle. So idle is: what an agent reports as idle,
+    the whole of a booking that was never used, and gaps between two uses that were seen on the same host.
     """
-    by_gpu: dict[str, list[Interval]] = defaultdict(list)
-    host_of: dict[str, str] = {}
-    watched: dict[str, Interval] = {}
-    for use in uses:
-        by_gpu[use.gpu].append(use.interval)
-        host_of[use.gpu] = use.host
-        known = watched.get(use.host, use.interval)
-        watched[use.host] = Interval(min(known.start, use.start), max(known.end, use.end))
-    used = {gpu: merge(times) for gpu, times in by_gpu.items()}
-    booked: dict[str, list[Interval]] = defaultdict(list)
-    for booking in bookings:
-        if is_shown(booking):
+
+    def __init__(self) -> None:
+        self._uses: Sequence[Use] | None = None
+        self._used: dict[str, list[Interval]] = {}
+        self._host_of: dict[str, str] = {}
+        self._watched: dict[str, Interval] = {}
+        self._bookings: dict[str, Booking] = {}
+        self._booked: dict[str, dict[str, Interval]] = defaultdict(dict)
+        self._evidence: dict[str, Interval] = {}
+        self._now: datetime | None = None
+        self._unbooked: dict[str, list[Interval]] = {}
+        self._idle: dict[str, list[Interval]] = {}
+
+    def of(
+        self, uses: Sequence[Use], bookings: Iterable[Booking], evidence: Iterable[IdleEvidence], now: datetime
+    ) -> Usage:
+        is_new = uses is not self._uses
+        if is_new:
+            self._take_uses(uses)
+        shown = {booking.id: booking for booking in bookings if is_shown(booking)}
+        before, self._bookings = self._bookings, shown
+        changed = {name: one for name, one in shown.items() if before.get(name) is not one}
+        gpus = self._move(changed.values(), [one for name, one in before.items() if shown.get(name) is not one])
+        for gpu in self._used if is_new else gpus & self._used.keys():
+            self._unbooked.pop(gpu, None)
+            if times := _long(subtract(self._used[gpu], self._booked[gpu].values())):
+                self._unbooked[gpu] = times
+        was, self._evidence = (
+            self._evidence,
+            {one.booking_id: Interval(one.idle_since, one.seen_at) for one in evidence},
+        )
+        since, until = min(self._now or now, now), max(self._now or now, now)
+        self._now = now
+        for name in before.keys() - shown.keys():
+            self._idle.pop(name, None)
+        for name, booking in shown.items():
+            is_running = booking.start < until and booking.until > since
+            if is_new or is_running or name in changed or was.get(name) != self._evidence.get(name):
+                self._idle.pop(name, None)
+                if times := self._idle_of(booking, now):
+                    self._idle[name] = times
+        return Usage(self._used, dict(self._unbooked), dict(self._idle))
+
+    def _take_uses(self, uses: Sequence[Use]) -> None:
+        by_gpu: dict[str, list[Interval]] = defaultdict(list)
+        self._uses, self._host_of, self._watched, self._unbooked = uses, {}, {}, {}
+        for use in uses:
+            by_gpu[use.gpu].append(use.interval)
+            self._host_of[use.gpu] = use.host
+            known = self._watched.get(use.host, use.interval)
+            self._watched[use.host] = Interval(min(known.start, use.start), max(known.end, use.end))
+        self._used = {gpu: merge(times) for gpu, times in by_gpu.items()}
+
+    def _move(self, come: Iterable[Booking], gone: Iterable[Booking]) -> set[str]:
+        """Keeps by GPU what is booked. The GPUs of which that has changed."""
+        gpus: set[str] = set()
+        for booking in gone:
             for gpu in booking.gpus:
-                booked[gpu].append(booking.interval)
-    unbooked = {gpu: _long(subtract(times, booked.get(gpu, ()))) for gpu, times in used.items()}
-    seen_idle = {one.booking_id: Interval(one.idle_since, one.seen_at) for one in evidence}
-    idle: dict[str, Sequence[Interval]] = {}
-    for booking in bookings:
-        if booking.start >= now or not is_shown(booking):
-            continue
+                self._booked[gpu].pop(booking.id, None)
+            gpus.update(booking.gpus)
+        for booking in come:
+            for gpu in booking.gpus:
+                self._booked[gpu][booking.id] = booking.interval
+            gpus.update(booking.gpus)
+        return gpus
+
+    def _idle_of(self, booking: Booking, now: datetime) -> list[Interval]:
+        if booking.start >= now:
+            return []
         past = Interval(booking.start, min(booking.until, now))
         if booking.state is State.NO_SHOW:
-            idle[booking.id] = [past]
-            continue
-        own_hosts = {host_of[gpu] for gpu in booking.gpus if gpu in host_of}
-        busy = [interval for gpu in booking.gpus for interval in touching(past, used.get(gpu, ()))]
-        found = [gap for host in own_hosts for gap in gaps(past.within(watched[host]), busy)]
-        if booking.id in seen_idle:
-            found.append(seen_idle[booking.id].within(past))
-        if times := _long(found):
-            idle[booking.id] = merge(times)
-    return Usage(used, {gpu: times for gpu, times in unbooked.items() if times}, idle)
+            return [past]
+        hosts = {self._host_of[gpu] for gpu in booking.gpus if gpu in self._host_of}
+        busy = [interval for gpu in booking.gpus for interval in touching(past, self._used.get(gpu, ()))]
+        found = [gap for host in hosts for gap in gaps(past.within(self._watched[host]), busy)]
+        if booking.id in self._evidence:
+            found.append(self._evidence[booking.id].within(past))
+        return merge(_long(found))
 
 
 def touching(within: Interval, times: Sequence[Interval]) -> Sequence[Interval]:
@@ -155,6 +213,7 @@ def touching(within: Interval, times: Sequence[Interval]) -> Sequence[Interval]:
 
 
 _start = attrgetter("start")
+_top_and_start = attrgetter("top", "start")
 
 
 def _long(times: Iterable[Interval]) -> list[Interval]:

@@ -24,7 +24,7 @@ from torchyard_core.booking.refusals import Clash, Refused
 from torchyard_core.errors import TorchyardError
 from torchyard_gui.bookings import words
 from torchyard_gui.bookings.booking_form import Fields, read, written
-from torchyard_gui.bookings.undo import change_to
+from torchyard_gui.bookings.undo import change_series_to, change_to
 from torchyard_gui.bridge.bookings_model import BookingsModel
 from torchyard_gui.widgets import FormRow, drop_all, label
 from torchyard_gui.widgets.announce import announce
@@ -36,14 +36,18 @@ if TYPE_CHECKING:
 WIDTH = 480
 LISTED = 6
 """Clashes of a series that are named; the others are counted."""
+FOLLOWING, EVERYTHING = "following", "everything"
+"""Which bookings of a series a change applies to, beside this one."""
 ZONES = ("UTC", "Europe/Berlin", "America/New_York", "America/Los_Angeles", "Asia/Seoul", "Asia/Tokyo")
 
 
 class BookingDialog(QDialog):
-    """Open it with `open()`. `booked` with what was made, `changed` with a changed booking and what it was."""
+    """Open it with `open()`. `booked` with what was made, `changed` with a changed booking and what it was,
+    `series_changed` with changed bookings of a series and what they were."""
 
     booked = Signal(tuple)
     changed = Signal(object, object)
+    series_changed = Signal(tuple, tuple)
 
     def __init__(
         self, model: BookingsModel, draft: Draft, booking: Booking | None = None, parent: QWidget | None = None
@@ -79,6 +83,13 @@ class BookingDialog(QDialog):
         self.times = QLineEdit("10")
         self.times.setToolTip(self.tr("How many times, or until which day: 10, 2026-12-31"))
         self.free_ones = QCheckBox(self.tr("Book the free ones, list the clashes"))
+        self.applies = QComboBox()
+        for text, which in (
+            (self.tr("this booking"), ""),
+            (self.tr("this and following bookings"), FOLLOWING),
+            (self.tr("all that have not begun"), EVERYTHING),
+        ):
+            self.applies.addItem(text, which)
         self.stop = QCheckBox(self.tr("Stop its run at the end, whoever follows"))
         self.stop.setChecked(draft.stop_at_end)
         self.rows = {
@@ -90,6 +101,7 @@ class BookingDialog(QDialog):
             "purpose": FormRow(self.tr("Purpose"), self.purpose),
             "repeat": FormRow(self.tr("Repeats"), self.repeat),
             "times": FormRow(self.tr("How often"), self.times),
+            "applies": FormRow(self.tr("Applies to"), self.applies),
         }
         self.problem = label(ink="fail", wrap=True)
         self.problem.hide()
@@ -138,8 +150,16 @@ class BookingDialog(QDialog):
         rule = self.rule() if self.booking is None else ""
         free_ones = self.free_ones.isChecked()
         if self.booking is not None:
-            before = self.booking
-            self.model.act(lambda store: change_to(store, before, draft), self._changed, self._failed, self)
+            before, which = self.booking, self.applies.currentData()
+            if which:
+                self.model.act(
+                    lambda store: change_series_to(store, before, draft, everything=which == EVERYTHING),
+                    self._series_changed,
+                    self._failed,
+                    self,
+                )
+            else:
+                self.model.act(lambda store: change_to(store, before, draft), self._changed, self._failed, self)
         elif rule:
             self.model.act(
                 lambda store: store.book_series(draft, rule, free_ones=free_ones), self._series, self._failed, self
@@ -161,6 +181,11 @@ class BookingDialog(QDialog):
 
     def _changed(self, booking: Booking) -> None:
         self.changed.emit(booking, self.booking)
+        super().accept()
+
+    def _series_changed(self, found: tuple[tuple[Booking, ...], tuple[Booking, ...]]) -> None:
+        before, after = found
+        self.series_changed.emit(after, before)
         super().accept()
 
     def _series(self, result: SeriesBooked) -> None:
@@ -235,6 +260,7 @@ class BookingDialog(QDialog):
             if name == "times":
                 rows.addWidget(self.free_ones)
         self.rows["repeat"].setVisible(self.booking is None)
+        self.rows["applies"].setVisible(self.booking is not None and self.booking.series_id is not None)
         self.rows["zone"].setEnabled(self.booking is None)
         rows.addWidget(self.stop)
         rows.addWidget(self.problem)

@@ -9,7 +9,7 @@ from datetime import datetime
 from torchyard_core.booking.model import Draft, Slot
 from torchyard_core.booking.naming import slots_named
 from torchyard_core.booking.refusals import Refused
-from torchyard_core.booking.zones import moment, zone_of
+from torchyard_core.booking.zones import end_moment, moment, wall_clock, zone_of
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,7 @@ def read(fields: Fields, slots: Sequence[Slot], now: datetime) -> Draft | dict[s
     except Refused as refused:
         wrong["start"] = refused
     try:
-        # A length, or a time of day alone, goes on from the start; "tomorrow" is the day after today.
-        from_now = fields.end.strip().startswith(("today", "tomorrow", "now"))
-        end = moment(fields.end, fields.zone.strip(), now if from_now else start)
+        end = end_moment(fields.end, start, fields.zone.strip(), now)
     except Refused as refused:
         wrong["end"] = refused
     if "start" not in wrong and "end" not in wrong and end <= start:
@@ -72,4 +70,4 @@ def read(fields: Fields, slots: Sequence[Slot], now: datetime) -> Draft | dict[s
 def written(when: datetime, zone: str) -> str:
     """A time as the fields have it: `2026-11-23 09:00` of the zone; seconds where it has some."""
     local = when.astimezone(zone_of(zone))
-    return f"{local:%Y-%m-%d %H:%M:%S}" if local.second else f"{local:%Y-%m-%d %H:%M}"
+    return wall_clock(when, zone, "%Y-%m-%d %H:%M:%S" if local.second else "%Y-%m-%d %H:%M")

@@ -34,7 +34,7 @@ from torchyard_gui.widgets.dialog_buttons import DialogButtons
 if TYPE_CHECKING:
     from torchyard_core.booking.store import BookingStore, Previewed
 
-BACK, AHEAD = timedelta(days=365), timedelta(days=365)
+AHEAD = timedelta(days=365)
 FILTER = "iCalendar (*.ics)"
 _STATES = {"new": "passed", "there": "done", "clash": "failed", "refused": "warning"}
 
@@ -52,19 +52,19 @@ def export_bookings(
     failed: Callable[[str], None],
     path: Path | None = None,
 ) -> None:
-    """Writes one's own bookings of a year back and ahead; asks where to, where no path is given."""
+    """Writes one's own bookings, all of them; asks where to, where no path is given."""
     if path is None:
         title = words.translate("Bookings", "Export your bookings")
         chosen, _ = QFileDialog.getSaveFileName(parent, title, "bookings.ics", FILTER)
         if not chosen:
             return
         path = Path(chosen)
-    target, now = path, model.now
+    target = path
 
     def export(store: BookingStore) -> int:
-        from torchyard_core.booking.ics import export_ics
+        from torchyard_core.booking.ics import EVER, export_ics
 
-        mine = store.bookings(now - BACK, now + AHEAD, owner=store.person)
+        mine = store.bookings(*EVER, owner=store.person)
         write_atomically(target, export_ics(mine, store.slots()))
         return len(mine)
 
@@ -193,7 +193,10 @@ class ImportDialog(QDialog):
         self.ok.setEnabled(bool(new))
         self.ok.setText(self.tr("Import {count}").format(count=new) if new else self.tr("Import"))
         lines = [] if self.previewed else [self.tr("The file has no event from now on.")]
-        self.said.setText("\n".join([*lines, *remarks[:6]]))
+        lines += remarks[:6]
+        if len(remarks) > 6:
+            lines.append(self.tr("and {count} more").format(count=len(remarks) - 6))
+        self.said.setText("\n".join(lines))
 
     def _failed(self, error: TorchyardError) -> None:
         self.ok.setEnabled(False)

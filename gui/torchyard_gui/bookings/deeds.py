@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from PySide6.QtCore import QObject, Signal
@@ -15,7 +15,14 @@ from torchyard_core.booking.refusals import StoreAway
 from torchyard_core.errors import TorchyardError
 from torchyard_gui.bookings import words
 from torchyard_gui.bookings.time_axis import utc
-from torchyard_gui.bookings.undo import Undo, undo_booked, undo_changed, undo_let_go, undo_series_cancelled
+from torchyard_gui.bookings.undo import (
+    Undo,
+    undo_booked,
+    undo_changed,
+    undo_let_go,
+    undo_series_cancelled,
+    undo_series_changed,
+)
 from torchyard_gui.bridge.bookings_model import BookingsModel
 
 HOUR = timedelta(hours=1)
@@ -80,6 +87,17 @@ class Deeds(QObject):
         self.said.emit(self.tr("Changed: {what}").format(what=self._told(after)))
         self.done.emit(after.id)
 
+    def series_changed(self, after: Sequence[Booking], before: Sequence[Booking]) -> None:
+        what = self.tr("change the series “{title}”").format(title=before[0].title)
+        self._remember(undo_series_changed(after, before, what))
+        if len(after) == 1:
+            self.said.emit(self.tr("Changed: {what}").format(what=self._told(after[0])))
+        else:
+            self.said.emit(
+                self.tr("{count} bookings of “{title}” changed").format(count=len(after), title=after[0].title)
+            )
+        self.done.emit(after[0].id)
+
     def stretch(self, booking: Booking, by: timedelta) -> None:
         """Ends it later or earlier."""
         end = booking.end + by
@@ -99,7 +117,8 @@ class Deeds(QObject):
 
         self.model.act(lambda store: store.cancel(booking.id), gone, self._failed, self)
 
-    def cancel_series(self, booking: Booking) -> None:
+    def cancel_series(self, booking: Booking, since: datetime | None = None) -> None:
+        """All of it that has not begun, or what of that begins at `since` or later."""
         series = booking.series_id
         if series is None:
             return
@@ -107,10 +126,13 @@ class Deeds(QObject):
         def gone(cancelled: tuple[Booking, ...]) -> None:
             what = self.tr("cancel the series “{title}”").format(title=booking.title)
             self._remember(undo_series_cancelled(cancelled, what) if cancelled else None)
-            text = self.tr("{count} bookings of “{title}” cancelled")
+            if len(cancelled) == 1:
+                text = self.tr("1 booking of “{title}” cancelled")
+            else:
+                text = self.tr("{count} bookings of “{title}” cancelled")
             self.said.emit(text.format(count=len(cancelled), title=booking.title))
 
-        self.model.act(lambda store: store.cancel_series(series), gone, self._failed, self)
+        self.model.act(lambda store: store.cancel_series(series, since), gone, self._failed, self)
 
     def undo(self) -> None:
         """Takes back one's own last change; the store may refuse. While it is away, the change can be undone later."""

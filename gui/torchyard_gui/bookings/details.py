@@ -21,6 +21,7 @@ class Details(Drawer):
 
     def __init__(self, acts: BookingActions, parent: QWidget | None = None):
         super().__init__("", parent)
+        self._shown = ""
         self.who = label(ink="2", wrap=True)
         self.when = label(role="strong", wrap=True)
         self.gpus = label(wrap=True)
@@ -30,6 +31,8 @@ class Details(Drawer):
         self.show_run = _button(acts.run)
         self.show_run.setProperty("quiet", True)
         self.purpose = label(wrap=True)
+        self.history = label(role="small", ink="2", wrap=True)
+        self.history.setVisible(False)
         for line in (self.when, self.gpus, self.who, self.state, self.note, self.run, self.purpose):
             self.body.addWidget(line)
             if line is self.run:
@@ -39,6 +42,8 @@ class Details(Drawer):
         self.series = _button(acts.cancel_series)
         for button in (*self.buttons, self.series):
             self.body.addWidget(button)
+        self.body.addSpacing(8)
+        self.body.addWidget(self.history)
         self.body.addStretch()
 
     def show_booking(
@@ -53,6 +58,9 @@ class Details(Drawer):
         run_id: str = "",
     ) -> None:
         """All of a booking; its buttons where it can be changed. `run_id`: the run that stands on it, where known."""
+        if booking.id != self._shown:
+            self._shown = booking.id
+            self.history.setVisible(False)  # of another, until its own arrives
         self.title.setText(booking.title)
         self.setAccessibleName(booking.title)
         self.when.setText(words.span_of(booking.start, booking.until, zone, now))
@@ -81,6 +89,12 @@ class Details(Drawer):
             words.translate("Bookings", "Release now") if running else words.translate("Bookings", "Cancel booking")
         )
         self.buttons[-1].setText(release)
+
+    def show_history(self, changes: Sequence[tuple[str, Sequence[str]]]) -> None:
+        """Who changed it: of each change, the latest first, a headline and what was changed."""
+        parts = ["\n".join([head, *what]) for head, what in reversed(changes)]
+        self.history.setText("\n".join([words.translate("Bookings", "History"), *parts]))
+        self.history.setVisible(bool(parts))
 
 
 def _button(action: QAction) -> QPushButton:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from PySide6.QtCore import QObject, Signal
 from PySide6.QtGui import QGuiApplication
-from PySide6.QtWidgets import QDialog, QWidget
+from PySide6.QtWidgets import QComboBox, QDialog, QWidget
 
 from torchyard_core.booking.model import Booking, Draft
 from torchyard_core.booking.refusals import Refused
@@ -82,9 +82,14 @@ class Dialogs(QObject):
 
     def cancel_series(self, booking: Booking) -> None:
         question = self.tr("Cancel the series “{title}”?").format(title=booking.title)
-        told = self.tr("All of it that has not begun is taken out of the calendar.")
+        told = self.tr("Bookings that have begun stay in the calendar.")
         dialog = Question(question, told, self.tr("Cancel the series"), self.tr("Keep"), self._page)
-        dialog.accepted.connect(lambda: self.deeds.cancel_series(booking))
+        which = QComboBox(dialog)
+        which.addItem(self.tr("All that have not begun"), None)
+        which.addItem(self.tr("This and following bookings"), booking.start)
+        which.setAccessibleName(self.tr("Applies to"))
+        dialog.rows.addWidget(which)
+        dialog.accepted.connect(lambda: self.deeds.cancel_series(booking, which.currentData()))
         self._open(dialog)
 
     def usage_report(self) -> None:
@@ -141,6 +146,7 @@ class Dialogs(QObject):
         if isinstance(dialog, BookingDialog):
             dialog.booked.connect(self.deeds.booked)
             dialog.changed.connect(self.deeds.changed)
+            dialog.series_changed.connect(self.deeds.series_changed)
         dialog.finished.connect(self._dialog_closed)
         dialog.finished.connect(dialog.deleteLater)
         dialog.open()

@@ -155,7 +155,7 @@ class FindDrawer(Drawer):
     def say_problem(self, text: str) -> None:
         self._drop_cards()
         self.said.setText(text)
-        self.wait.setVisible(False)  # whoever lets go of what, there would be no place
+        self.wait.setVisible(False)  # whatever becomes free, it cannot be met
         self._tell()
 
     def _tell(self) -> None:

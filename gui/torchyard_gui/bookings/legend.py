@@ -57,7 +57,10 @@ class _Key(QWidget):
 
     def set_persons(self, persons: Sequence[str], me: str) -> None:
         """Oneself first."""
-        self._persons, self._me = sorted(persons, key=lambda one: (one != me, one)), me
+        ordered = sorted(persons, key=lambda one: (one != me, one))
+        if (ordered, me) == (self._persons, self._me):
+            return
+        self._persons, self._me = ordered, me
         self.setAccessibleName(self.tr("People: {names}").format(names=", ".join(self._persons)))
         self.update()
 

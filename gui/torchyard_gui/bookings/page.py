@@ -12,6 +12,7 @@ from PySide6.QtGui import QAction, QGuiApplication, QHideEvent, QResizeEvent, QS
 from PySide6.QtWidgets import QDialog, QVBoxLayout, QWidget
 
 from torchyard_core.booking.find_slot import Fit
+from torchyard_core.booking.history import Change, headline, lines
 from torchyard_core.booking.model import Booking, Draft
 from torchyard_gui.bookings import words
 from torchyard_gui.bookings.actions import BookingActions
@@ -25,7 +26,7 @@ from torchyard_gui.bookings.drawers import Drawers
 from torchyard_gui.bookings.joining import join
 from torchyard_gui.bookings.lanes import folded_at_first
 from torchyard_gui.bookings.legend import Legend
-from torchyard_gui.bookings.picture import mark_of, picture_of
+from torchyard_gui.bookings.picture import Pictures, mark_of
 from torchyard_gui.bookings.refusing import Known, known, refusal
 from torchyard_gui.bookings.sayings import Sayings
 from torchyard_gui.bookings.surface import Surface
@@ -75,8 +76,10 @@ class BookingsPage(QWidget):
         self.folded: set[str] | None = None
         """Hosts that are; None until the first slots are there."""
         self._known: Known | None = None
+        self._pictures = Pictures()
         self._selection = ""
         self._wanted = ""
+        self._history_of: Booking | None = None
         """A booking that is to be shown as soon as it is loaded."""
         self._clock = QTimer(self)
         self._clock.setInterval(TICK_MS)
@@ -262,7 +265,7 @@ class BookingsPage(QWidget):
         hosts = self.model.fleet.hosts
         states = {status.name: mark_of(status.state) for status in hosts}
         cores = {status.name: status.facts.cpus for status in hosts if status.facts.cpus}
-        picture = picture_of(seen, now, frozenset(self.folded or ()), self.bar.filter, states, cores)
+        picture = self._pictures.of(seen, now, frozenset(self.folded or ()), self.bar.filter, states, cores)
         away = "" if seen.is_live or not self.model.has_loaded else words.away(seen, now)
         self._known = known(seen.bookings, seen.slots, seen.rules, seen.person, seen.is_admin, now, away)
         self.surface.set_picture(picture)
@@ -338,6 +341,7 @@ class BookingsPage(QWidget):
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
         self.model.fleet.watch(True, "bookings")
+        self.model.watch(True, "bookings")
         self._clock.start()
         self.show_days()
         self.model.reload()
@@ -347,6 +351,7 @@ class BookingsPage(QWidget):
         self._clock.stop()
         self.surface.cancel()
         self.model.fleet.watch(False, "bookings")
+        self.model.watch(False, "bookings")
         super().hideEvent(event)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
@@ -376,6 +381,20 @@ class BookingsPage(QWidget):
         self.details.show_booking(
             booking, seen.slots, seen.person, seen.zone, now, note, can_change, self.run_on(booking)
         )
+        if seen.is_live and booking != self._history_of:
+            self._history_of = booking
+            self.model.ask(
+                lambda store: store.history(booking.id),
+                lambda changes: self._show_history(booking, changes),
+                lambda _: None,
+                owner=self,
+            )
+
+    def _show_history(self, booking: Booking, changes: Sequence[Change]) -> None:
+        if booking != self._history_of:
+            return
+        seen = self.model.seen
+        self.details.show_history([(headline(one, seen.zone), lines(one, seen.slots, seen.zone)) for one in changes])
 
     def _can_change(self, booking: Booking) -> bool:
         seen = self.model.seen

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from torchyard_core.booking.model import Draft, Slot
 from torchyard_core.booking.naming import slots_named
 from torchyard_core.booking.refusals import Refused
-from torchyard_core.booking.zones import length, moment, to_utc, zone_of
+from torchyard_core.booking.zones import instant, length, moment, zone_of
 
 _RANGE = re.compile(r"(\d{1,2}(?::\d{2})?)\s*(?:-|–|to|bis|~)\s*(\d{1,2}(?::\d{2})?)")
 _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
@@ -72,7 +72,7 @@ def _clock(day: datetime, text: str, zone: str) -> datetime:
     hour, _, minute = text.partition(":")
     if int(hour) > 24 or int(minute or 0) > 59 or (int(hour) == 24 and int(minute or 0)):
         raise Refused(f"{text} is not a time of day", code="bad_time", hint=_HINT)
-    return to_utc(day + timedelta(hours=int(hour), minutes=int(minute or 0)), zone)
+    return instant(day + timedelta(hours=int(hour), minutes=int(minute or 0)), zone)
 
 
 def _title(rest: str) -> str:

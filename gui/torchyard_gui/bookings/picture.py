@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from operator import attrgetter
+from typing import NamedTuple
 
 from torchyard_core.booking.idle import Verdict, verdict
 from torchyard_core.booking.intervals import Interval
+from torchyard_core.booking.model import Booking, Slot
 from torchyard_gui.bookings import words
-from torchyard_gui.bookings.blocks import Block, Usage, blocks_of, steps, strip_of, usage_of
+from torchyard_gui.bookings.blocks import Block, Usage, UsageSoFar, blocks_of_one, steps, strip_of
 from torchyard_gui.bookings.filters import Filter
 from torchyard_gui.bookings.lanes import LANE, Lanes, lanes_of, short_model
 from torchyard_gui.bridge.bookings_model import Seen
@@ -68,25 +70,114 @@ def picture_of(
     cores: Mapping[str, int],
 ) -> Picture:
     """`states` and `cores` are the fleet's, by host."""
-    lanes = lanes_of(chosen.slots(seen.slots), folded)
-    blocks = blocks_of(seen.bookings, lanes)
-    usage = usage_of(seen.uses, seen.bookings, seen.idle, now)
-    paled = frozenset(booking.id for booking in seen.bookings if not chosen.matches(booking))
-    return Picture(
-        lanes=lanes,
-        blocks=blocks,
-        strips=tuple(strip_of(block, usage.used) for block in blocks),
-        usage=usage,
-        folded={row.host: steps(row.slots, seen.bookings) for row in lanes.rows if row.kind == "folded"},
-        paled=paled,
-        notes=_notes(seen, now),
-        states=states,
-        asides=_asides(lanes, cores),
-        person=seen.person,
-        zone=seen.zone,
-        now=now,
-        by_lane=_by_lane(blocks),
-    )
+    return Pictures().of(seen, now, folded, chosen, states, cores)
+
+
+class Pictures:
+    """Pictures of one calendar, each made from the last one: a change of one booking costs what that one costs."""
+
+    def __init__(self) -> None:
+        self._usage = UsageSoFar()
+        self._of_lanes: tuple[tuple[Slot, ...], frozenset[str]] | None = None
+        self._lanes = lanes_of(())
+        self._uses: object = None
+        self._chosen: Filter | None = None
+        self._drawn: dict[str, _Drawn] = {}
+        self._folded: dict[str, tuple[tuple[Interval, int], ...]] = {}
+
+    def of(
+        self,
+        seen: Seen,
+        now: datetime,
+        folded: frozenset[str],
+        chosen: Filter,
+        states: Mapping[str, str],
+        cores: Mapping[str, int],
+    ) -> Picture:
+        """As picture_of()."""
+        slots = chosen.slots(seen.slots)
+        same = self._of_lanes == (slots, folded)
+        if not same:
+            self._of_lanes, self._lanes = (slots, folded), lanes_of(slots, folded)
+        lanes = self._lanes
+        usage = self._usage.of(seen.uses, seen.bookings, seen.idle, now)
+        same = same and self._uses is seen.uses and self._chosen == chosen
+        self._uses, self._chosen = seen.uses, chosen
+        before, self._drawn = self._drawn, {}
+        for booking in seen.bookings:
+            known = before.get(booking.id) if same else None
+            if known is None or known.booking is not booking:
+                own = [(block, strip_of(block, usage.used)) for block in blocks_of_one(booking, lanes)]
+                known = _Drawn(booking, own, not chosen.matches(booking))
+            self._drawn[booking.id] = known
+        self._fold(seen, before if same else {})
+        drawn = sorted((each for one in self._drawn.values() for each in one.blocks), key=_place)
+        blocks = tuple(block for block, _ in drawn)
+        return Picture(
+            lanes=lanes,
+            blocks=blocks,
+            strips=tuple(strip for _, strip in drawn),
+            usage=usage,
+            folded=dict(self._folded),
+            paled=frozenset(name for name, one in self._drawn.items() if one.is_paled),
+            notes=_notes(seen, now),
+            states=states,
+            asides=_asides(lanes, cores),
+            person=seen.person,
+            zone=seen.zone,
+            now=now,
+            by_lane=_by_lane(blocks),
+        )
+
+    def _fold(self, seen: Seen, before: Mapping[str, _Drawn]) -> None:
+        """What is booked of folded hosts; only of those whose bookings have changed, where there is a last picture."""
+        changed = {
+            gpu
+            for drawn, others in ((before, self._drawn), (self._drawn, before))
+            for name, one in drawn.items()
+            if others.get(name) is not one
+            for gpu in one.booking.gpus
+        }
+        for row in self._lanes.rows:
+            if row.kind == "folded" and (not before or any(slot.id in changed for slot in row.slots)):
+                self._folded[row.host] = steps(row.slots, seen.bookings)
+        shown = {row.host for row in self._lanes.rows if row.kind == "folded"}
+        self._folded = {host: found for host, found in self._folded.items() if host in shown}
+
+
+class _Drawn(NamedTuple):
+    """What a booking is drawn as."""
+
+    booking: Booking
+    blocks: list[tuple[Block, Strip]]
+    is_paled: bool
+
+
+def _place(drawn: tuple[Block, Strip]) -> tuple[int, float]:
+    return drawn[0].top, drawn[0].start
+
+
+def rows_changed(before: Picture, after: Picture) -> list[tuple[int, int]] | None:
+    """Top and bottom of what is to be drawn again; None where that may be anything."""
+    same = ("states", "asides", "notes", "person", "zone")
+    if before.lanes is not after.lanes or before.usage.used is not after.usage.used:
+        return None
+    if before.now is None or after.now is None or _minute(before.now) != _minute(after.now):
+        return None  # what is written on blocks tells of the time
+    if any(getattr(before, name) != getattr(after, name) for name in same):
+        return None
+    old, new = {id(block) for block in before.blocks}, {id(block) for block in after.blocks}
+    changed = [block for block in before.blocks if id(block) not in new]
+    changed += [block for block in after.blocks if id(block) not in old]
+    if before.paled ^ after.paled - {block.booking.id for block in changed}:
+        return None
+    hosts = {row.host for row in after.lanes.rows if before.folded.get(row.host) != after.folded.get(row.host)}
+    rows = [(row.top, row.bottom) for row in after.lanes.rows if row.host in hosts and row.kind == "folded"]
+    return rows + [(block.top, block.bottom) for block in changed]
+
+
+def _minute(moment: datetime) -> int:
+    return int(moment.timestamp() // 60)
 
 
 def mark_of(state: str) -> str:

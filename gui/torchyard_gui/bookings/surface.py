@@ -30,7 +30,7 @@ from torchyard_gui.bookings.ghosts import Ghost, fit_ghosts, paint_cursor, paint
 from torchyard_gui.bookings.keys import Keys
 from torchyard_gui.bookings.mouse import Mouse, is_left
 from torchyard_gui.bookings.painting import CalendarPainter
-from torchyard_gui.bookings.picture import Picture
+from torchyard_gui.bookings.picture import Picture, rows_changed
 from torchyard_gui.bookings.pointing import block_at, block_under, first_cursor
 from torchyard_gui.bookings.selection import Cursor
 from torchyard_gui.bookings.sheet import Sheet
@@ -94,7 +94,9 @@ class Surface(Sheet):
     # -- for the page
 
     def set_picture(self, picture: Picture) -> None:
-        """Another state of the calendar; what the hand holds stays in it."""
+        """Another state of the calendar; a gesture under way goes on in it."""
+        rows = rows_changed(self.picture, picture)
+        shown = self._selected, self.edit, self.cursor_, self.verticalScrollBar().maximum()
         super().set_picture(picture)
         if self._selected and all(block.booking.id != self._selected for block in picture.blocks):
             self.select_quietly("")
@@ -102,7 +104,10 @@ class Surface(Sheet):
             self.cancel()
         if self.cursor_ is not None and not picture.lanes.lanes:
             self.cursor_ = None
-        self._refresh()
+        if rows is None or shown != (self._selected, self.edit, self.cursor_, self.verticalScrollBar().maximum()):
+            self._refresh()
+        else:
+            self._refresh_rows(rows)
 
     def set_days(self, span: Span, day: date) -> None:
         super().set_days(span, day)
@@ -350,3 +355,11 @@ class Surface(Sheet):
     def _refresh(self) -> None:
         self.still.forget()
         self.viewport().update()
+
+    def _refresh_rows(self, rows: Sequence[tuple[int, int]]) -> None:
+        if not rows:
+            return
+        self.still.forget()
+        down = M.days_header - self.verticalScrollBar().value()
+        for top, bottom in rows:
+            self.viewport().update(0, top + down - 1, self.viewport().width(), bottom - top + 2)

@@ -15,6 +15,7 @@ from torchyard_gui.bookings.lanes import short_model
 from torchyard_gui.bridge.bookings_model import Seen
 from torchyard_gui.theme.icons import icon
 from torchyard_gui.widgets import ElidedLabel, SearchField, Segmented, label
+from torchyard_gui.widgets.menus import empty_menu
 
 translate = QCoreApplication.translate
 
@@ -91,7 +92,7 @@ class TopBar(QFrame):
 
     def offer(self, seen: Seen) -> None:
         """What there is to choose from."""
-        self.filter_menu.clear()
+        empty_menu(self.filter_menu)
         self._offer(self.tr("Hosts"), "hosts", sorted({slot.host for slot in seen.slots}))
         self._offer(self.tr("GPU models"), "models", _models(seen.slots))
         self._offer(self.tr("People"), "persons", _persons(seen.bookings, seen.person))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from torchyard_core.booking.model import Booking, Draft
@@ -50,6 +51,36 @@ def undo_changed(after: Booking, before: Booking, what: str) -> Undo:
     """Of a change: back to what it was."""
 
     return Undo(what, lambda store: change_to(store, after, before))
+
+
+def change_series_to(
+    store: BookingStore, booking: Booking, wanted: Draft, *, everything: bool
+) -> tuple[tuple[Booking, ...], tuple[Booking, ...]]:
+    """Changes the bookings of a series as this one, in what differs from it: what they were, and what they are.
+    Raises Refused."""
+    _, before = store.series(booking.series_id or "")
+    differs = {
+        name: getattr(wanted, name)
+        for name in ("title", "purpose", "stop_at_end", "start", "end")
+        if getattr(wanted, name) != getattr(booking, name)
+    }
+    if sorted(wanted.gpus) != sorted(booking.gpus):
+        differs["gpus"] = wanted.gpus
+    after = store.change_series(booking.id, everything=everything, **differs)
+    changed = {one.id for one in after}
+    return tuple(one for one in before if one.id in changed), after
+
+
+def undo_series_changed(after: Sequence[Booking], before: Sequence[Booking], what: str) -> Undo:
+    """Of a series' change: each booking back to what it was, in an order in which none meets the next."""
+    was = {one.id: one for one in before}
+
+    def take_back(store: BookingStore) -> None:
+        later = any(one.start > was[one.id].start for one in after)
+        for one in sorted(after, key=attrgetter("start"), reverse=not later):
+            change_to(store, one, was[one.id])
+
+    return Undo(what, take_back)
 
 
 def undo_let_go(gone: Booking, what: str) -> Undo:

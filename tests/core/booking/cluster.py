@@ -21,6 +21,13 @@ from torchyard_core.booking.store.tables import HEAD
 
 ADMIN = "ada"
 MEMBERS = ("kim", "lee")
+RAW_NOW = "2031-01-06T08:00Z"
+"""What the rules take for now in raw SQL: `teams.NOW`."""
+_TEST_CLOCK = """
+    CREATE OR REPLACE FUNCTION torchyard.clock() RETURNS timestamptz LANGUAGE sql VOLATILE
+    SET search_path = pg_catalog, torchyard, pg_temp AS
+    $$ SELECT coalesce(nullif(current_setting('torchyard_test.now', true), '')::timestamptz, clock_timestamp()) $$
+"""
 _HBA = """\
 local all all trust
 host all all 127.0.0.1/32 scram-sha-256
@@ -66,14 +73,15 @@ class Cluster:
             user=person,
             dbname=database,
             autocommit=True,
-            options="-csearch_path=torchyard,public",
+            options=f"-csearch_path=torchyard,public -ctorchyard_test.now={RAW_NOW}",
         )
 
     def empty(self) -> str:
         """The team's database, with the calendar as it was set up: a new database for each test takes a second."""
         with self.connect("owner", "team") as connection:
             connection.execute(
-                "TRUNCATE gpus, series, bookings, booking_gpus, waitlist, uses, idle_evidence, rules, logins"
+                "TRUNCATE gpus, series, bookings, booking_gpus, waitlist, uses, idle_evidence, rules, logins,"
+                " booking_history"
             )
             connection.execute("UPDATE alembic_version SET version_num = %s", (HEAD,))
         return "team"
@@ -109,6 +117,8 @@ def cluster(*, fsync: bool = False) -> Iterator[Cluster]:
             with made.connect("owner", "postgres") as connection:
                 connection.execute("CREATE DATABASE team")
             team = setup_team(made.url("owner", "team"), MEMBERS, [ADMIN])
+            with made.connect("owner", "team") as connection:
+                connection.execute(_TEST_CLOCK)
             made.passwords.update({one.name: one.password for one in team.members if one.password})
             yield made
         finally:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
+
+from sqlalchemy import Connection, event
 
 from tests.core.booking.cluster import Cluster
 from torchyard_core.booking.model import Draft, Slot, cpu_slot
 from torchyard_core.booking.store import BookingStore, open_store
 
 NOW = datetime(2031, 1, 6, 8, 0, tzinfo=UTC)
-"""A Monday. Later than any real clock, as PostgreSQL guards the past by its own."""
+"""A Monday. Later than any real clock, as PostgreSQL guards the past by its own; its rules go by the test's clock."""
 SLOTS = (
     *(Slot(f"GPU-a{number}", "gpu-a", number, "NVIDIA A100-SXM4-40GB", 40960) for number in range(4)),
     *(Slot(f"GPU-b{number}", "gpu-b", number, "NVIDIA H100 80GB HBM3", 81559) for number in range(4)),
@@ -33,6 +36,18 @@ class Clock:
         return self.now
 
 
+def open_at(url: str, person: str, clock: Callable[[], datetime]) -> BookingStore:
+    """A calendar that goes by `clock`, in the rules of a test cluster's database too."""
+    store = open_store(url, person, clock=clock, own_time=True)
+    if not store.is_private:
+
+        @event.listens_for(store._engine, "begin")
+        def begin(connection: Connection) -> None:
+            connection.exec_driver_sql(f"SELECT set_config('torchyard_test.now', '{clock().isoformat()}', true)")
+
+    return store
+
+
 @dataclass
 class Team:
     """Opens the calendar as one of its persons. `place` is a URL of SQLite, or a database of the server."""
@@ -47,7 +62,7 @@ class Team:
         return self.place if self.server is None else self.server.url(person, self.place)
 
     def open(self, person: str) -> BookingStore:
-        store = open_store(self.url(person), person, clock=self.clock, own_time=True)
+        store = open_at(self.url(person), person, self.clock)
         self._open.append(store)
         return store
 

@@ -73,6 +73,13 @@ def test_use_is_whose_the_record_says_among_those_that_share_the_login(user: str
     assert uses_told({"gpu-a": {"uses": [use]}}, logins) == (Use("A", "gpu-a", person, at(0), at(5), "r1"),)
 
 
+def test_use_by_a_login_that_has_a_persons_name_on_another_host_is_not_that_persons() -> None:
+    use = {"gpu": "A", "user": "lee", "person": "", "run_id": "", "start": told(0), "end": told(5)}
+    seen = {"gpu-a": {"uses": [use]}, "gpu-b": {"uses": [use]}}
+    here, there = uses_told(seen, [Login("gpu-a", "lee", "lee")])
+    assert (here.person, there.person) == ("lee", "lee on gpu-b")
+
+
 def test_a_use_of_no_time_or_that_is_not_understood_is_left_out() -> None:
     use = {"gpu": "A", "user": "ann", "person": "", "run_id": "", "start": told(0), "end": told(0)}
     assert uses_told({"gpu-a": {"uses": [use, {"gpu": "A"}, {**use, "start": "yesterday"}]}}, []) == ()

@@ -8,10 +8,9 @@ from datetime import timedelta
 import pytest
 
 from tests.core.booking.cluster import cluster
-from tests.core.booking.teams import NOW, SLOTS, Clock, Team, draft
+from tests.core.booking.teams import NOW, SLOTS, Clock, Team, draft, open_at
 from torchyard_core.booking.offline import Calendar, age
 from torchyard_core.booking.refusals import StoreAway
-from torchyard_core.booking.store import open_store
 
 DAY = timedelta(days=1)
 WITHIN_S = 30
@@ -31,7 +30,7 @@ def test_the_database_goes_and_comes_back_by_itself(away_team, tmp_path):
     team, server, monotonic = away_team, away_team.server, [0.0]
 
     def opened(url: str, person: str):
-        return open_store(url, person, clock=team.clock, own_time=True)
+        return open_at(url, person, team.clock)
 
     def calendar():
         return Calendar(team.url("kim"), "kim", tmp_path / "kept.json", open_it=opened, monotonic=lambda: monotonic[0])

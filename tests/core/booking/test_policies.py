@@ -26,14 +26,14 @@ def others(database_team):
 
 UNTOUCHED = [
     "UPDATE bookings SET title = 'mine'",
-    "UPDATE bookings SET owner = 'lee'",
     "UPDATE bookings SET state = 'cancelled'",
-    "UPDATE booking_gpus SET live = false",
-    "UPDATE booking_gpus SET gpu = 'GPU-b3'",
     "DELETE FROM booking_gpus",
     "UPDATE waitlist SET state = 'withdrawn'",
 ]
 DENIED = [
+    "UPDATE bookings SET owner = 'lee'",
+    "UPDATE booking_gpus SET live = false",
+    "UPDATE booking_gpus SET gpu = 'GPU-b3'",
     "DELETE FROM bookings",
     "TRUNCATE bookings CASCADE",
     "DROP TABLE booking_gpus",
@@ -115,6 +115,17 @@ def test_a_database_without_a_calendar_says_how_to_make_one(postgres):
     with pytest.raises(BadUrl, match="has no calendar yet") as refused:
         open_store(postgres.url("kim", "postgres"), "kim")
     assert "setup-team" in refused.value.hint
+
+
+def test_a_database_or_role_that_the_server_lacks_is_an_error_and_not_tried_again(postgres):
+    for url, says, fix in (
+        (postgres.url("kim", "nowhere"), "there is no database `nowhere` on", "createdb"),
+        (postgres.url("mallory", "team"), "there is no role `mallory` in", "--member mallory"),
+    ):
+        with pytest.raises(BadUrl, match=says) as refused:
+            open_store(url, "kim")
+        assert fix in refused.value.hint
+        assert "tried again" not in refused.value.sentence()
 
 
 def test_setting_up_again_adds_members_and_changes_no_password(postgres, database_team):

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from sqlalchemy import insert
 
-from tests.core.booking.teams import NOW, SLOTS, Clock, Team, draft
+from tests.core.booking.teams import NOW, SLOTS, Clock, Team, draft, open_at
 from torchyard_core.booking.model import Booking, Draft
 from torchyard_core.booking.refusals import Clash, StoreAway
-from torchyard_core.booking.store import BookingStore, open_store, tables
+from torchyard_core.booking.store import BookingStore, tables
 from torchyard_core.booking.store.engine import Overlap, transaction
 from torchyard_core.booking.store.writing import booking_row, insert_rows
 
@@ -27,7 +27,7 @@ _FORK = multiprocessing.get_context("fork")
 
 def race(url: str, number: int, start: Any, results: Any) -> None:
     """One racer: in each round one GPU that everybody wants, then a group of which everybody wants one other."""
-    store = open_store(url, "kim", clock=Clock(), own_time=True)
+    store = open_at(url, "kim", Clock())
     store._nearest = lambda *_: ()  # type: ignore[method-assign]  # what is free nearby is not what is raced for
     chance = random.Random(number)
     told = []
@@ -95,7 +95,7 @@ def test_rows_alone_cannot_overlap_whatever_writes_them(team):
 
 def begin_and_wait(url: str, half: Booking, reached: Any) -> None:
     """Writes one half of a booking, and is killed there."""
-    store = open_store(url, "kim", clock=Clock(), own_time=True)
+    store = open_at(url, "kim", Clock())
     with transaction(store._engine, writes=True) as connection:
         connection.execute(insert(tables.bookings), [booking_row(half)])
         row = {"booking_id": half.id, "gpu": half.gpus[0], "owner": half.owner}

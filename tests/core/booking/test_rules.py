@@ -50,6 +50,12 @@ def test_a_window_stays_where_it_is_on_the_wall_when_clocks_change():
     assert check(late, rules, late.start, "kim", {}, SLOTS).code == "window"
 
 
+@pytest.mark.parametrize("wrong", [{"gpus": [1]}, {"zone": 1}, {"opens": 9}, {"group": ["students"]}])
+def test_a_window_of_the_wrong_kind_is_a_sentence(wrong):
+    with pytest.raises(UsageError, match="a window has texts"):
+        Rules.from_json({"windows": [wrong]})
+
+
 def test_rules_are_read_back_and_unknown_ones_are_errors():
     assert Rules.from_json(RULES.to_json()) == RULES
     with pytest.raises(UsageError, match="there is no rule `longest_hours`; did you mean `longest_h`"):
@@ -89,6 +95,13 @@ def test_idleness_warns_then_frees_by_what_was_seen(state, idle_from, idle_to, a
     found = verdict(booking(state=state), seen, Rules(), at(asked))
     assert (found.verdict, found.frees_at) == (expected, frees and at(frees))
     assert verdict(booking(state=state), seen, Rules(idle_release_min=None), at(asked)).verdict is Verdict.FINE
+
+
+def test_of_what_two_reporters_saw_in_one_second_use_counts():
+    now = NOW + timedelta(hours=2)
+    idle, used = IdleEvidence("b1", NOW, now, "ada"), IdleEvidence("b1", now, now, "kim")
+    for seen in ([idle, used], [used, idle]):
+        assert verdict(booking(), seen, Rules(), now).verdict is Verdict.FINE
 
 
 def test_shared_logins_are_one_of_several_persons():

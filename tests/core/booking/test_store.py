@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from sqlalchemy import event
 
 from tests.core.booking.teams import NOW, SLOTS, Clock, Team, draft
 from torchyard_core.booking.find_slot import Wish, find_slots
@@ -178,6 +179,65 @@ def test_a_series_books_the_free_ones_and_lists_the_clashes(team):
     assert [one.start for one in kim.cancel_series(series.id)] == [NOW + timedelta(days=3, hours=1)]
 
 
+def test_a_series_beyond_the_horizon_is_refused_or_its_rest_is_listed(team):
+    kim = team.open("kim")
+    with pytest.raises(Refused, match=r"number 14 of the 30 bookings of the series, on .*, is refused") as refused:
+        kim.book_series(draft("a0", 25, 2), "FREQ=WEEKLY;COUNT=30")
+    assert refused.value.code == "too_far"
+    assert "at most 90 days ahead" in refused.value.message
+    assert kim.count() == 0
+
+    found = kim.book_series(draft("a0", 25, 2), "FREQ=WEEKLY;COUNT=30", free_ones=True)
+    assert (len(found.booked), len(found.missed)) == (13, 17)
+    assert {one.why.code for one in found.missed} == {"too_far"}
+    # A rule without an end goes as far as may be booked; one whose first is too far ahead is refused as a booking is.
+    endless = kim.book_series(draft("a1", 25, 2), "FREQ=WEEKLY")
+    assert (len(endless.booked), endless.missed) == (len(found.booked), ())
+    for rule in ("FREQ=WEEKLY", "FREQ=WEEKLY;COUNT=3", "FREQ=WEEKLY;UNTIL=20330101"):
+        with pytest.raises(Refused, match="at most 90 days ahead"):
+            kim.book_series(draft("a2", 24 * 400, 2), rule)
+
+
+def test_without_a_horizon_a_series_may_begin_and_go_on_after_a_year(team):
+    admin = team.open("ada")
+    admin.set_rules(Rules(furthest_days=None))
+    found = admin.book_series(draft("a0", 24 * 400, 2), "FREQ=MONTHLY;COUNT=30")
+    assert len(found.booked) == 30
+    assert found.booked[-1].start.year == 2034
+    assert len(admin.book_series(draft("a1", 24 * 400, 2), "FREQ=WEEKLY").booked) == 53
+
+
+def test_a_series_is_changed_from_one_on_or_all_of_it_or_not_at_all(team):
+    kim = team.open("kim")
+    made = kim.book_series(draft("a0", 1, 22), "FREQ=DAILY;COUNT=5").booked
+    # By a day, into the places of each other, later and earlier.
+    for days in (1, -1):
+        start = kim.booking(made[2].id).start + timedelta(days=days)
+        kim.change_series(made[2].id, start=start, end=start + timedelta(hours=20), title="later")
+        assert [kim.booking(one.id).start.day for one in made[2:]] == [
+            made[2].start.day + n + (days > 0) for n in range(3)
+        ]
+        assert {kim.booking(one.id).duration for one in made[2:]} == {timedelta(hours=20)}
+        assert kim.booking(made[1].id) == made[1]
+    team.clock.forward(hours=2)  # the first has begun, and stays
+    changed = kim.change_series(made[4].id, everything=True, gpus=("GPU-b0",))
+    assert [one.id for one in changed] == [one.id for one in made[1:]]
+    assert kim.booking(made[0].id) == made[0]
+
+    team.open("lee").book(draft("a1", 24 * 4 + 3, 1, "lee's"))
+    before = everything(kim)
+    with pytest.raises(Refused, match=r"nothing was changed: the booking of .*gpu-a:1 is booked by lee"):
+        kim.change_series(made[1].id, gpus=("GPU-a1",))
+    if team.server is not None:  # in a private file everybody is an admin
+        with pytest.raises(Refused, match="only kim or an admin"):
+            team.open("lee").change_series(made[1].id, title="mine")
+    with pytest.raises(Refused, match="no series"):
+        kim.change_series(kim.book(draft("a3", 5, 1)).id, title="x")
+    assert tuple(one for one in everything(kim) if one.gpus != ("GPU-a3",)) == before
+    gone = kim.cancel_series(str(made[0].series_id), kim.booking(made[3].id).start)
+    assert [one.id for one in gone] == [one.id for one in made[3:]]
+
+
 def test_a_series_counts_its_own_bookings_towards_the_quota(team):
     admin_of(team).set_rules(Rules(quota_gpu_hours=5, same_day_is_free=False))
     found = team.open("kim").book_series(draft("a0", 1, 2), "FREQ=DAILY;COUNT=3", free_ones=True)
@@ -199,6 +259,33 @@ def test_the_database_finds_the_gaps_that_all_bookings_leave(team):
             count, hours * HOUR, NOW, NOW + timedelta(days=days), one_host=False, gpus=("GPU-a0", "GPU-a1", "GPU-b0")
         )
         assert store.find(wish, 50) == find_slots(wish, SLOTS, store.busy(NOW, wish.latest), 50)
+
+
+def test_a_booking_that_is_made_while_gaps_are_sought_is_seen_or_not_seen_whole(team):
+    """Each statement of a transaction in PostgreSQL sees what is committed then: the search needs a single one."""
+    kim, lee = team.open("kim"), team.open("lee")
+    made = []
+
+    def after_the_first(connection, cursor, statement, parameters, context, many):
+        if "booking_gpus" in statement and not made:
+            made.append(lee.book(draft("a0", 2, 1)))
+
+    event.listen(kim._engine, "after_cursor_execute", after_the_first)
+    fits = kim.find(Wish(1, 4 * HOUR, NOW, gpus=("GPU-a0",)))
+    assert made
+    assert fits[0].start == NOW
+    assert kim.find(Wish(1, 4 * HOUR, NOW, gpus=("GPU-a0",)))[0].start == made[0].end
+
+
+def test_the_day_that_needs_no_quota_is_that_of_the_teams_zone(team):
+    """In Honolulu the same day lasts until 10:00 in UTC of the next: 70 GPU-hours would have been free."""
+    admin_of(team).set_rules(Rules(quota_gpu_hours=4))
+    kim = team.open("kim")
+    team.clock.now = NOW + timedelta(hours=15)  # 23:00 in UTC, and 13:00 in Honolulu
+    tonight = draft("a0 a1 a2 a3 b0 b1 b2", 16, 10, zone="Pacific/Honolulu")
+    for wanted in (tonight, replace(tonight, zone="UTC")):
+        with pytest.raises(Refused, match="GPU-hours in the week"):
+            kim.book(wanted)
 
 
 def test_a_slot_is_found_where_it_is_free_first(team):
@@ -231,7 +318,8 @@ def test_the_waitlist_takes_what_is_freed_in_order(team):
     assert ada.serve_waiting() == ()
     team.clock.forward(minutes=30)
     kim.release(taken.id)
-    (booked, *others) = ada.serve_waiting()
+    (booked, *others) = kim.serve_waiting()
+    assert ada.serve_waiting() == ()
     assert (booked.owner, booked.title, len(booked.gpus)) == ("lee", "lee waits", 2)
     assert [(one.owner, one.start) for one in others] == [("kim", booked.end)]
     assert kim.waiting() == ()
@@ -248,7 +336,7 @@ def test_a_booking_that_nobody_uses_frees_itself_and_one_that_was_used_is_releas
     team.clock.forward(minutes=10)
     kim.mark_active(used.id)
     team.clock.forward(minutes=30)
-    reporter = team.open("lee")
+    reporter = team.open("ada")
     reporter.record_idle([IdleEvidence(unused.id, NOW, NOW + timedelta(minutes=20))])
     assert kim.apply_idle() == ()
     reporter.record_idle([IdleEvidence(unused.id, NOW, team.clock.now)])
@@ -261,13 +349,13 @@ def test_a_booking_that_stood_idle_is_not_freed_in_the_moment_in_which_its_owner
     kim = team.open("kim")
     booking = kim.book(draft("a0", 0, 4))
     team.clock.forward(minutes=39)
-    team.open("lee").record_idle([IdleEvidence(booking.id, NOW, team.clock.now)])
+    kim.record_idle([IdleEvidence(booking.id, NOW, team.clock.now)])
     team.clock.forward(minutes=1)
     kim.mark_active(booking.id)  # which no agent has seen yet
     assert kim.apply_idle() == ()
     began = team.clock.now
     team.clock.forward(minutes=31)
-    team.open("lee").record_idle([IdleEvidence(booking.id, began, team.clock.now)])
+    kim.record_idle([IdleEvidence(booking.id, began, team.clock.now)])
     assert [one.state for one in kim.apply_idle()] == [State.RELEASED]
 
 
@@ -313,7 +401,7 @@ def test_rules_and_logins_are_kept_and_nonsense_is_refused(team):
 
 
 def test_the_catalogue_keeps_what_was_seen(team):
-    store = team.open("lee")
+    store = team.open("ada")
     store.remember_slots([Slot("GPU-new", "gpu-c", 0, "L40S", 46068), replace(SLOTS[0], memory_mb=41000)])
     found = {slot.id: slot for slot in store.slots()}
     assert len(found) == len(SLOTS) + 1
@@ -339,15 +427,15 @@ def test_another_persons_booking_is_not_ours_to_change(database_team):
     assert team.open("ada").cancel(made.id).state is State.CANCELLED
 
 
-def test_a_members_desktop_serves_only_its_own_person_and_keeps_the_order(database_team):
+def test_a_members_desktop_serves_all_who_wait_in_order(database_team):
     team = database_team
     kim, lee = team.open("kim"), team.open("lee")
     kim.wait(Wish(8, 2 * HOUR, NOW, one_host=False), "kim waits")
     team.clock.forward(minutes=1)
     lee.wait(Wish(2, 2 * HOUR, NOW), "lee waits")
-    (booked,) = lee.serve_waiting()
-    assert (booked.owner, booked.start) == ("lee", NOW + 2 * HOUR + timedelta(minutes=1))
-    assert [one.owner for one in kim.serve_waiting()] == ["kim"]
+    first, second = lee.serve_waiting()
+    assert (first.owner, second.owner) == ("kim", "lee")
+    assert (first.start, second.start) == (NOW + timedelta(minutes=1), NOW + 2 * HOUR + timedelta(minutes=1))
 
 
 def test_all_bookings_move_to_the_team_and_back_without_loss(database_team, tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
@@ -11,8 +13,10 @@ from torchyard_gui.bookings.blocks import blocks_of, free_now, hue_of, steps, st
 from torchyard_gui.bookings.filters import Filter
 from torchyard_gui.bookings.labels import label_for
 from torchyard_gui.bookings.lanes import FOLDED, HOST, LANE, folded_at_first, lanes_of, short_model
+from torchyard_gui.bookings.picture import Pictures, picture_of
 from torchyard_gui.bookings.selection import Cursor
 from torchyard_gui.bookings.time_axis import axis_of, days_of, snapped, stepped, zone_mark
+from torchyard_gui.bridge.bookings_model import Seen
 
 MONDAY = datetime(2031, 1, 6, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -229,3 +233,42 @@ def test_the_keyboards_place_moves_extends_and_never_turns_inside_out() -> None:
     assert cursor.extended(0, -99, 8).end == 900.0
     assert cursor.with_edges(start=-1).start == -900.0
     assert cursor.with_edges(end=-99) == cursor
+
+
+# -- one picture after another
+
+
+def test_a_picture_that_is_made_of_the_last_one_is_the_same_as_a_new_one() -> None:
+    dice = random.Random(7)
+    pictures = Pictures()
+    seen = Seen(slots=SLOTS, zone="UTC", person="kim")
+    now, folded, chosen = MONDAY + 20 * HOUR, frozenset({"b"}), Filter()
+    for number in range(300):
+        known = list(seen.bookings)
+        act = dice.choice(("add", "add", "change", "end", "remove", "use", "evidence", "fold", "filter", "wait"))
+        if act == "add" or not known:
+            gpus = " ".join(dice.sample([slot.id for slot in SLOTS], dice.randint(1, 4)))
+            begin = dice.randint(0, 40)
+            known.append(booking(gpus, begin, begin + dice.randint(1, 9), id=f"n{number}", title=dice.choice("ab")))
+        elif act in ("change", "end", "remove"):
+            place = dice.randrange(len(known))
+            one = known.pop(place)
+            if act == "change":
+                known.insert(place, replace(one, gpus=("a0", "b3"), start=one.start + HOUR, end=one.end + HOUR))
+            elif act == "end":
+                known.insert(place, replace(one, state=dice.choice((State.CANCELLED, State.NO_SHOW))))
+        elif act == "use":
+            begin = dice.randint(0, 19)
+            use = Use(f"a{dice.randrange(4)}", "a", "kim", MONDAY + begin * HOUR, MONDAY + (begin + 1) * HOUR)
+            seen = replace(seen, uses=(*seen.uses, use))
+        elif act == "evidence":
+            one = dice.choice(known)
+            seen = replace(seen, idle=(IdleEvidence(one.id, one.start, one.start + HOUR, "kim"),))
+        elif act == "fold":
+            folded = frozenset(dice.sample(("a", "b"), dice.randint(0, 2)))
+        elif act == "filter":
+            chosen = Filter(text=dice.choice(("", "a", "b")))
+        else:
+            now += dice.randint(1, 90) * timedelta(minutes=1)
+        seen = replace(seen, bookings=tuple(known))
+        assert pictures.of(seen, now, folded, chosen, {}, {}) == picture_of(seen, now, folded, chosen, {}, {}), act

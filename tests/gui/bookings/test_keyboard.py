@@ -7,9 +7,11 @@ from datetime import UTC, datetime, timedelta
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QAccessible, QGuiApplication
 from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QComboBox
 
 from tests.gui.bookings.conftest import NOW, ZONE, Desk
 from torchyard_core.booking.model import Draft
+from torchyard_gui.bookings.booking_dialog import BookingDialog
 
 Key, SHIFT = Qt.Key, Qt.KeyboardModifier.ShiftModifier
 CONTROL = Qt.KeyboardModifier.ControlModifier
@@ -89,6 +91,48 @@ def test_undo_takes_back_ones_last_change(desk: Desk) -> None:
     assert [one.start for one in live if one.title == "weekly"] == [weekly[0].start, weekly[2].start]
 
 
+def test_bookings_of_a_series_are_changed_and_cancelled_from_one_on(desk: Desk) -> None:
+    draft = Draft("weekly", ("GPU-b0",), NOW + timedelta(hours=2), NOW + timedelta(hours=3), ZONE)
+    made = desk.store.book_series(draft, "FREQ=DAILY;COUNT=4").booked
+    alone = desk.book("a0", 4, 2, "alone")
+    desk.open()
+    desk.wait(lambda: desk.shown("weekly") and desk.shown("alone"))
+    desk.page.dialogs.edit(alone)
+    dialog = desk.page.dialog
+    assert isinstance(dialog, BookingDialog)
+    assert not dialog.rows["applies"].isVisible()
+    desk.page.dialogs.edit(made[1])
+    dialog = desk.page.dialog
+    assert isinstance(dialog, BookingDialog)
+    assert dialog.rows["applies"].isVisible()
+    dialog.applies.setFocus()
+    QTest.keyClick(dialog.applies, Key.Key_Down)
+    assert dialog.applies.currentText() == "this and following bookings"
+    dialog.start.setText(dialog.start.text().replace(":00", ":30"))
+    dialog.end.setText("+2h")
+    desk.accept()
+    later = [(one.start + timedelta(minutes=30), one.start + timedelta(hours=2.5)) for one in made[1:]]
+
+    def times() -> list[tuple[datetime, datetime]]:
+        live = desk.store.bookings(NOW, NOW + timedelta(days=5), live=True)
+        return [(one.start, one.end) for one in live if one.title == "weekly"]
+
+    assert times() == [(made[0].start, made[0].end), *later]
+    desk.wait(desk.page.acts.undo.isEnabled)
+    assert desk.page.acts.undo.text() == "Undo: change the series “weekly”"
+    desk.page.deeds.undo()
+    desk.wait(lambda: times() == [(one.start, one.end) for one in made])
+
+    desk.page.dialogs.cancel_series(desk.store.booking(made[2].id))
+    question = desk.page.dialog
+    assert question is not None
+    which = question.findChild(QComboBox)
+    assert which is not None
+    QTest.keyClick(which, Key.Key_Down)
+    question.accept()
+    desk.wait(lambda: times() == [(one.start, one.end) for one in made[:2]])
+
+
 def test_pasting_a_line_opens_it_for_booking(desk: Desk) -> None:
     desk.open()
     QGuiApplication.clipboard().setText("gpu-b:2-3 tomorrow 9-17 probe")
@@ -130,6 +174,11 @@ def test_screen_readers_get_the_bookings_as_a_table_and_every_field_has_a_name(d
     assert row == ["Today 10:00 – 12:00", "mine", "You", "gpu-a:0-1", "2 h", "booked"]
     desk.page.agenda.selectRow(0)
     assert desk.page.details.title.text() == "mine"
+    desk.wait(lambda: desk.page.details.history.isVisible())
+    said = desk.page.details.history.text().splitlines()
+    assert said[0] == "History"
+    assert said[1].endswith("made it")
+    assert "title: mine" in said
     desk.page.acts.week.trigger()
     desk.page.surface.setFocus()
     desk.key(Key.Key_Escape)

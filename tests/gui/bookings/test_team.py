@@ -15,9 +15,10 @@ from pytestqt.qtbot import QtBot
 
 from tests.core.booking.cluster import Cluster
 from tests.core.booking.conftest import postgres  # noqa: F401  # the fixture
+from tests.core.booking.teams import open_at
 from tests.gui.bookings.conftest import LEFT, Desk
 from torchyard_core.booking.model import Draft
-from torchyard_core.booking.store import BookingStore, open_store
+from torchyard_core.booking.store import BookingStore
 from torchyard_gui.bookings.booking_dialog import BookingDialog
 from torchyard_gui.bookings.rules_dialog import RulesDialog
 
@@ -35,7 +36,7 @@ class TeamDesk(Desk):
 
     def reach(self, url: str, person: str) -> BookingStore:
         """By the tests' own time: the database would guard the past by its own."""
-        return open_store(url, person, clock=self.clock, own_time=True)
+        return open_at(url, person, self.clock)
 
 
 @pytest.fixture
@@ -92,6 +93,35 @@ def test_a_member_books_and_cannot_change_what_is_anothers_nor_the_rules(team_de
     assert not rules.ok.isVisible()
     assert all(field.isReadOnly() for field in rules.fields.values())
     rules.reject()
+
+
+def test_a_calendar_that_is_hidden_has_no_connection_and_one_that_is_shown_hears_of_changes(
+    team_desk: TeamDesk,
+) -> None:
+    desk = team_desk
+    desk.store.close()
+    desk.store = desk.reach(desk.server.url("lee", "team"), "lee")
+
+    def connections() -> int:
+        with desk.server.connect("owner", "team") as owner:
+            found = owner.execute("SELECT count(*) FROM pg_stat_activity WHERE usename = 'kim'").fetchone()
+        assert found is not None
+        return int(found[0])
+
+    desk.open()
+    desk.wait(lambda: desk.model.seen.is_live and connections() == 1)
+    desk.page.hide()
+    desk.wait(lambda: connections() == 0)
+    desk.model._unwatched.setInterval(100)  # which is a minute, for reminders
+    desk.book("a1", 1, 5, "meanwhile", "lee")
+    desk.wait(lambda: "meanwhile" in {one.title for one in desk.model.seen.bookings})
+    desk.model._unwatched.setInterval(60_000)
+    desk.wait(lambda: connections() == 0)
+    desk.page.show()
+    desk.wait(lambda: desk.model._watch is not None and desk.model._watch.is_watching.is_set())
+    desk.book("a0", 1, 5, "lees", "lee")
+    desk.wait(lambda: desk.shown("lees"))
+    assert connections() == 1
 
 
 def test_the_database_goes_and_comes_back_while_the_window_is_open(team_desk: TeamDesk) -> None:

@@ -6,21 +6,29 @@ to write after both have read.
 
 from __future__ import annotations
 
+import platform
+import secrets
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, event, exc, text
+from sqlalchemy import Connection, Engine, QueuePool, create_engine, event, exc, text
 from sqlalchemy.engine import URL, make_url
 
-from torchyard_core.booking.refusals import BadUrl, NoRights, Refused, StoreAway
+from torchyard_core.booking.refusals import BadUrl, NoRights, Refused, StoreAway, StoreUnreadable
 from torchyard_core.booking.store.passwords import kept_password, keyring_name
+from torchyard_core.errors import TorchyardError
 
 BUSY_S = 30
 CONNECT_S = 5
 _WRITES = "torchyard_writes"
+_ACTS = "torchyard_acts"
+_FULL = ("too many clients already", "remaining connection slots are reserved", "too many connections for")
+"""What a full server says; libpq's errors of connecting carry no SQLSTATE."""
+_RULES = frozenset({"too_short", "too_long", "too_far", "window", "quota", "unknown_gpu", "no_fit", "isolation"})
+"""Codes of refusals that functions of the database raise as names of constraints."""
 
 
 class Overlap(Exception):
@@ -65,19 +73,20 @@ holds the calendar's lock meanwhile."""
 
 
 def make_engine(url: URL) -> Engine:
-    """Connects to nothing yet. Raises BadUrl where the driver is not installed."""
+    """Connects to nothing yet. Raises BadUrl where the driver is not installed. In PostgreSQL all threads share one
+    connection: a server has few of them, and every desktop of the team needs one."""
     if url.get_backend_name() == "sqlite":
         return _sqlite(url)
     try:
         engine = create_engine(
             url,
             pool_pre_ping=True,
-            pool_size=2,
-            pool_recycle=600,
+            pool_size=1,
+            max_overflow=0,
             connect_args={
                 **SOON_NOTICED,
                 "connect_timeout": CONNECT_S,
-                "application_name": "torchyard",
+                "application_name": f"torchyard {platform.node()}"[:63],
                 "options": "-csearch_path=torchyard,public -clock_timeout=20s -ctimezone=UTC",
             },
         )
@@ -92,6 +101,29 @@ def make_engine(url: URL) -> Engine:
         return connect_with_password(url, args, settings)
 
     return engine
+
+
+def keep_connection(engine: Engine, keeps: bool) -> None:
+    """Whether the connection stays open between transactions, as it does at first."""
+    listens = event.contains(engine, "checkin", _close_returned)
+    if keeps and listens:
+        event.remove(engine, "checkin", _close_returned)
+    elif not keeps and not listens:
+        event.listen(engine, "checkin", _close_returned)
+        if isinstance(engine.pool, QueuePool) and engine.pool.checkedin():
+            with suppress(TorchyardError), transaction(engine):
+                pass  # it is closed as it is returned
+
+
+def close_engine(engine: Engine) -> None:
+    """Close all connections: those that another thread still uses, as soon as it returns them to the pool."""
+    if not event.contains(engine, "checkin", _close_returned):
+        event.listen(engine, "checkin", _close_returned)
+    engine.dispose()
+
+
+def _close_returned(connection: Any, record: Any) -> None:
+    record.invalidate()  # not connection.close(): the pool would hand the closed connection out again
 
 
 def connect_with_password(url: URL, args: Any, settings: dict[str, Any]) -> Any:
@@ -124,8 +156,22 @@ def _sqlite(url: URL) -> Engine:
     def begin(connection: Connection) -> None:
         writes = connection.get_execution_options().get(_WRITES)
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+        if writes and (person := connection.get_execution_options().get(_ACTS)):
+            step = secrets.randbits(62)
+            connection.exec_driver_sql("INSERT INTO acting VALUES (?, ?, ?)", (step, person, platform.node()))
+
+    @event.listens_for(engine, "commit")
+    def commit(connection: Connection) -> None:
+        if connection.get_execution_options().get(_WRITES) and connection.get_execution_options().get(_ACTS):
+            connection.exec_driver_sql("DELETE FROM acting")
 
     return engine
+
+
+def act_as(engine: Engine, person: str) -> None:
+    """Names the person in the history of a file's bookings. In PostgreSQL the role stands there."""
+    if engine.dialect.name == "sqlite":
+        engine.update_execution_options(**{_ACTS: person})
 
 
 @contextmanager
@@ -159,6 +205,13 @@ def _explained(error: exc.DBAPIError, url: URL) -> Exception:
         return Overlap()
     if "torchyard: the past" in said:
         return Refused("that would change the past, which stays as it was", code="past", hint="Book anew from now on.")
+    if rule := _rule(error.orig):
+        why = first.removeprefix("torchyard: ")
+        return Refused(why, code=rule, hint="See `torchyard bookings rules`.")
+    if code == "23514":
+        return Refused(f"{place} refuses a value: {first}", code="bad_value", hint="Change it, and try again.")
+    if missing := _missing(said, url):
+        return missing
     if code == "42501":
         return NoRights(
             f"your role `{url.username}` may not do that in {place}: {first}",
@@ -169,9 +222,40 @@ def _explained(error: exc.DBAPIError, url: URL) -> Exception:
             f"{place} does not let {url.username} in: {_server_said(said)}",
             hint=f"Keep the password in the keyring (`keyring set {keyring_name(url)}`) or in ~/.pgpass.",
         )
+    if code == "53300" or any(words in said for words in _FULL):
+        return StoreAway(
+            f"{place} has no connection left: as many programs use the server as it lets in",
+            hint="Close calendars that are not needed, and try again; an admin of the server raises max_connections.",
+        )
     if isinstance(error, exc.OperationalError | exc.InterfaceError) or error.connection_invalidated:
         return StoreAway(f"{place} does not answer: {_server_said(said)}", hint="It is tried again by itself.")
+    if isinstance(error, exc.DataError):
+        return StoreUnreadable(place, first)
     return error
+
+
+def _rule(error: BaseException | None) -> str:
+    """The rule of the team by which the database refused, as functions of the database name it."""
+    named = str(getattr(getattr(error, "diag", None), "constraint_name", None) or "")
+    return named if named in _RULES else ""
+
+
+def _missing(said: str, url: URL) -> BadUrl | None:
+    """A database or role that the server does not have: trying again would not help. libpq's errors of connecting carry
+    no SQLSTATE."""
+    if f'database "{url.database}" does not exist' in said:
+        return BadUrl(
+            f"there is no database `{url.database}` on {url.host or url.query.get('host') or 'this computer'}",
+            hint="Correct `bookings_url`, or create the database (`createdb`) and the calendar in it: "
+            "`torchyard bookings setup-team URL`.",
+        )
+    if f'role "{url.username}" does not exist' in said:
+        return BadUrl(
+            f"there is no role `{url.username}` in {place_of(url)}",
+            hint=f"Correct `bookings_url`, or ask an admin of the team to run "
+            f"`torchyard bookings setup-team URL --member {url.username}`.",
+        )
+    return None
 
 
 def _server_said(said: str) -> str:

@@ -8,41 +8,41 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection, text
 
 from torchyard_core.booking.find_slot import Busy
 from torchyard_core.booking.intervals import Interval
+from torchyard_core.booking.store.tables import Junk, moment_of
 
 
 def too_busy(connection: Connection, gpus: Sequence[str], since: datetime, until: datetime, length: timedelta) -> Busy:
     """What is booked of these GPUs in that time, and between two bookings what is shorter than `length`."""
     lite = connection.dialect.name == "sqlite"
-    firsts_of, gaps_of = (_FIRSTS_IN_SQLITE, _GAPS_IN_SQLITE) if lite else (_FIRSTS, _GAPS)
-    bounds: dict[str, Any] = {"gpus": json.dumps(list(gpus)), "since": since, "until": until}
+    asked: dict[str, Any] = {"gpus": json.dumps(list(gpus)), "since": since, "until": until, "length": length}
     if lite:
-        bounds |= {"since": int(since.timestamp()), "until": int(until.timestamp())}
-    asked = {**bounds, "length": int(length.total_seconds()) if lite else length}
+        seconds = {"since": int(since.timestamp()), "until": int(until.timestamp())}
+        asked |= {**seconds, "length": int(length.total_seconds())}
 
-    def moment(value: Any) -> datetime:
-        return datetime.fromtimestamp(value, UTC) if lite else value
+    def moment(value: Any) -> datetime | Junk:
+        return moment_of(value) if lite else value
 
-    taken_from: dict[str, Any] = dict(connection.execute(firsts_of, bounds).all())
+    taken_from: dict[str, Any] = {}
+    if lite:
+        taken_from |= dict(connection.execute(_FIRSTS_IN_SQLITE, asked).all())
     busy: dict[str, list[Interval]] = defaultdict(list)
-    for gpu, ends, after in connection.execute(gaps_of, asked):
-        busy[gpu].append(Interval(moment(taken_from[gpu]), moment(ends)))
+    for gpu, first, ends, after in connection.execute(_GAPS_IN_SQLITE if lite else _GAPS, asked):
+        begin, end = moment(taken_from.get(gpu, first)), moment(ends)
+        if not isinstance(begin, Junk) and not isinstance(end, Junk):  # else the row is skipped, as by other readers
+            busy[gpu].append(Interval(begin, end))
         taken_from[gpu] = after
     return dict(busy)
 
 
-_FIRSTS = text("""
-    SELECT gpu, (
-        SELECT MIN(starts) FROM booking_gpus
-        WHERE live AND booking_gpus.gpu = wanted.gpu AND starts < :until AND ends > :since
-    ) FROM json_array_elements_text(CAST(:gpus AS json)) AS wanted (gpu)
-""")
+# All statements of a transaction in SQLite see one state of the bookings. In PostgreSQL each sees what is committed
+# then: a single one asks for all.
 _FIRSTS_IN_SQLITE = text("""
     SELECT value, (
         SELECT MIN(starts) FROM booking_gpus WHERE live = 1 AND gpu = value AND starts < :until AND ends > :since
@@ -52,15 +52,16 @@ _FIRSTS_IN_SQLITE = text("""
 # GPU by GPU, each in the order of its index: all at once, PostgreSQL sorts them on disk.
 _GAPS = text("""
     SELECT wanted.gpu, gaps.* FROM json_array_elements_text(CAST(:gpus AS json)) AS wanted (gpu) CROSS JOIN LATERAL (
-        SELECT ends, after FROM (
-            SELECT ends, LEAD(starts) OVER (ORDER BY starts) AS after
+        SELECT first, ends, after FROM (
+            SELECT ends, LEAD(starts) OVER by_start AS after, FIRST_VALUE(starts) OVER by_start AS first
             FROM booking_gpus WHERE live AND gpu = wanted.gpu AND starts < :until AND ends > :since
+            WINDOW by_start AS (ORDER BY starts)
         ) AS taken WHERE after IS NULL OR after - ends >= :length
     ) AS gaps ORDER BY wanted.gpu, gaps.ends
 """)
 # SQLite looks each next one up in the index faster than it numbers all of them in a window.
 _GAPS_IN_SQLITE = text("""
-    SELECT gpu, ends, (
+    SELECT gpu, NULL, ends, (
         SELECT MIN(starts) FROM booking_gpus AS next
         WHERE next.live = 1 AND next.gpu = taken.gpu AND next.starts >= taken.ends AND next.starts < :until
     ) FROM booking_gpus AS taken

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+import logging
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -11,11 +12,14 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Row, Select, and_, func, select, text
 
 from torchyard_core.booking.find_slot import Busy, Fit, Wish, find_with
+from torchyard_core.booking.history import Change, Noted, changes_of
 from torchyard_core.booking.intervals import Interval
 from torchyard_core.booking.model import (
     Booking,
+    Changes,
     IdleEvidence,
     Login,
+    Position,
     Series,
     Slot,
     State,
@@ -25,15 +29,18 @@ from torchyard_core.booking.model import (
 )
 from torchyard_core.booking.no_place import why_never
 from torchyard_core.booking.open_times import Allowance, closed_starts, taken_or_closed, within_rules
-from torchyard_core.booking.refusals import Refused
+from torchyard_core.booking.refusals import Refused, StoreUnreadable
 from torchyard_core.booking.rules import Rules, by_week, lengths
 from torchyard_core.booking.snapshot import agent_snapshot
 from torchyard_core.booking.store import tables
-from torchyard_core.booking.store.engine import place_of, transaction
+from torchyard_core.booking.store.changes import changed_since, position
+from torchyard_core.booking.store.engine import close_engine, place_of, transaction
 from torchyard_core.booking.store.gaps import too_busy
 from torchyard_core.booking.usage import By, UsageRow, usage
 from torchyard_core.booking.waitlist import Waiting, wish_from_json
+from torchyard_core.booking.zones import zone_of
 
+_log = logging.getLogger(__name__)
 Clock = Callable[[], datetime]
 CLOCK_TOLERANCE_S = 120.0
 
@@ -55,6 +62,10 @@ class Reading:
         """Who asks: the database role, else the name in the settings."""
         self.is_admin = is_admin
         """May change everybody's bookings, and the rules. Always in a private file."""
+        self._served: deque[Booking] = deque()
+        """Made for those who waited as this store let something go, and not yet handed out."""
+        self.unreadable: set[str] = set()
+        """Rows that were skipped, as they cannot be understood: named once at the end of a command."""
 
     @property
     def is_private(self) -> bool:
@@ -65,9 +76,23 @@ class Reading:
     def place(self) -> str:
         return place_of(self._engine.url)
 
+    def _skip(self, what: str) -> None:
+        _log.info("skipped, as it cannot be read: %s", what)
+        self.unreadable.add(what)
+
+    def _readable(self, rows: Iterable[Any], what: Callable[[Any], str]) -> list[Any]:
+        """Rows whose times are times; the others are skipped, and named by `what`."""
+        found = []
+        for row in rows:
+            if any(value is tables.JUNK for value in row):
+                self._skip(what(row))
+            else:
+                found.append(row)
+        return found
+
     def close(self) -> None:
         """Lets go of every connection."""
-        self._engine.dispose()
+        close_engine(self._engine)
 
     def now(self) -> datetime:
         """By the database's clock, which all desktops share; by this computer's for a file."""
@@ -106,6 +131,42 @@ class Reading:
         with transaction(self._engine) as connection:
             return self._bookings(connection, select(table).where(*which))
 
+    def position(self) -> Position:
+        """Where the log of changes ends now: what is read afterwards is followed from there by `changes`."""
+        with transaction(self._engine) as connection:
+            return position(connection)
+
+    def changes(self, since: Position) -> Changes | None:
+        """What has changed since; None where the reader has to read everything anew: too much has changed, or the log
+        does not know that position (a restored backup, another database)."""
+        with transaction(self._engine) as connection:
+            found = changed_since(connection, since)
+            if found is None:
+                return None
+            last, ids = found
+            if not ids:
+                return Changes(last, (), frozenset())
+            there = self._bookings(connection, select(tables.bookings).where(tables.bookings.c.id.in_(ids)))
+            return Changes(last, there, ids - {one.id for one in there})
+
+    def bookings_around(self, now: datetime, until: datetime) -> tuple[Booking, ...]:
+        """Of each GPU the live booking of now, and the next one that begins before `until`."""
+        of, lanes, on = tables.booking_gpus, tables.gpus, tables.booking_gpus.alias("on_lane")
+        of_lane = and_(on.c.live, on.c.gpu == lanes.c.id)
+        starts = [
+            select(func.max(on.c.starts)).where(of_lane, on.c.starts <= now),
+            select(func.min(on.c.starts)).where(of_lane, on.c.starts > now, on.c.starts < until),
+        ]
+        ids: set[str] = set()
+        with transaction(self._engine) as connection:
+            for start in starts:
+                # Materialized: SQLite would look at every live row instead of two for each GPU.
+                at = select(lanes.c.id.label("gpu"), start.scalar_subquery().label("starts")).cte("at")
+                at = at.prefix_with("MATERIALIZED")
+                begins = and_(of.c.live, of.c.gpu == at.c.gpu, of.c.starts == at.c.starts, of.c.ends > now)
+                ids |= set(connection.execute(select(of.c.booking_id).join_from(at, of, begins)).scalars())
+            return self._bookings(connection, select(tables.bookings).where(tables.bookings.c.id.in_(ids)))
+
     def booking(self, booking_id: str) -> Booking:
         """Raises Refused where there is none."""
         with transaction(self._engine) as connection:
@@ -119,6 +180,42 @@ class Reading:
             )
         return found[0]
 
+    def history(self, booking_id: str) -> tuple[Change, ...]:
+        """Who changed a booking when, from what to what: the oldest first. Of those made by an older Torchyard what
+        came since."""
+        table = tables.booking_history
+        chosen = select(table).where(table.c.booking_id == booking_id).order_by(table.c.id)
+        with transaction(self._engine) as connection:
+            rows = connection.execute(chosen).all()
+        noted = []
+        for row in self._readable(rows, lambda row: f"the entry {row.id} in the history of {booking_id}"):
+            try:
+                before, after = (json.loads(one) if one else None for one in (row.before, row.after))
+                noted.append(Noted(row.at, row.step, row.person, row.desktop, before, after))
+            except ValueError:
+                self._skip(f"the entry {row.id} in the history of {booking_id}")
+        return changes_of(noted)
+
+    def bookings_named(self, beginning: str, limit: int = 6) -> tuple[Booking, ...]:
+        """Those of any time whose IDs begin so."""
+        table = tables.bookings
+        chosen = select(table).where(table.c.id.startswith(beginning, autoescape=True))
+        with transaction(self._engine) as connection:
+            ids = connection.execute(chosen.with_only_columns(table.c.id).limit(limit)).scalars().all()
+            return self._bookings(connection, select(table).where(table.c.id.in_(ids)))
+
+    def bookings_near(self, booking_id: str, limit: int = 200) -> tuple[Booking, ...]:
+        """Some whose IDs begin or end as a mistyped one does: one of them may be meant."""
+        part = len(booking_id) // 3
+        if part < 2:
+            return ()
+        table = tables.bookings
+        head, tail = booking_id[:part].lower(), booking_id[-part:].lower()
+        alike = table.c.id.startswith(head, autoescape=True) | table.c.id.endswith(tail, autoescape=True)
+        with transaction(self._engine) as connection:
+            ids = connection.execute(select(table.c.id).where(alike).limit(limit)).scalars().all()
+            return self._bookings(connection, select(table).where(table.c.id.in_(ids)))
+
     def series(self, series_id: str) -> tuple[Series, tuple[Booking, ...]]:
         """A series and its bookings. Raises Refused where there is none."""
         table = tables.series
@@ -126,6 +223,8 @@ class Reading:
             row = connection.execute(select(table).where(table.c.id == series_id)).first()
             if row is None:
                 raise Refused(f"there is no series `{series_id}`", code="no_such_booking")
+            if not self._readable([row], lambda row: f"the series {row.id} of {row.owner}"):
+                raise StoreUnreadable(self.place, f"a time of the series {series_id}")
             of_it = select(tables.bookings).where(tables.bookings.c.series_id == series_id)
             return Series(*row), self._bookings(connection, of_it)
 
@@ -141,7 +240,14 @@ class Reading:
             which = of.c.booking_id.in_(chosen.with_only_columns(tables.bookings.c.id))
         for booking_id, gpu in connection.execute(select(of.c.booking_id, of.c.gpu).where(which)):
             groups[booking_id].append(gpu)
-        return tuple(_booking(row, groups[row.id]) for row in rows)
+        found = []
+        for row in self._readable(rows, lambda row: f"the booking {row.id} of {row.owner}"):
+            try:
+                zone_of(row.zone)
+                found.append(_booking(row, groups[row.id]))
+            except (ValueError, TypeError, Refused):
+                self._skip(f"the booking {row.id} of {row.owner}")
+        return tuple(found)
 
     def busy(self, since: datetime, until: datetime, gpus: Iterable[str] | None = None) -> dict[str, list[Interval]]:
         """What is booked of each GPU in that time."""
@@ -156,13 +262,14 @@ class Reading:
         if gpus is not None:
             which = and_(which, of.c.gpu.in_(list(gpus)))
         busy: dict[str, list[Interval]] = defaultdict(list)
-        for gpu, starts, ends in connection.execute(select(of.c.gpu, of.c.starts, of.c.ends).where(which)):
+        rows = connection.execute(select(of.c.gpu, of.c.starts, of.c.ends, of.c.booking_id).where(which)).all()
+        for gpu, starts, ends, _ in self._readable(rows, lambda row: f"{row.gpu} of the booking {row.booking_id}"):
             busy[gpu].append(Interval(starts, ends))
         return dict(busy)
 
     def find(self, wish: Wish, limit: int = 5, zone: str = "") -> tuple[Fit, ...]:
         """The first places that are free for the wish, and that the rules let who asks book, none of them in the past.
-        `zone`: of the booking that comes of it; the rules' by default.
+        `zone`: of the times in a refusal; the rules' by default.
 
         Empty while bookings are in the way. Raises Refused where nothing can be booked whoever lets go of what.
         """
@@ -238,7 +345,10 @@ class Reading:
 
     def _rules(self, connection: Connection) -> Rules:
         body: str | None = connection.execute(select(tables.rules.c.body)).scalar()
-        return Rules.from_json(json.loads(body)) if body else Rules()
+        try:
+            return Rules.from_json(json.loads(body)) if body else Rules()
+        except (ValueError, TypeError, AttributeError) as error:
+            raise StoreUnreadable(self.place, f"the rules ({error})") from None
 
     def logins(self) -> tuple[Login, ...]:
         """Which UNIX users stand for which persons."""
@@ -247,39 +357,47 @@ class Reading:
 
     def waiting(self, *, everything: bool = False) -> tuple[Waiting, ...]:
         """The waitlist in order; with `everything` also who was served or has left."""
+        with transaction(self._engine) as connection:
+            return self._waiting(connection, everything=everything)
+
+    def _waiting(self, connection: Connection, *, everything: bool = False) -> tuple[Waiting, ...]:
         table = tables.waitlist
         chosen = select(table).order_by(table.c.created, table.c.id)
-        with transaction(self._engine) as connection:
-            rows = connection.execute(chosen if everything else chosen.where(table.c.state == "waiting")).all()
-        return tuple(
-            Waiting(
-                row.id,
-                row.owner,
-                row.title,
-                wish_from_json(json.loads(row.wish)),
-                row.zone,
-                row.created,
-                row.state,
-                row.booking_id,
-            )
-            for row in rows
-        )
+        rows = connection.execute(chosen if everything else chosen.where(table.c.state == "waiting")).all()
+        found = []
+        for row in self._readable(rows, lambda row: f"the entry {row.id} of {row.owner} in the waitlist"):
+            try:
+                wish = wish_from_json(json.loads(row.wish))
+                zone_of(row.zone)
+            except (ValueError, RecursionError, Refused):
+                self._skip(f"the entry {row.id} of {row.owner} in the waitlist")
+                continue
+            of_row = (row.id, row.owner, row.title, wish, row.zone, row.created, row.state, row.booking_id)
+            found.append(Waiting(*of_row))
+        return tuple(found)
 
     def uses(self, since: datetime, until: datetime) -> tuple[Use, ...]:
         """When GPUs were in use, and by whom, as agents saw it."""
         table = tables.uses
         chosen = select(table).where(table.c.starts < until, table.c.ends > since).order_by(table.c.starts)
         with transaction(self._engine) as connection:
-            rows = connection.execute(chosen).all()
+            rows = self._readable(connection.execute(chosen).all(), lambda row: f"the use of {row.gpu} by {row.person}")
         return tuple(Use(row.gpu, row.host, row.person, row.starts, row.ends, row.run_id) for row in rows)
 
     def idle_evidence(self) -> tuple[IdleEvidence, ...]:
         """Of bookings that have not ended."""
-        table, of = tables.idle_evidence, tables.bookings
-        chosen = select(table.c.booking_id, table.c.idle_since, table.c.seen_at, table.c.reporter)
         with transaction(self._engine) as connection:
-            chosen = chosen.join(of, of.c.id == table.c.booking_id).where(of.c.ends > self._now(connection))
-            return tuple(IdleEvidence(*row) for row in connection.execute(chosen).all())
+            return self._idle_evidence(connection)
+
+    def _idle_evidence(self, connection: Connection) -> tuple[IdleEvidence, ...]:
+        table, of = tables.idle_evidence, tables.bookings
+        # Not a join: SQLite would begin it with the many bookings to come.
+        to_come = select(of.c.id).where(of.c.id == table.c.booking_id, of.c.ends > self._now(connection)).exists()
+        chosen = select(table.c.booking_id, table.c.idle_since, table.c.seen_at, table.c.reporter).where(to_come)
+        rows = self._readable(
+            connection.execute(chosen).all(), lambda row: f"the evidence of the booking {row.booking_id}"
+        )
+        return tuple(IdleEvidence(*row) for row in rows)
 
     def usage(self, since: datetime, until: datetime, by: By = "person", zone: str = "UTC") -> tuple[UsageRow, ...]:
         """GPU-hours booked, used and idle."""

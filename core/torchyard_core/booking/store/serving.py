@@ -5,38 +5,39 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection, Table, delete, insert, update
+from sqlalchemy import Connection, Table, delete, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from torchyard_core.booking.find_slot import HORIZON, Wish
+from torchyard_core.booking.find_slot import Wish
 from torchyard_core.booking.idle import Verdict, verdict
-from torchyard_core.booking.intervals import Interval
-from torchyard_core.booking.model import Booking, Draft, IdleEvidence, Login, Slot, State, Use, normal, whole_seconds
-from torchyard_core.booking.open_times import LONGEST_SEARCH
+from torchyard_core.booking.model import Booking, IdleEvidence, Login, Slot, State, Use, whole_seconds
 from torchyard_core.booking.refusals import NoRights, Refused
 from torchyard_core.booking.rules import Rules
 from torchyard_core.booking.store import tables
 from torchyard_core.booking.store.engine import transaction
 from torchyard_core.booking.store.writing import Writing, _new_id
-from torchyard_core.booking.waitlist import Waiting, in_order, wish_to_json
+from torchyard_core.booking.waitlist import Waiting, wish_to_json
 
 
 class Serving(Writing):
     """The third part of a store."""
 
     def remember_slots(self, slots: Iterable[Slot]) -> None:
-        """Adds GPUs that a desktop has found to the catalogue, and renews what it knows of others. None is removed."""
+        """Adds GPUs that a desktop has found to the catalogue; an admin's desktop also renews what has changed of the
+        others. None is removed. A member cannot rename or move a GPU that others have booked.
+        """
         known = {slot.id: slot for slot in self.slots()}
-        news = [slot for slot in slots if known.get(slot.id) != slot]
+        news = [slot for slot in slots if known.get(slot.id) != slot and (self.is_admin or slot.id not in known)]
         rows = [
             {"id": slot.id, "host": slot.host, "number": slot.index, "model": slot.model, "memory_mb": slot.memory_mb}
             for slot in sorted(news, key=lambda slot: slot.id)
         ]
         if rows:
             with transaction(self._engine, writes=True) as connection:
-                upsert(connection, tables.gpus, rows, ("host", "number", "model", "memory_mb"))
+                upsert(connection, tables.gpus, rows, ("host", "number", "model", "memory_mb") if self.is_admin else ())
 
     def set_rules(self, rules: Rules) -> None:
         """Raises NoRights for who is no admin, UsageError for rules that make no sense."""
@@ -60,7 +61,7 @@ class Serving(Writing):
             raise NoRights(f"only an admin can change {what}", hint="Ask one of the team's admins.")
 
     def wait(self, wish: Wish, title: str, zone: str = "UTC") -> Waiting:
-        """Joins the waitlist, behind all who wait. Raises Refused for a wish that cannot be booked whoever lets go."""
+        """Joins the waitlist, behind all who wait. Raises Refused for a wish that cannot be met whatever becomes free."""
         if wish.count < 1 or wish.length < timedelta(minutes=1):
             raise Refused("the wish names no GPU, or no time", code="bad_wish", hint="Say how many, and for how long.")
         with transaction(self._engine, writes=True) as connection:
@@ -90,42 +91,13 @@ class Serving(Writing):
                 raise Refused(f"you are not waiting as `{waiting_id}`", code="no_such_booking")
 
     def serve_waiting(self) -> tuple[Booking, ...]:
-        """Books what is free now for those who wait, in order. A member's desktop books for its own person only, and
-        leaves untouched what somebody earlier is to get."""
-        now = self.now()
-        waiting = self.waiting()
-        if not waiting:
-            return ()
-        until = max(one.wish.latest or max(now, one.wish.earliest) + HORIZON for one in waiting)
-        rules = self.rules()
-        with transaction(self._engine) as connection:
-            around = Interval(now, min(until, now + LONGEST_SEARCH))
-            hours = {one.owner: self._hours(connection, one.owner, around, rules) for one in waiting}
-        served: list[Booking] = []
-        for one, fit in in_order(waiting, self.slots(), self.busy(now, until), now, rules, hours):
-            if one.owner != self.person and not self.is_admin:
-                continue
-            draft = normal(Draft(one.title, fit.gpus, fit.start, fit.end, one.zone, owner=one.owner))
-            try:
-                served.append(self._serve(one, draft))
-            except Refused:
-                continue  # a rule holds for who waited too; it stays in the list
+        """Books what is free now for all who wait, in order. Returns these bookings, and those that were made as this
+        store let go of others since the last call."""
+        self._settled(lambda connection: None, frees=True)
+        served = []
+        while self._served:
+            served.append(self._served.popleft())
         return tuple(served)
-
-    def _serve(self, one: Waiting, draft: Draft) -> Booking:
-        table = tables.waitlist
-
-        def attempt(connection: Connection) -> Booking:
-            now, rules = self._ready(connection, self._owner(draft), draft.gpus)
-            self._check(connection, draft, now, rules)
-            booking = self._insert(connection, [draft], now, None)[0]
-            which = (table.c.id == one.id, table.c.state == "waiting")
-            changes = {"state": "booked", "booking_id": booking.id}
-            if not connection.execute(update(table).where(*which).values(changes)).rowcount:
-                raise Refused("somebody else served this one", code="no_such_booking")
-            return booking
-
-        return self._settled(attempt)
 
     def record_use(self, uses: Iterable[Use]) -> None:
         """What agents saw of GPUs in use; the same record again, with a later end, replaces the first."""
@@ -146,7 +118,9 @@ class Serving(Writing):
                 upsert(connection, tables.uses, [rows[key] for key in sorted(rows)], ("ends", "host", "run_id"))
 
     def record_idle(self, evidence: Iterable[IdleEvidence]) -> None:
-        """What agents saw of booked GPUs idle, with no live run on them. All members see it."""
+        """What agents saw of booked GPUs idle, with no live run on them. Of others' bookings only an admin's evidence
+        counts: a member's is left out. Newer evidence of the same reporter is never replaced by older.
+        """
         rows = {
             one.booking_id: {
                 "booking_id": one.booking_id,
@@ -157,25 +131,40 @@ class Serving(Writing):
             for one in evidence
         }
         if rows:
+            of = tables.bookings
+            which = [of.c.id.in_(rows), *(() if self.is_admin else (of.c.owner == self.person,))]
             with transaction(self._engine, writes=True) as connection:
-                upsert(connection, tables.idle_evidence, [rows[key] for key in sorted(rows)], ("idle_since", "seen_at"))
+                self._lock(connection, *(f"booking {key}" for key in rows))
+                known = sorted(connection.execute(select(of.c.id).where(*which)).scalars())
+                if known:
+                    columns = ("idle_since", "seen_at")
+                    upsert(connection, tables.idle_evidence, [rows[key] for key in known], columns, newest="seen_at")
 
     def apply_idle(self) -> tuple[Booking, ...]:
         """Frees running bookings that agents saw idle for long enough: one's own, an admin those of all.
 
-        The policies of PostgreSQL let nobody change another's booking, and evidence that a member writes is no proof.
+        Each booking is judged again under its lock, in the transaction that frees it: a run that began, or evidence
+        that came, after the first look keeps it.
         """
         now = self.now()
         rules, evidence = self.rules(), self.idle_evidence()
-        freed: list[Booking] = []
         owner = None if self.is_admin else self.person
-        for booking in self.bookings(now, now + timedelta(seconds=1), owner=owner, live=True):
-            found = verdict(booking, evidence, rules, now)
-            if found.verdict in (Verdict.NO_SHOW, Verdict.RELEASE):
-                state = State.NO_SHOW if found.verdict is Verdict.NO_SHOW else State.RELEASED
-                # It ends now, not when it would have: until now nobody else could have had it.
-                freed.append(self._let_go(booking.id, state))
-        return tuple(freed)
+        idle = [
+            booking.id
+            for booking in self.bookings(now, now + timedelta(seconds=1), owner=owner, live=True)
+            if verdict(booking, evidence, rules, now).verdict in _FREES
+        ]
+        freed = [self._settled(partial(self._free_if_idle, booking_id), frees=True) for booking_id in idle]
+        return tuple(one for one in freed if one is not None)
+
+    def _free_if_idle(self, booking_id: str, connection: Connection) -> Booking | None:
+        booking = self._own(connection, booking_id)
+        now = self._now(connection)
+        found = verdict(booking, self._idle_evidence(connection), self._rules(connection), now)
+        if found.verdict not in _FREES:
+            return None
+        # It ends now, not when it would have: until now no other person could book its GPUs.
+        return self._set(connection, booking, state=_FREES[found.verdict], let_go_at=now, changed=now)
 
     def soon_idle(self) -> tuple[tuple[Booking, datetime], ...]:
         """Of one's own running bookings those that agents saw idle for so long that they will be freed, and when."""
@@ -186,10 +175,25 @@ class Serving(Writing):
         return tuple((booking, one.frees_at) for booking, one in found if one.verdict is Verdict.WARN and one.frees_at)
 
 
-def upsert(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]], renewed: Sequence[str]) -> None:
-    """Inserts; where the key is there, renews the named columns."""
+_FREES = {Verdict.NO_SHOW: State.NO_SHOW, Verdict.RELEASE: State.RELEASED}
+
+
+def upsert(
+    connection: Connection,
+    table: Table,
+    rows: Sequence[Mapping[str, Any]],
+    renewed: Sequence[str],
+    *,
+    newest: str | None = None,
+) -> None:
+    """Inserts; where the key is there, renews the named columns, with `newest` unless that column would decrease."""
     make = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
     statement: Any = make(table)
     columns = {name: statement.excluded[name] for name in renewed}
-    statement = statement.on_conflict_do_update(index_elements=list(table.primary_key.columns), set_=columns)
+    keys = list(table.primary_key.columns)
+    if columns:
+        where = statement.excluded[newest] >= table.c[newest] if newest else None
+        statement = statement.on_conflict_do_update(index_elements=keys, set_=columns, where=where)
+    else:
+        statement = statement.on_conflict_do_nothing(index_elements=keys)
     connection.execute(statement, list(rows))

@@ -8,7 +8,16 @@ from pathlib import Path
 from sqlalchemy import Engine, text
 
 from torchyard_core.booking.refusals import BadUrl, NoRights, StoreTooNew
-from torchyard_core.booking.store.engine import has_calendar, make_engine, parsed, place_of, transaction, upgrade
+from torchyard_core.booking.store.engine import (
+    act_as,
+    has_calendar,
+    keep_connection,
+    make_engine,
+    parsed,
+    place_of,
+    transaction,
+    upgrade,
+)
 from torchyard_core.booking.store.reading import Clock, system_clock
 from torchyard_core.booking.store.serving import Serving
 from torchyard_core.booking.store.tables import HEAD, KNOWN
@@ -22,6 +31,12 @@ class BookingStore(Serving):
         """Calls `on_change` with what changed ("bookings", "rules", …; "all" after a reconnect), on a thread of its
         own, until the Watch is closed."""
         return watch(self._engine, on_change)
+
+    def keep_connection(self, keeps: bool) -> None:
+        """Whether a connection to a team's database stays open between calls: for a calendar that is not visible it
+        need not. A file is left as it is."""
+        if not self.is_private:
+            keep_connection(self._engine, keeps)
 
 
 def default_url(file: Path) -> str:
@@ -40,6 +55,7 @@ def open_store(url: str, person: str, *, clock: Clock = system_clock, own_time: 
     try:
         if address.get_backend_name() == "sqlite":
             _prepare_file(engine)
+            act_as(engine, person)
             return BookingStore(engine, person, True, clock)
         is_admin = _team(engine)
         return BookingStore(engine, str(address.username), is_admin, clock, own_time=own_time)
@@ -78,11 +94,12 @@ def _team(engine: Engine) -> bool:
                 f"{place} has no calendar yet",
                 hint="An admin of the database makes it: `torchyard bookings setup-team URL`.",
             )
+        no_member = NoRights(
+            f"your role `{engine.url.username}` is no member of the team in {place}",
+            hint="Ask an admin of the team to add you: `torchyard bookings setup-team URL --member NAME`.",
+        )
         if not sees_schema:
-            raise NoRights(
-                f"your role `{engine.url.username}` is no member of the team in {place}",
-                hint="Ask an admin of the team to add you: `torchyard bookings setup-team URL --member NAME`.",
-            )
+            raise no_member
         version = has_calendar(connection)
         if version is not None and version not in KNOWN:
             raise StoreTooNew(place)
@@ -91,4 +108,7 @@ def _team(engine: Engine) -> bool:
                 f"{place} was made by an older Torchyard, and has to be brought up to date",
                 hint="An admin of the database does it: `torchyard bookings setup-team URL`.",
             )
-        return bool(connection.execute(text("SELECT pg_has_role('torchyard_admin', 'MEMBER')")).scalar_one())
+        is_member, is_admin = connection.execute(text("SELECT torchyard.is_member(), torchyard.is_admin()")).one()
+        if not is_member:  # of this team, though maybe of another in the same cluster
+            raise no_member
+        return bool(is_admin)

@@ -8,9 +8,24 @@ from typing import Any
 from sqlalchemy import BigInteger, Boolean, Column, DateTime, Dialect, Integer, MetaData, Table, Text
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
-HEAD = "0001"
+HEAD = "0005"
 """The migration that this version was written for."""
-KNOWN = frozenset({"0001"})
+KNOWN = frozenset({"0001", "0002", "0003", "0004", "0005"})
+
+
+class Junk:
+    """Stands for a value that is no time: SQLite takes anything into any column. Readers skip and name the row."""
+
+
+JUNK = Junk()
+
+
+def moment_of(seconds: Any) -> datetime | Junk:
+    """A time from seconds since 1970, as SQLite has them; JUNK for a text, an infinity, a year beyond all calendars."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC)
+    except (TypeError, ValueError, OverflowError, OSError):
+        return JUNK
 
 
 class Moment(TypeDecorator[datetime]):
@@ -27,10 +42,10 @@ class Moment(TypeDecorator[datetime]):
             return value
         return int(value.timestamp())
 
-    def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
+    def process_result_value(self, value: Any, dialect: Dialect) -> Any:
         if value is None:
             return None
-        return datetime.fromtimestamp(value, UTC) if dialect.name == "sqlite" else value.astimezone(UTC)
+        return moment_of(value) if dialect.name == "sqlite" else value.astimezone(UTC)
 
 
 metadata = MetaData()
@@ -85,6 +100,13 @@ booking_gpus = Table(
     Column("ends", Moment),
     Column("live", Boolean),
 )
+booking_changes = Table(
+    "booking_changes",
+    metadata,
+    Column("seq", BigInteger, primary_key=True),
+    Column("booking_id", Text),
+    Column("token", Text),
+)
 waitlist = Table(
     "waitlist",
     metadata,
@@ -123,5 +145,17 @@ logins = Table(
     Column("host_pattern", Text, primary_key=True),
     Column("unix_user", Text, primary_key=True),
     Column("person", Text, primary_key=True),
+)
+booking_history = Table(
+    "booking_history",
+    metadata,
+    Column("id", BigInteger, primary_key=True),
+    Column("at", Moment),
+    Column("step", BigInteger),
+    Column("booking_id", Text),
+    Column("person", Text),
+    Column("desktop", Text),
+    Column("before", Text),
+    Column("after", Text),
 )
 version = Table("alembic_version", metadata, Column("version_num", Text))

@@ -107,6 +107,10 @@ def _schema(connection: Connection, address: URL) -> None:
     if version != HEAD:
         upgrade(connection)
     connection.exec_driver_sql("GRANT USAGE ON SCHEMA torchyard TO torchyard_member, torchyard_admin")
+    is_owner = "SELECT pg_has_role(datdba, 'USAGE') FROM pg_database WHERE datname = current_database()"
+    if connection.execute(text(is_owner)).scalar():
+        # Nothing of the calendar needs temporary tables, which can hide tables of the same name.
+        connection.exec_driver_sql(f'REVOKE TEMPORARY ON DATABASE "{address.database}" FROM PUBLIC')
 
 
 def _member(connection: Connection, name: str, is_admin: bool, address: URL) -> Member:
@@ -129,6 +133,13 @@ def _member(connection: Connection, name: str, is_admin: bool, address: URL) -> 
             hint="Give that person another role for booking.",
         )
     connection.exec_driver_sql(f"GRANT {'torchyard_admin' if is_admin else 'torchyard_member'} TO {quoted}")
+    connection.execute(
+        text(
+            "INSERT INTO torchyard.members AS m (name, is_admin) VALUES (:name, :is_admin)"
+            " ON CONFLICT (name) DO UPDATE SET is_admin = m.is_admin OR excluded.is_admin"
+        ),
+        {"name": name, "is_admin": is_admin},
+    )
     connection.exec_driver_sql(f'GRANT CONNECT ON DATABASE "{address.database}" TO {quoted}')
     theirs = address.set(username=name)
     return Member(name, is_admin, theirs.render_as_string(), password, keyring_name(theirs))

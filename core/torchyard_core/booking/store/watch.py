@@ -1,24 +1,27 @@
-"""Tells an open calendar when somebody else has changed something.
+"""Tells an open calendar when another client has changed something.
 
-PostgreSQL notifies, and replays nothing from before it was listened to: each connection, the first one too, counts as
-a change of everything, for whoever watches has looked before.
+PostgreSQL notifies, and replays nothing from before LISTEN: each connection, the first one too, counts as a change of
+everything. The connection is the one that queries use: a server has few of them, and each window needs one.
 SQLite has a counter that another connection's commit raises: it is looked at once a second.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
+import select
 import threading
 from collections.abc import Callable
+from typing import Any
 
-from sqlalchemy import Engine
-
-from torchyard_core.booking.refusals import StoreAway
-from torchyard_core.booking.store.engine import SOON_NOTICED, connect_with_password
+from sqlalchemy import Engine, QueuePool, event
 
 EVERY_S = 1.0
 RETRY_S = (1.0, 2.0, 5.0, 15.0)
 EVERYTHING = "all"
+READ_BY_QUERIES_S = 0.05
+"""Time in which a query that is under way reads what came on the connection it shares."""
 _log = logging.getLogger(__name__)
 
 
@@ -29,6 +32,8 @@ class Watch:
         self._engine = engine
         self._on_change = on_change
         self._closed = threading.Event()
+        self._changes: set[str] = set()
+        self._fresh: list[int] = []
         self.is_watching = threading.Event()
         """Set while changes are heard of."""
         look = self._poll if engine.dialect.name == "sqlite" else self._listen
@@ -72,21 +77,55 @@ class Watch:
             connection.close()
 
     def _listen(self) -> None:
-        import psycopg
-
-        args, settings = self._engine.dialect.create_connect_args(self._engine.url)
-        settings = {**settings, "connect_timeout": 5, "autocommit": True, "application_name": "torchyard-watch"}
-        settings |= SOON_NOTICED
-        connection = connect_with_password(self._engine.url, args, settings)
-        if not isinstance(connection, psycopg.Connection):
-            raise StoreAway("the driver is not psycopg")
-        with connection:
-            connection.execute("LISTEN torchyard_bookings")
-            self._watching()
+        event.listen(self._engine, "checkout", self._use)
+        socket = None
+        try:
             while not self._closed.is_set():
-                told = {notice.payload for notice in connection.notifies(timeout=EVERY_S / 4)}
-                for what in sorted(told):
-                    self._on_change(what)
+                with self._engine.connect():  # which asks the server something, and reads what it has sent
+                    pass
+                while self._fresh:
+                    if socket is not None:
+                        os.close(socket)
+                    socket = self._fresh.pop()
+                while self._changes:
+                    self._on_change(self._changes.pop())
+                self._wait(socket)
+        finally:
+            event.remove(self._engine, "checkout", self._use)
+            for one in (*self._fresh, *([] if socket is None else [socket])):
+                os.close(one)
+            self._fresh.clear()
+            self._stop_listening()
+
+    def _wait(self, socket: int | None) -> None:
+        """Until something changed, or the server has sent something that no query reads."""
+        poll = select.poll()
+        if socket is not None:
+            poll.register(socket, select.POLLIN)
+        while not (self._closed.is_set() or self._changes or self._fresh):
+            if poll.poll(EVERY_S / 4 * 1000) and not self._closed.wait(READ_BY_QUERIES_S) and poll.poll(0):
+                return
+
+    def _use(self, connection: Any, record: Any, proxy: Any) -> None:
+        """A connection is taken from the pool, by any thread: a new one has to listen first."""
+        if self not in record.info:
+            connection.add_notify_handler(self._hear)
+            connection.execute("LISTEN torchyard_bookings")
+            connection.commit()
+            record.info[self] = True
+            self._fresh.append(os.dup(connection.fileno()))
+            self._changes.add(EVERYTHING)
+            self.is_watching.set()
+
+    def _hear(self, notice: Any) -> None:
+        self._changes.add(notice.payload)
+
+    def _stop_listening(self) -> None:
+        """Closes the connection, if it is idle: nothing else undoes LISTEN as surely."""
+        pool = self._engine.pool
+        if isinstance(pool, QueuePool) and pool.checkedin():
+            with contextlib.suppress(Exception), self._engine.connect() as connection:  # the database may be away
+                connection.invalidate()
 
 
 def watch(engine: Engine, on_change: Callable[[str], None]) -> Watch:

@@ -13,21 +13,25 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, and_, insert, or_, select, text, update
+from sqlalchemy import Connection, and_, exc, insert, or_, select, text, update
 
+from torchyard_core.booking.find_slot import HORIZON
 from torchyard_core.booking.intervals import Interval
-from torchyard_core.booking.model import Booking, Draft, State, is_cpu_id, normal, whole_seconds
+from torchyard_core.booking.model import Booking, Draft, State, is_cpu_id, normal
+from torchyard_core.booking.open_times import LONGEST_SEARCH
 from torchyard_core.booking.recurrence import occurrences
-from torchyard_core.booking.refusals import Clash, NoRights, Refused, StoreAway
+from torchyard_core.booking.refusals import Clash, NoRights, Refused, StoreAway, StoreUnreadable
 from torchyard_core.booking.rules import Rules, by_week, changeable, check, check_change, shape
 from torchyard_core.booking.store import tables
 from torchyard_core.booking.store.clashes import Clashes
 from torchyard_core.booking.store.engine import Overlap, transaction
 from torchyard_core.booking.store.reading import CLOCK_TOLERANCE_S
+from torchyard_core.booking.waitlist import Waiting, in_order
+from torchyard_core.booking.zones import to_utc, wall_clock, zone_of
 
 TRIES = 5
 SERIES_WITHOUT_LIMIT = timedelta(days=366)
-"""How far a series goes where no rule says how far ahead may be booked."""
+"""How far a series without an end goes where no rule says how far ahead may be booked."""
 Result = TypeVar("Result")
 
 
@@ -74,6 +78,7 @@ class Writing(Clashes):
     def book_series(self, draft: Draft, rule: str, *, free_ones: bool = False) -> SeriesBooked:
         """Books every occurrence of the rule, or nothing; with `free_ones` those that can be, and lists the others.
 
+        A rule with neither COUNT nor UNTIL is booked as far ahead as the rules of the team allow, at least its first.
         Raises Clash or Refused of the first that cannot be booked (without `free_ones`), or of the rule itself.
         """
         draft = normal(draft)
@@ -82,8 +87,10 @@ class Writing(Clashes):
             now, rules = self._ready(connection, self._owner(draft), draft.gpus)
             if refused := shape(draft, self._slots(connection)):
                 raise refused
-            ahead = SERIES_WITHOUT_LIMIT if rules.furthest_days is None else timedelta(days=rules.furthest_days)
-            times = occurrences(rule, draft.start, draft.end, draft.zone, now + ahead - draft.interval.duration)
+            furthest = draft.start + SERIES_WITHOUT_LIMIT
+            if rules.furthest_days is not None:
+                furthest = max(draft.start, now + timedelta(days=rules.furthest_days) - draft.interval.duration)
+            times = occurrences(rule, draft.start, draft.end, draft.zone, furthest)
             wanted = [replace(draft, start=one.start, end=one.end) for one in times]
             free, missed = self._sorted_out(connection, wanted, now, rules, free_ones)
             if not free:
@@ -110,12 +117,12 @@ class Writing(Clashes):
         """Those of a series that can be booked, each also counting towards the quota of the next, and the others."""
         free: list[Draft] = []
         missed: list[Missed] = []
-        for one in wanted:
+        for number, one in enumerate(wanted, 1):
             try:
                 self._check(connection, one, now, rules, together_with=free)
             except Refused as refused:
                 if not free_ones:
-                    raise
+                    raise _of_series(refused, one, number, len(wanted)) from None
                 missed.append(Missed(one.interval, refused))
             else:
                 free.append(one)
@@ -158,19 +165,93 @@ class Writing(Clashes):
             self._refuse_clash(connection, wanted, except_booking=booking.id)
             return self._rewrite(connection, booking, wanted, now)
 
-        return self._settled(attempt, except_booking=booking_id)
+        return self._settled(attempt, except_booking=booking_id, frees=True)
+
+    def change_series(
+        self,
+        booking_id: str,
+        *,
+        everything: bool = False,
+        start: datetime | None = None,
+        end: datetime | None = None,
+        gpus: Iterable[str] | None = None,
+        title: str | None = None,
+        purpose: str | None = None,
+        stop_at_end: bool | None = None,
+    ) -> tuple[Booking, ...]:
+        """Changes a booking and those that follow it in its series as `change` does one, or `everything` of the series
+        that has not begun: all of them or nothing. The others move by as much on the wall clock, and last as long.
+        """
+        chosen_gpus = None if gpus is None else tuple(gpus)
+
+        def attempt(connection: Connection) -> tuple[Booking, ...]:
+            this = self._booking(connection, booking_id)
+            of_it = select(tables.bookings).where(tables.bookings.c.series_id == this.series_id)
+            now = self._now(connection)
+            which = [
+                one
+                for one in self._bookings(connection, of_it)
+                if one.is_live and one.start > now and (everything or one.start >= this.start)
+            ]
+            if this.series_id is None or not which:
+                raise Refused(f"{booking_id} is of no series with bookings to come", code="no_series")
+            zone = zone_of(this.zone)
+            moved = (start or this.start).astimezone(zone).replace(tzinfo=None) - this.start.astimezone(zone).replace(
+                tzinfo=None
+            )
+            length = (end or this.end) - (start or this.start)
+
+            def wanted_of(one: Booking) -> Draft:
+                local = one.start.astimezone(zone).replace(tzinfo=None) + moved
+                begin = one.start if not moved else to_utc(local, this.zone)
+                return normal(
+                    Draft(
+                        title=one.title if title is None else title,
+                        gpus=one.gpus if chosen_gpus is None else chosen_gpus,
+                        start=begin,
+                        end=one.end if start is None and end is None else begin + length,
+                        zone=one.zone,
+                        purpose=one.purpose if purpose is None else purpose,
+                        owner=one.owner,
+                        run_id=one.run_id,
+                        stop_at_end=one.stop_at_end if stop_at_end is None else stop_at_end,
+                        uid=one.uid,
+                    )
+                )
+
+            which = [self._own(connection, one.id) for one in sorted(which, key=lambda one: one.id)]
+            gpus_of_all = {gpu for one in which for gpu in one.gpus} | set(chosen_gpus or ())
+            now, rules = self._ready(connection, this.owner, gpus_of_all)
+            slots = self._slots(connection)
+            changed: list[Booking] = []
+            # In this order none meets one of the same series that has not moved yet.
+            for one in sorted(which, key=lambda one: one.start, reverse=moved > timedelta()):
+                wanted = wanted_of(one)
+                hours = self._hours(connection, this.owner, wanted.interval, rules, except_booking=one.id)
+                try:
+                    if refused := check_change(one, wanted, rules, now, hours, slots):
+                        raise refused
+                    self._refuse_clash(connection, wanted, except_booking=one.id)
+                except Refused as refused:
+                    when = wall_clock(one.start, one.zone, "%a %Y-%m-%d %H:%M")
+                    message = f"nothing was changed: the booking of {when} cannot be changed so, as {refused.message}"
+                    raise Refused(message, code=refused.code, hint=refused.hint) from None
+                changed.append(self._rewrite(connection, one, wanted, now))
+            return tuple(sorted(changed, key=lambda one: one.start))
+
+        return self._settled(attempt, frees=True)
 
     def release(self, booking_id: str) -> Booking:
         """Lets a running booking's GPUs go now; one that has not begun is cancelled."""
-        return self._let_go(booking_id, State.RELEASED)
+        return self._let_go(booking_id)
 
     def cancel(self, booking_id: str) -> Booking:
         """Takes back a booking; one that has begun is released, as its past stays."""
-        return self._let_go(booking_id, State.CANCELLED)
+        return self._let_go(booking_id)
 
-    def cancel_series(self, series_id: str) -> tuple[Booking, ...]:
-        """Cancels what of a series has not begun."""
-        now = self.now()
+    def cancel_series(self, series_id: str, since: datetime | None = None) -> tuple[Booking, ...]:
+        """Cancels what of a series has not begun, and begins at `since` or later."""
+        now = max(self.now(), since - timedelta(seconds=1)) if since is not None else self.now()
         _, of_it = self.series(series_id)
         return tuple(self.cancel(one.id) for one in of_it if one.is_live and one.start > now)
 
@@ -226,13 +307,19 @@ class Writing(Clashes):
 
     # What the above stand on.
 
-    def _settled(self, attempt: Callable[[Connection], Result], *, except_booking: str | None = None) -> Result:
-        """Runs a writing transaction, anew where somebody else was quicker; a clash gets the places nearby.
-        `except_booking`: the one that is changed, which counts towards no quota."""
+    def _settled(
+        self, attempt: Callable[[Connection], Result], *, except_booking: str | None = None, frees: bool = False
+    ) -> Result:
+        """Runs a writing transaction, anew where another was quicker; a clash gets the places nearby.
+        `except_booking`: the one that is changed, which counts towards no quota. `frees`: it may make places free,
+        which the waitlist gets in the same transaction."""
         for _ in range(TRIES):
             try:
                 with transaction(self._engine, writes=True) as connection:
-                    return attempt(connection)
+                    result = attempt(connection)
+                    served = self._serve_waiting(connection) if frees else ()
+                self._served.extend(served)
+                return result
             except Overlap:
                 continue
             except Clash as clash:
@@ -242,11 +329,7 @@ class Writing(Clashes):
 
     def _ready(self, connection: Connection, owner: str, gpus: Iterable[str]) -> tuple[datetime, Rules]:
         """Locks what will be written, then tells the time and the rules. Raises Refused where clocks disagree."""
-        if not self.is_private:
-            keys = sorted({_lock_key(f"person {owner}"), *(_lock_key(f"gpu {gpu}") for gpu in gpus)})
-            connection.execute(
-                text("SELECT pg_advisory_xact_lock(key) FROM unnest(CAST(:keys AS bigint[])) AS key"), {"keys": keys}
-            )
+        self._lock(connection, f"person {owner}", *(f"gpu {gpu}" for gpu in gpus))
         now = self._now(connection)
         ahead = (self._clock() - now).total_seconds()
         if abs(ahead) > CLOCK_TOLERANCE_S:
@@ -258,6 +341,15 @@ class Writing(Clashes):
             )
         return now, self._rules(connection)
 
+    def _lock(self, connection: Connection, *names: str) -> None:
+        """Until the transaction's end, in one order, so that transactions wait and never deadlock. SQLite has one
+        writing transaction at a time."""
+        if not self.is_private:
+            keys = sorted({_lock_key(name) for name in names})
+            connection.execute(
+                text("SELECT pg_advisory_xact_lock(key) FROM unnest(CAST(:keys AS bigint[])) AS key"), {"keys": keys}
+            )
+
     def _owner(self, draft: Draft) -> str:
         if draft.owner not in (None, self.person) and not self.is_admin:
             raise NoRights(
@@ -266,9 +358,8 @@ class Writing(Clashes):
         return draft.owner or self.person
 
     def _own(self, connection: Connection, booking_id: str, *, writes: bool = True) -> Booking:
-        if writes and not self.is_private:
-            key = {"key": _lock_key(f"booking {booking_id}")}
-            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), key)
+        if writes:
+            self._lock(connection, f"booking {booking_id}")
         booking = self._booking(connection, booking_id)
         if booking.owner != self.person and not self.is_admin:
             raise Refused(
@@ -338,18 +429,62 @@ class Writing(Clashes):
             connection.execute(insert(of), _gpu_rows([changed]))
         return changed
 
-    def _let_go(self, booking_id: str, state: State, at: datetime | None = None) -> Booking:
+    def _let_go(self, booking_id: str) -> Booking:
         def attempt(connection: Connection) -> Booking:
             booking = self._own(connection, booking_id)
             now = self._now(connection)
             if refused := changeable(booking, now):
                 raise refused
-            moment = max(min(whole_seconds(at or now), now), booking.start)
-            begun = booking.start <= now
-            final = state if state is State.NO_SHOW else State.RELEASED if begun else State.CANCELLED
-            return self._set(connection, booking, state=final, let_go_at=moment, changed=now)
+            final = State.RELEASED if booking.start <= now else State.CANCELLED
+            return self._set(connection, booking, state=final, let_go_at=max(now, booking.start), changed=now)
 
-        return self._settled(attempt)
+        return self._settled(attempt, frees=True)
+
+    def _serve_waiting(self, connection: Connection) -> tuple[Booking, ...]:
+        """Books what is free for those who wait, in order. Before the commit that frees a place no other transaction
+        can book it."""
+        if not self._waiting(connection):
+            return ()
+        self._lock(connection, "waitlist")
+        now, waiting = self._now(connection), self._waiting(connection)
+        try:
+            rules = self._rules(connection)
+        except StoreUnreadable:
+            return ()  # which keeps no booking from being let go
+        until = max((one.wish.latest or max(now, one.wish.earliest) + HORIZON for one in waiting), default=now)
+        around = Interval(now, min(until, now + LONGEST_SEARCH))
+        hours = {one.owner: self._hours(connection, one.owner, around, rules) for one in waiting}
+        slots, busy = self._slots(connection), self._busy(connection, now, until)
+        served = []
+        for one, fit in in_order(waiting, slots, busy, now, rules, hours):
+            draft = normal(Draft(one.title, fit.gpus, fit.start, fit.end, one.zone, owner=one.owner))
+            nested = connection.begin_nested()
+            try:
+                served.append(self._serve(connection, one, draft, now, rules))
+                nested.commit()
+            except Refused:
+                nested.rollback()  # the entry stays in the list
+            except exc.DBAPIError as error:
+                if getattr(error.orig, "sqlstate", None) not in _REFUSALS:
+                    raise
+                nested.rollback()
+        return tuple(served)
+
+    def _serve(self, connection: Connection, one: Waiting, draft: Draft, now: datetime, rules: Rules) -> Booking:
+        """Books for who waits. In PostgreSQL a function does it: a member has no right to book for another."""
+        if not self.is_private:
+            booking_id = _new_id()
+            values: dict[str, Any] = {"waiting": one.id, "booking": booking_id, "slots": list(draft.gpus)}
+            values |= {"starts": draft.start, "ends": draft.end}
+            if not connection.execute(_SERVE, values).scalar():
+                raise Refused("the entry does not wait any more", code="no_such_booking")
+            return self._booking(connection, booking_id)
+        self._check(connection, draft, now, rules)
+        booking = self._insert(connection, [draft], now, None)[0]
+        table = tables.waitlist
+        changes = {"state": "booked", "booking_id": booking.id}
+        connection.execute(update(table).where(table.c.id == one.id).values(changes))
+        return booking
 
     def _set(self, connection: Connection, booking: Booking, **changes: Any) -> Booking:
         """Writes changed fields. Raises NoRights where the database's policy hides the row from writing."""
@@ -361,6 +496,9 @@ class Writing(Clashes):
         return changed
 
 
+_SERVE = text("SELECT torchyard.serve(:waiting, :booking, CAST(:slots AS text[]), :starts, :ends)")
+_REFUSALS = ("23514", "23P01")
+"""Of PostgreSQL: a rule, and a GPU that is taken."""
 _COLUMNS = {"start": "starts", "end": "ends"}
 
 
@@ -389,6 +527,20 @@ def _gpu_rows(made: Sequence[Booking]) -> list[dict[str, Any]]:
         for gpu in booking.gpus
     ]
     return sorted(rows, key=lambda row: (row["gpu"], row["starts"]))
+
+
+def _of_series(refused: Refused, wanted: Draft, number: int, count: int) -> Refused:
+    """Which of the series it is that cannot be booked, and why. A clash says so by its times."""
+    if isinstance(refused, Clash) or count == 1:
+        return refused
+    when = wall_clock(wanted.start, wanted.zone, "%a %Y-%m-%d %H:%M")
+    hint = "End the series earlier, or book the free ones only (--free-ones)."
+    return Refused(
+        f"nothing was booked: number {number} of the {count} bookings of the series, on {when}, is refused, as "
+        f"{refused.message.rstrip('.')}",
+        code=refused.code,
+        hint=f"{refused.hint} {hint}".strip(),
+    )
 
 
 def _new_id() -> str:
