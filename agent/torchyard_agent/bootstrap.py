@@ -20,6 +20,14 @@ from types import ModuleType
 sys.path[:] = [path for path in sys.path if path]  # not the folder that the login starts in
 sys.dont_write_bytecode = True  # `daemon.compiling` does, with care
 
+try:  # Python's own: OpenSSL, which `hashlib` would load, is 4 MB resident
+    from _sha2 import sha256  # type: ignore[import-not-found,unused-ignore]
+except ImportError:
+    try:
+        from _sha256 import sha256  # type: ignore[import-not-found,unused-ignore]  # before Python 3.12
+    except ImportError:
+        from hashlib import sha256
+
 
 def say(nonce: str, answer: dict[str, object]) -> None:
     os.write(1, nonce.encode() + b" " + json.dumps(answer).encode() + b"\n")
@@ -38,14 +46,13 @@ def make_store(store: str) -> None:
             json.dump(made, file)
 
 
-def receive(size: int, sha256: str, place: str) -> bytes:
-    """The archive's bytes from stdin, verified and kept at `place`."""
-    import hashlib
-
+def receive(size: int, name: str, place: str) -> bytes:
+    """The archive's text from stdin, verified; the archive is kept at `place`. `name`: the text's SHA-256."""
     data = sys.stdin.buffer.read(size)
     if len(data) != size:
         raise OSError(f"the connection ended after {len(data)} of the archive's {size} bytes")
-    if hashlib.sha256(data).hexdigest() != sha256:
+    text = decompressed(data, name)
+    if not text:
         raise OSError("the archive was damaged on the way")
     make_store(os.path.dirname(place))
     scratch = f"{place}.{os.getpid()}.{os.urandom(4).hex()}"
@@ -57,32 +64,87 @@ def receive(size: int, sha256: str, place: str) -> bytes:
         if os.path.exists(scratch):
             os.unlink(scratch)
         raise
-    return data
+    return text
 
 
-def whole_archive(place: str, sha256: str) -> bytes:
-    """The archive that is kept at `place`; empty where there is none, or one that a power cut left half-written."""
-    import hashlib
-
+def whole_archive(place: str, name: str) -> bytes:
+    """The text of the archive that is kept at `place`; empty where there is none, or one that a power cut left
+    half-written."""
     try:
         with open(place, "rb") as file:
-            data = file.read()
+            return decompressed(file.read(), name)
     except OSError:
         return b""
-    return data if hashlib.sha256(data).hexdigest() == sha256 else b""
 
 
-def is_unpacked(folder: str, size: int) -> bool:
-    """Whether a folder holds all of an archive's sources, which are of this size in bytes. A power cut may leave empty
-    files: such a folder is taken away. Raises OSError.
+def decompressed(data: bytes, name: str) -> bytes:
+    """The archive's text; empty where it is not the one of this name. The compressed bytes are not compared: builds of
+    zlib write different ones."""
+    import zlib
+
+    try:
+        text = zlib.decompress(data)
+    except zlib.error:
+        return b""
+    return text if sha256(text).hexdigest() == name else b""
+
+
+class Unsafe(Exception):
+    """Another user of this host could change what lies in a folder."""
+
+
+def refuse_what_others_write(store: str, agent_dir: str) -> None:
+    """Raises Unsafe where another user, root excepted, could put files into the store or replace a folder above it."""
+    path, inside = store, True
+    while True:
+        try:
+            about = os.stat(path)
+        except FileNotFoundError:
+            about = None
+        if about is not None:
+            # Above the agent's folder the sticky bit is enough, as in /tmp; an owner who is not mapped into this
+            # container is shown as 65534.
+            owners = (os.getuid(), 0) if inside else (os.getuid(), 0, 65534)
+            if about.st_uid not in owners:
+                raise Unsafe(f"{path} belongs to another user (uid {about.st_uid})")
+            if about.st_mode & 0o022 and (inside or not about.st_mode & 0o1000):
+                raise Unsafe(f"other users may write to {path} (mode {about.st_mode & 0o7777:o})")
+        inside = inside and path != agent_dir
+        if path == os.path.dirname(path):
+            return
+        path = os.path.dirname(path)
+
+
+def hash_of_sources(folder: str) -> str:
+    """SHA-256 over the paths and bytes of all sources in a folder; empty where it holds anything that no archive
+    has, or a file that another user owns or may write."""
+    sources = []
+    for parent, folders, names in os.walk(folder):
+        for name in folders + names:
+            about = os.lstat(os.path.join(parent, name))
+            if about.st_uid not in (os.getuid(), 0) or about.st_mode & 0o022:  # all of it for a link
+                return ""
+        if os.path.basename(parent) != "__pycache__":
+            sources += [os.path.join(parent, name) for name in names]
+    digest = sha256()
+    for path in sorted(os.path.relpath(path, folder) for path in sources):
+        if not path.endswith((".py", ".dist-info/entry_points.txt")):
+            return ""
+        with open(os.path.join(folder, path), "rb") as file:
+            data = file.read()
+        digest.update(b"%s\0%d\0" % (path.encode(), len(data)))
+        digest.update(data)
+    return str(digest.hexdigest())
+
+
+def is_unpacked(folder: str, sources: str) -> bool:
+    """Whether a folder holds exactly the sources of an archive, by their hash. One that was left half-written by a
+    power cut, or changed, is taken away. Raises OSError.
     """
-    if not os.path.isdir(folder):
+    if not os.path.lexists(folder):
         return False
     try:
-        found = 0
-        for parent, _, names in os.walk(folder):
-            found += sum(os.path.getsize(os.path.join(parent, name)) for name in names if name.endswith(".py"))
-        if found == size:
+        if not os.path.islink(folder) and hash_of_sources(folder) == sources:
             return True
         aside = f"{folder}.{os.getpid()}.{os.urandom(4).hex()}"
         os.rename(folder, aside)
@@ -153,38 +215,42 @@ def do_nothing() -> None:
 
 def main() -> int:
     header = json.loads(sys.stdin.buffer.readline())
-    nonce, sha256 = header["nonce"], header["sha256"]
+    # Every folder and file of the agent is its user's alone; the user's own programs get their umask back.
+    os.environ["TORCHYARD_UMASK"] = f"{os.umask(0o077):o}"
+    nonce, name = header["nonce"], header["sha256"]
     agent_dir = os.path.realpath(os.path.expanduser(header["agent_dir"]))
-    folder = os.path.join(agent_dir, "store", sha256)
+    folder = os.path.join(agent_dir, "store", name)
     kept = folder + ".archive"
     try:
-        unpacked = is_unpacked(folder, header["unpacked"])
+        refuse_what_others_write(os.path.dirname(folder), agent_dir)
+        unpacked = is_unpacked(folder, header["sources"])
+    except Unsafe as error:
+        say(nonce, {"unsafe": str(error), "folder": agent_dir})
+        return 1
     except OSError as error:
         say(nonce, {"error": str(error), "folder": agent_dir})
         return 1
-    data = b"" if unpacked else whole_archive(kept, sha256)
+    text = b"" if unpacked else whole_archive(kept, name)
     # An agent of another version is ours too: the bridge then speaks to its daemon.
     if not header["install"] and not os.path.isdir(os.path.dirname(folder)):
         say(nonce, {"absent": True})
         return 0
-    say(nonce, {"have": unpacked or bool(data), "python": sys.executable, "python_version": sys.version.split()[0]})
+    say(nonce, {"have": unpacked or bool(text), "python": sys.executable, "python_version": sys.version.split()[0]})
     settle = do_nothing
     if unpacked:
         sys.path.insert(0, folder)
     else:
-        import zlib
-
         try:
-            data = data or receive(header["size"], sha256, kept)
+            text = text or receive(header["size"], name, kept)
         except OSError as error:
             say(nonce, {"error": str(error), "folder": agent_dir})
             return 1
-        sources = Sources(json.loads(zlib.decompress(data)), folder)
+        sources = Sources(json.loads(text), folder)
         sys.meta_path.insert(0, sources)
         settle = sources.settle
     from torchyard_agent import bridge
 
-    return bridge.main(agent_dir, sha256, lambda answer: say(nonce, answer), settle, header.get("by", ""))
+    return bridge.main(agent_dir, name, lambda answer: say(nonce, answer), settle, header.get("by", ""))
 
 
 sys.exit(main())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import socket
@@ -223,12 +224,16 @@ async def adopt(
 async def connect(address: str, on_notification: NotificationListener | None = None) -> Connection:
     """A conversation with the server at `address`; its reading runs as a task of the loop.
 
-    Raises ConnectionRefusedError where nobody is there, PermissionError where somebody else sits on the name.
+    Raises ConnectionRefusedError where no process listens, PermissionError where another user's does, BlockingIOError
+    where its queue of connections is full.
     """
     reader, writer = await asyncio.open_unix_connection(address, limit=jsonrpc.MAX_LINE)
-    if peer_uid(writer.get_extra_info("socket")) != os.getuid():
+    uid = peer_uid(writer.get_extra_info("socket"))
+    if uid != os.getuid():
         writer.close()
-        raise PermissionError(f"{address[1:]} is served by another user")
+        if uid == -1:  # not connected: asyncio overlooks the EAGAIN of a Unix socket
+            raise BlockingIOError(errno.EAGAIN, f"the process at @{address[1:]} accepts no connections")
+        raise PermissionError(f"@{address[1:]} is served by another user")
     connection = Connection(reader, writer, {}, on_notification)
     connection.keep(asyncio.get_running_loop().create_task(connection.serve()))
     return connection

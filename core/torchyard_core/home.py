@@ -66,4 +66,4 @@ class Home:
     @property
     def bookings_seen(self) -> Path:
         """What was last seen of a team's calendar, for when its database is away."""
-        return self.caches / "bookings.json"
+        return self.caches / "bookings.sqlite3"

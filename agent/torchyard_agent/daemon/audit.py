@@ -133,7 +133,7 @@ def _acts(agent_dir: str, node: str) -> Iterator[dict[str, Any]]:
         except OSError:
             continue
         for line in lines:
-            with contextlib.suppress(ValueError):
+            with contextlib.suppress(ValueError, RecursionError):
                 act = json.loads(line)
                 if isinstance(act, dict):
                     yield act

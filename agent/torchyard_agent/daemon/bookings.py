@@ -21,11 +21,11 @@ from torchyard_agent.daemon.policing import Policing
 from torchyard_agent.daemon.runs import Runs
 from torchyard_agent.daemon.streams import Telemetry
 from torchyard_agent.enforcement import idleness
+from torchyard_agent.enforcement.activity import Activity
 from torchyard_agent.enforcement.idleness import Idle, Used
 from torchyard_agent.protocol import calendar, places
 from torchyard_agent.protocol.calendar import OFF, Calendar
 from torchyard_agent.protocol.jsonrpc import RpcError
-from torchyard_agent.protocol.screens import DRAW_THE_SCREEN
 from torchyard_agent.rpc import Connection, Method
 from torchyard_agent.telemetry.processes import UNKNOWN
 from torchyard_agent.telemetry.procfs import read_all
@@ -67,6 +67,7 @@ class Bookings:
         self._telemetry = telemetry
         self._pace = pace or Pace.read(os.environ)
         self._policing = Policing(agent_dir, node, runs)
+        self._activity = Activity(self._pace.evidence_s)
         self._host = node
         self._calendar: Calendar | None = None
         self._snapshot: dict[str, Any] = {}
@@ -190,7 +191,8 @@ class Bookings:
         known, now = self._calendar, time.time()
         assert known is not None
         enforcement = known.enforcement_on(self._host)
-        enforces = enforcement.level != OFF and known.is_fresh(now)
+        # By a calendar that is not fresh findings are noted still, for as long as it tells of bookings at all.
+        enforces = enforcement.level != OFF and now < known.until
         if not enforces:
             self._policing.forget()
         wait_s = next_look(known, self._here, enforces, now, self._pace)
@@ -212,13 +214,15 @@ class Bookings:
         return self._here is None or not self._here.isdisjoint(gpus)
 
     def _note(self, known: Calendar, sample: dict[str, Any], held: set[str], now: float) -> None:
-        busy = {gpu["uuid"] for gpu in sample["gpus"] if idleness.is_busy(gpu, held)}
+        pids = {process["pid"] for gpu in sample["gpus"] for process in gpu["processes"]}
+        asleep = self._activity.asleep(pids, time.monotonic())
+        busy = {gpu["uuid"] for gpu in sample["gpus"] if idleness.is_busy(gpu, held, asleep)}
         assert self._here is not None
         self._idle = idleness.look(self._idle, known.bookings, busy, self._here, now, self._pace.gap_s)
         seen = []
         for gpu in sample["gpus"]:
             for process in gpu["processes"]:
-                if process["program"] in DRAW_THE_SCREEN:
+                if process["draws_screen"]:
                     continue
                 run_id = (process["replica"] or "").partition("/")[0]
                 user = "" if process["user"] == UNKNOWN else process["user"]

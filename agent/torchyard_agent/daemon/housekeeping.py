@@ -15,7 +15,6 @@ import logging
 import os
 import re
 import shutil
-import socket
 import stat
 import sys
 import time
@@ -25,6 +24,7 @@ from typing import Any, Callable
 
 from torchyard_agent.daemon import audit, installed, pruning
 from torchyard_agent.daemon.turns import Turns
+from torchyard_agent.keeper import address
 from torchyard_agent.protocol import places
 
 DAY_S = 86400.0
@@ -130,7 +130,7 @@ def tidy_runs(agent_dir: str, node: str, limits: Limits, now: float) -> int:
     runs = over_runs(agent_dir, node, known, now)
     count = 0
     for run_id, reason in surplus(runs, limits, now).items():
-        if has_keeper(agent_dir, run_id):
+        if address.is_alive(places.run_dir(agent_dir, node, run_id)):
             continue
         try:
             _remove(places.run_dir(agent_dir, node, run_id), os.path.join(places.host_dir(agent_dir, node), REMOVED))
@@ -154,25 +154,12 @@ def over_runs(agent_dir: str, node: str, known: dict[str, list[int]], now: float
         if not _RUN_ID.fullmatch(name) or os.path.islink(folder) or not os.path.isdir(folder):
             continue
         last_ns = _last_written(folder)
-        if now - last_ns / 1e9 < QUIET_S or has_keeper(agent_dir, name):
+        if now - last_ns / 1e9 < QUIET_S or address.is_alive(folder):
             continue
         if known.get(name, [0])[0] != last_ns:  # an ended run does not change
             known[name] = [last_ns, size_of(folder)]
         found.append(OverRun(name, last_ns / 1e9, known[name][1], has_end(folder)))
     return found
-
-
-def has_keeper(agent_dir: str, run_id: str) -> bool:
-    """Whether a keeper of this run lives on this host. When in doubt, it does."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
-        asking.settimeout(5.0)
-        try:
-            asking.connect(places.keeper_socket(agent_dir, os.getuid(), run_id))
-        except (ConnectionRefusedError, FileNotFoundError):
-            return False
-        except OSError:
-            pass
-    return True
 
 
 def has_end(folder: str) -> bool:
@@ -267,7 +254,7 @@ def archives_in_use(agent_dir: str, node: str, now: float) -> set[str] | None:
             return None  # a daemon may run there that is older than these notes
         for run_id in _names(places.runs_dir(agent_dir, host)):
             folder = places.run_dir(agent_dir, host, run_id)
-            if not os.path.isdir(folder):
+            if not places.is_run(folder):
                 continue
             if has_end(folder) and now - _last_written(folder) / 1e9 > DAY_S:
                 continue

@@ -36,7 +36,7 @@ def _events(lines: bytes) -> Iterator[dict[str, Any]]:
     for line in lines.splitlines():
         try:
             event = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(event, dict) and all(name in event for name in _IN_EVERY_EVENT):
             yield event

@@ -6,7 +6,7 @@ import os
 import socket
 from typing import Callable
 
-from torchyard_agent import __version__
+from torchyard_agent import __version__, umask
 from torchyard_agent.daemon import audit, installed
 from torchyard_agent.daemon.first_contact import answer_hello
 from torchyard_agent.protocol import PROTOCOL
@@ -23,6 +23,7 @@ def main(
     `listener` is bound to the daemon's name already; `settle` unpacks an archive that runs from memory so far; `by` has
     it started, as the desktop says.
     """
+    umask.keep_files_private()  # systemd starts it with another
     with open("/proc/self/comm", "w") as name:
         name.write("torchyard-agent")  # what `ps` and `top` show; the command line is the bootstrap's
     hello = {

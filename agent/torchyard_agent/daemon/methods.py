@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from functools import partial
 from typing import Any, Callable
 
@@ -31,6 +32,7 @@ class Methods:
     def __init__(self, agent_dir: str, hello: Params, runs: Runs, telemetry: Telemetry, retire: Callable[[], None]):
         self._agent_dir = agent_dir
         self._hello = hello
+        self._identity = os.urandom(16).hex()
         self._runs = runs
         self._telemetry = telemetry
         self._retire = retire
@@ -53,9 +55,10 @@ class Methods:
             "telemetry.unsubscribe": self.telemetry_unsubscribe,
             **self._receiving.table(),
             **self.bookings.table(),
+            "run.warm": self.run_warm,
             "run.prepare": self.run_prepare,
             "run.start": self.run_start,
-            "run.join": partial(self._forward, "join"),
+            "run.join": self.run_join,
             "run.stop": partial(self._forward, "stop"),
             "run.abort": partial(self._forward, "abort"),
             "run.list": self.run_list,
@@ -96,7 +99,7 @@ class Methods:
     async def host_facts(self, connection: Connection, params: Params) -> Any:
         found = partial(facts.host_facts, params.get("python"), self._agent_dir)
         told = await asyncio.get_running_loop().run_in_executor(None, found)
-        return {**told, "bookings": self.bookings.told()}
+        return {**told, "bookings": self.bookings.told(), "daemon": self._identity}
 
     async def host_route(self, connection: Connection, params: Params) -> Any:
         """The address and interface that this host uses towards another."""
@@ -119,14 +122,24 @@ class Methods:
         self._telemetry.unwatch(connection)
         return {}
 
+    async def run_warm(self, connection: Connection, params: Params) -> Any:
+        """Interpreters for a launch that still checks and sends; without `run.prepare` they end with the connection."""
+        connection.on_close.append(partial(self._runs.cool, str(params["run_id"])))
+        return await self._runs.warm(params)
+
     async def run_prepare(self, connection: Connection, params: Params) -> Any:
+        """Holds what a run needs here, until it begins; where the connection ends before that, nothing is held."""
+        connection.on_close.append(partial(self._runs.take_back, str(params["run_id"])))
         return await self._runs.prepare(params)
 
     async def run_start(self, connection: Connection, params: Params) -> Any:
         run_id = params["run_id"]
-        answer = await self._runs.forward("start", params)
+        answer = await self._runs.begin("start", params)
         await self.bookings.tell_keeper(run_id)
         return answer
+
+    async def run_join(self, connection: Connection, params: Params) -> Any:
+        return await self._runs.begin("join", params)
 
     async def _forward(self, method: str, connection: Connection, params: Params) -> Any:
         return await self._runs.forward(method, params)

@@ -19,14 +19,15 @@ from typing import Any
 from torchyard_agent.daemon import audit
 from torchyard_agent.daemon.runs import Runs
 from torchyard_agent.enforcement import cases, identity, terminals
-from torchyard_agent.enforcement.cases import Act, Case, Key
+from torchyard_agent.enforcement.cases import Act
 from torchyard_agent.enforcement.identity import Identity
-from torchyard_agent.enforcement.verdicts import OTHERS, Finding, Use, judge
+from torchyard_agent.enforcement.origins import find_origin, is_in_group_below
+from torchyard_agent.enforcement.verdicts import CGROUP, ROOT, UNKNOWN, Finding, Origin, Use, judge
 from torchyard_agent.peers import peer_pid
 from torchyard_agent.protocol.calendar import Calendar, Enforcement, rfc3339
 from torchyard_agent.protocol.jsonrpc import RpcError
 from torchyard_agent.protocol.places import gpu_socket
-from torchyard_agent.protocol.screens import DRAW_THE_SCREEN
+from torchyard_agent.telemetry.display_servers import is_display_server
 from torchyard_agent.telemetry.processes import Owners
 
 REMEMBERED = 50
@@ -43,7 +44,8 @@ class Policing:
         self._node = node
         self._runs = runs
         self._owners = Owners()
-        self._cases: dict[Key, Case] = {}
+        self._state = cases.EMPTY
+        self._was_dry_run: bool | None = None
         self._findings: list[Finding] = []
         self._acts: deque[dict[str, Any]] = deque(maxlen=REMEMBERED)
 
@@ -58,14 +60,17 @@ class Policing:
         return {"findings": [_finding_told(one) for one in self._findings], "acts": list(self._acts)}
 
     def forget(self) -> None:
-        """Enforcement is off, or the calendar too old: whoever was warned will be warned again."""
-        self._cases, self._findings = {}, []
+        """Enforcement is off: once it is on again, users are warned again."""
+        self._state, self._findings = cases.EMPTY, []
 
     async def police(self, known: Calendar, told: Enforcement, host: str, sample: dict[str, Any], now: float) -> None:
-        """One look's worth of enforcement."""
+        """One look's worth of enforcement. By a calendar that is not fresh, findings are noted and no more."""
+        if told.dry_run != self._was_dry_run:
+            self.forget()  # warnings of a dry run have reached no user
+            self._was_dry_run = told.dry_run
         self._findings = [judge(use, known, host, now) for use in self._uses(sample)]
         reach = None if os.getuid() == 0 else os.getuid()
-        self._cases, acts = cases.proceed(self._cases, self._findings, told, reach, now)
+        self._state, acts = cases.proceed(self._state, self._findings, told, reach, now, is_fresh=known.is_fresh(now))
         for act in acts:
             outcome = "" if told.dry_run else await self._do(act, host)
             self._note(act, told, host, outcome, now)
@@ -74,39 +79,44 @@ class Policing:
         uses = []
         for gpu in sample["gpus"]:
             for process in gpu["processes"]:
-                if process["program"] in DRAW_THE_SCREEN:
-                    continue
-                run_id = str(process["replica"] or "").partition("/")[0]
-                found = identity.identify(process["pid"])
-                uses.append(
-                    Use(
-                        gpu["uuid"] or "",
-                        process["pid"],
-                        found.started if found is not None else 0,
-                        found.uid if found is not None else None,
-                        self._owners.user(found.uid) if found is not None else process["user"],
-                        process["program"],
-                        run_id,
-                        0 if run_id else keeper_above(gpu["uuid"] or "", process["pid"]),
-                        self._runs.person_of(run_id) if run_id else "",
-                    )
-                )
+                if not process["draws_screen"]:
+                    uses.append(self._use(gpu["uuid"] or "", process))
         return uses
+
+    def _use(self, gpu: str, process: dict[str, Any]) -> Use:
+        pid, program = process["pid"], process["program"]
+        found = identity.identify(pid)
+        if found is None:
+            return Use(gpu, pid, 0, None, process["user"], program)
+        origin = find_origin(pid, found.uid)
+        run_id = str(process["replica"] or "").partition("/")[0]
+        keeper = 0 if run_id else keeper_above(gpu, pid)
+        if keeper and origin.container:
+            # A rank started the container, in the run's control group: it is of the run's user.
+            holder = identity.identify(keeper)
+            if holder is not None:
+                origin = Origin(holder.uid, CGROUP, container=origin.container)
+        use = Use(gpu, pid, found.started, found.uid, "", program, run_id, keeper, origin=origin)
+        return use._replace(
+            user=process["user"] if use.by is None else self._owners.user(use.by),
+            claimed=self._runs.person_of(run_id) if run_id else "",
+            display_server=is_display_server(pid) is True,
+        )
 
     async def _do(self, act: Act, host: str) -> str:
         """How it went, in a word or two."""
         use = act.case.finding.use
-        if act.what == cases.NOTE or use.uid is None:
+        if act.what in (cases.NOTE, cases.REPORT) or use.uid is None or use.by is None:
             return ""
         if act.what == cases.TELL:
-            telling = partial(terminals.tell, use.uid, sentence(act, host))
+            telling = partial(terminals.tell, use.by, sentence(act, host))
             reached = await asyncio.get_running_loop().run_in_executor(None, telling)
             return f"on {reached} terminals"
         if use.run_id:
             return await self._stop_run(use.run_id, act, host)
         number = signal.SIGTERM if act.what == cases.TERMINATE else signal.SIGKILL
         keeper = identity.identify(use.keeper) if use.keeper else None
-        if keeper is not None and keeper.uid == use.uid:
+        if keeper is not None and keeper.uid == use.by:
             # Its ranks alone would be started again. SIGTERM makes a keeper stop its run with the run's own grace.
             return f"to its keeper, PID {keeper.pid}: {identity.send(keeper, number)}"
         return identity.send(Identity(use.pid, use.started, use.uid), number)
@@ -137,9 +147,11 @@ class Policing:
             "owner": finding.booking.owner if finding.booking is not None else None,
             "outcome": outcome,
         }
+        if (came_from := _origin_told(finding.use)) is not None:
+            fields["origin"] = came_from
         audit.note(self._agent_dir, self._node, "enforcement", **fields)
         self._acts.append({"time": rfc3339(now), **fields})
-        if act.what != cases.NOTE:
+        if act.what not in (cases.NOTE, cases.REPORT):
             log.info(
                 "enforcement: %s%s PID %d: %s",
                 "would have " if told.dry_run else "",
@@ -158,17 +170,22 @@ def keeper_above(gpu: str, pid: int) -> int:
             holder = peer_pid(asker)
         except OSError:
             return 0  # nobody holds it, or too many ask just now
-    return holder if holder > 1 and identity.is_below(pid, holder) else 0
+    is_of_run = holder > 1 and (holder in identity.ancestors(pid) or is_in_group_below(pid, holder))
+    return holder if is_of_run else 0
 
 
 def sentence(act: Act, host: str) -> str:
     """What its owner is told."""
     finding = act.case.finding
     which = f"{finding.use.program} (PID {finding.use.pid}) uses {_gpus(len(act.case.gpus))} of {host}"
-    if finding.verdict == OTHERS and finding.booking is not None:
+    if finding.booking is not None:
         booked = f"booked by {finding.booking.owner} until {rfc3339(finding.booking.end)}"
         ends = f" It will be ended at {rfc3339(act.stop_at)}." if act.stop_at is not None else ""
-        return f"Torchyard: your process {which}, {booked}.{ends}"
+        more = {
+            ROOT: " It runs as root, and is reported to the admins.",
+            UNKNOWN: f" The calendar names no person for {finding.use.user} on {host}; this is reported to the admins.",
+        }.get(finding.verdict, "")
+        return f"Torchyard: your process {which}, {booked}.{ends}{more}"
     return f"Torchyard: your process {which} that nobody has booked. Please book: `torchyard book`."
 
 
@@ -186,4 +203,13 @@ def _finding_told(finding: Finding) -> dict[str, Any]:
         "verdict": finding.verdict,
         "who": finding.who,
         "booking": finding.booking.id if finding.booking is not None else None,
+        "origin": _origin_told(use),
     }
+
+
+def _origin_told(use: Use) -> dict[str, Any] | None:
+    """`user`, `known_by`, `as_root`, `container` and `session`; None where its own UID says all there is to say."""
+    origin = use.origin
+    if origin is None or not (origin.as_root or origin.container or origin.uid != use.uid):
+        return None
+    return {**origin._asdict(), "user": use.user if origin.uid is not None else None}

@@ -89,7 +89,7 @@ def _gpus(uuids: list[str]) -> list[dict[str, Any]]:
             health = nvml.health(gpu)
             running = nvml.running(gpu)
             for process in running:
-                process["user"], process["program"] = owners.of(process["pid"], now)
+                owners.describe(process, now)
             told = None if xids is None or health["bus_id"] is None else xids.get(health["bus_id"], [])
             about = {"uuid": gpu.uuid, "index": gpu.index, "name": gpu.name, "memory_mb": gpu.memory_mb}
             found.append({**about, **health, "xids": told, "processes": running})

@@ -14,6 +14,7 @@ from typing import Any
 
 from torchyard_agent import rpc
 from torchyard_agent.daemon.journal_file import JournalReader
+from torchyard_agent.keeper import address as keeper_address
 from torchyard_agent.keeper import leftovers
 from torchyard_agent.protocol import journal, places
 from torchyard_agent.protocol.jsonrpc import METHOD_NOT_FOUND, RpcError
@@ -38,6 +39,12 @@ class Runs:
         """Runs whose keepers are being started; set once they answer, or will not."""
         self._preparing: set[asyncio.Event] = set()
         """Launches under way; each is set once its keeper has answered."""
+        self._warm: set[str] = set()
+        """Launches that still check and send, whose keepers have started interpreters."""
+        self._prepared: set[str] = set()
+        """Launches that hold GPUs and ports here, and have not begun."""
+        self._cooling: dict[str, asyncio.Task[None]] = {}
+        """Those of them that are given up."""
         self._aborted: set[str] = set()
         self._over: set[str] = set()
         """Runs whose keepers have left for good: old runs are not asked after at every sample."""
@@ -58,31 +65,76 @@ class Runs:
         """All runs that have a folder here, oldest first (an ID begins with its time)."""
         try:
             with os.scandir(places.runs_dir(self._agent_dir, self._node)) as entries:
-                return sorted(entry.name for entry in entries if _RUN_ID.fullmatch(entry.name) and entry.is_dir())
+                return sorted(
+                    entry.name
+                    for entry in entries
+                    if _RUN_ID.fullmatch(entry.name) and entry.is_dir() and places.is_run(entry.path)
+                )
         except FileNotFoundError:
             return []
 
+    async def warm(self, params: dict[str, Any]) -> Any:
+        """Starts the run's keeper before `prepare`, and has it start the interpreters of its ranks (`Warm`)."""
+        self._warm.add(_checked(params["run_id"]))
+        keeper = await self._raise_keeper(params)
+        return await keeper.call("warm", params)
+
+    def cool(self, run_id: str) -> None:
+        """The desktop that wanted them warm has gone: its launch goes on without, or not at all."""
+        if run_id in self._warm:
+            self._warm.discard(run_id)
+            cooling = self._cooling[run_id] = asyncio.get_running_loop().create_task(self._cool(run_id))
+            cooling.add_done_callback(lambda _: self._cooling.pop(run_id))
+
+    async def _cool(self, run_id: str) -> None:
+        if run_id in self._rising:
+            await self._rising[run_id].wait()
+        while (keeper := await self.keeper(run_id)) is not None:
+            with contextlib.suppress(RpcError):
+                await keeper.call("abort", {}, timeout=LEAVES_WITHIN_S)
+            await asyncio.sleep(0.02)
+
     async def prepare(self, params: dict[str, Any]) -> Any:
-        """Starts the run's keeper from the archive that the desktop brought, and hands `params` on to it."""
+        """Starts the run's keeper, unless `warm` has, and hands `params` on to it."""
+        run_id = _checked(params["run_id"])
+        prepared = asyncio.Event()
+        self._preparing.add(prepared)
+        try:
+            keeper = await self._warm_keeper(run_id)
+            if keeper is None:
+                keeper = await self._raise_keeper(params)
+            params.pop("archive", None)
+            self._prepared.add(run_id)
+            return await keeper.call("prepare", params, timeout=120.0)
+        finally:
+            self._preparing.discard(prepared)
+            prepared.set()
+
+    async def _warm_keeper(self, run_id: str) -> Connection | None:
+        """The keeper that `warm` has started, which is the launch's from here on."""
+        if run_id in self._rising:
+            await self._rising[run_id].wait()
+        if run_id in self._cooling:
+            await asyncio.wait({self._cooling[run_id]})
+        if run_id not in self._warm:
+            return None
+        self._warm.discard(run_id)
+        return await self.keeper(run_id)
+
+    async def _raise_keeper(self, params: dict[str, Any]) -> Connection:
+        """Starts the run's keeper from the archive that the desktop brought."""
         run_id = _checked(params["run_id"])
         archive = places.archive_dir(self._agent_dir, str(params.pop("archive")))
         folder = places.run_dir(self._agent_dir, self._node, run_id)
         if run_id in self._aborted:  # the desktop asks on several threads: its abort may be here first
             raise RpcError("the run was aborted before it was prepared", "aborted")
         up = self._rising[run_id] = asyncio.Event()
-        prepared = asyncio.Event()
-        self._preparing.add(prepared)
         self._over.discard(run_id)
         try:
-            try:
-                keeper = await self._start_keeper(run_id, folder, archive)
-            finally:
-                del self._rising[run_id]
-                up.set()
-            return await keeper.call("prepare", params, timeout=120.0)
+            return await self._start_keeper(run_id, folder, archive)
         finally:
-            self._preparing.discard(prepared)
-            prepared.set()
+            del self._rising[run_id]
+            up.set()
 
     async def let_prepare(self, within_s: float) -> None:
         """Waits until launches that are being prepared have their answers, at most so long."""
@@ -113,6 +165,23 @@ class Runs:
         await asyncio.get_running_loop().run_in_executor(None, launcher.wait)
         return await self._connect_when_up(run_id, folder)
 
+    async def begin(self, method: str, params: dict[str, Any]) -> Any:
+        """`start` or `join`: from here on the run does not depend on the desktop."""
+        self._prepared.discard(str(params["run_id"]))
+        return await self.forward(method, params)
+
+    def take_back(self, run_id: str) -> None:
+        """The desktop that prepared a run has gone. Unless the run has begun, it will not: its GPUs are freed."""
+        if run_id in self._prepared:
+            self._prepared.discard(run_id)
+            taking_back = asyncio.get_running_loop().create_task(self._take_back(run_id))
+            self._burials.add(taking_back)
+            taking_back.add_done_callback(self._burials.discard)
+
+    async def _take_back(self, run_id: str) -> None:
+        with contextlib.suppress(RpcError):  # it has left, or was aborted by the desktop
+            await self.forward("abort", {"run_id": run_id})
+
     async def forward(self, method: str, params: dict[str, Any]) -> Any:
         """The answer of the run's keeper. Raises RpcError where it has left."""
         run_id = _checked(params.pop("run_id"))
@@ -141,10 +210,12 @@ class Runs:
             return known
         if run_id in self._over:
             return None
-        address = places.keeper_socket(self._agent_dir, os.getuid(), run_id)
+        address = keeper_address.read(places.run_dir(self._agent_dir, self._node, run_id))
         try:
+            if address is None:
+                raise FileNotFoundError
             keeper = await rpc.connect(address, lambda method, _: self._wake(run_id))
-        except (ConnectionRefusedError, FileNotFoundError):
+        except (ConnectionRefusedError, FileNotFoundError, PermissionError):  # or another user took a dead one's name
             if run_id not in self._rising:
                 self._over.add(run_id)
             return None
@@ -220,18 +291,26 @@ class Runs:
             await self._rising[run_id].wait()
         keeper = await self.keeper(run_id)
         metrics: dict[str, Any] = {}
+        silent = False
         if keeper is not None:
             try:
                 metrics = (await keeper.call("status", {}, timeout=5.0)).get("metrics", {})
             except RpcError:
-                keeper = None if keeper.closed else keeper  # one that only keeps us waiting has not left
+                silent = not keeper.closed  # one that only keeps us waiting has not left
+                keeper = keeper if silent else None
         # After the keeper was asked for: what one that has just left wrote last is then seen, its run's end.
         view = journal.fold(run_id, JournalReader(folder).read())
         view["metrics"].update(metrics)
         if keeper is None and not view["ended"]:
             await self.clear_up_after(run_id)
         view["replicas"] = list(view["replicas"].values())
-        return {**view, "alive": keeper is not None, "died": self.death(run_id), "record": _record(folder)}
+        return {
+            **view,
+            "alive": keeper is not None,
+            "silent": silent,
+            "died": self.death(run_id),
+            "record": _record(folder),
+        }
 
     def death(self, run_id: str) -> str:
         """How a run that has no keeper came to lose it, in words; only meant where it has no end."""
@@ -265,6 +344,8 @@ class Runs:
         """A line for each run: enough to tell them apart."""
         lines = []
         for run_id in self.ids():
+            if run_id in self._warm:
+                continue  # a launch that still checks and sends
             try:
                 shown = await self.show(run_id)
             except (RpcError, OSError):
@@ -278,6 +359,7 @@ class Runs:
                     "reason": shown["reason"],
                     "as_of": shown["as_of"],
                     "alive": shown["alive"],
+                    "silent": shown["silent"],
                     "died": shown["died"],
                     "record": record.get("record", {}),
                 }

@@ -111,7 +111,9 @@ class _Listener:
 
     def __init__(self, token: str, address: str):
         self._token = token.encode() + b"\n"
-        self._address = address
+        self._family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        # Behind NAT the host does not have the address that others reach it by.
+        self._address = address if network.interface_of(address) else ""
         self._sockets: list[socket.socket] = []
         self._held: network.HeldPorts | None = None
         self._visitors: set[asyncio.Task[None]] = set()
@@ -122,8 +124,7 @@ class _Listener:
 
     def add(self, port: int) -> None:
         """Listens at a port that somebody of this user holds. Raises OSError."""
-        family = socket.AF_INET6 if ":" in self._address else socket.AF_INET
-        listening = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        listening = socket.socket(self._family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         self._sockets.append(listening)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((self._address, port))
@@ -196,7 +197,7 @@ async def _try(token: str, source: str | None, target: Params) -> Params | None:
         way.setblocking(False)
         _close_without_lingering(way)
         try:
-            if source:
+            if source and network.interface_of(source):
                 way.bind((source, 0))
             await asyncio.wait_for(loop.sock_connect(way, (address, port)), CONNECT_S)
             await asyncio.wait_for(loop.sock_sendall(way, f"{token}\nhere\n".encode()), GREETING_S)
@@ -210,7 +211,8 @@ async def _try(token: str, source: str | None, target: Params) -> Params | None:
 
 def _pull(token: str, source: str | None, where: tuple[str, int], seconds: float) -> float:
     """Bytes a second, once the connection is warm. Blocks; raises OSError."""
-    with socket.create_connection(where, STALLED_S, (source, 0) if source else None) as way:
+    own = (source, 0) if source and network.interface_of(source) else None
+    with socket.create_connection(where, STALLED_S, own) as way:
         _close_without_lingering(way)
         way.sendall(f"{token}\npull\n".encode())
         buffer = memoryview(bytearray(_CHUNK))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from torchyard_agent.telemetry.procfs import read
@@ -35,19 +36,17 @@ def identify(pid: int) -> Identity | None:
         return None
 
 
-def is_below(pid: int, ancestor: int) -> bool:
-    """Whether a process was started, through whatever others, by `ancestor`."""
+def ancestors(pid: int) -> Iterator[int]:
+    """The processes above a process, its parent first, without init."""
     for _ in range(64):
         try:
             stat = read(f"/proc/{pid}/stat", 1024)
             pid = int(stat[stat.rindex(b")") + 2 :].split(None, 2)[1])
         except (OSError, ValueError, IndexError):
-            return False
+            return
         if pid <= 1:
-            return False
-        if pid == ancestor:
-            return True
-    return False
+            return
+        yield pid
 
 
 def send(wanted: Identity, number: int) -> str:

@@ -1,7 +1,8 @@
 """What an agent saw of GPUs while no desktop was there: bookings that stayed idle, and who used what. Pure.
 
-A booking is in use as long as one of its GPUs here is: by any process, by work that no process shows, or by a run that
-holds it, whatever that run does meanwhile. Time that nobody looked at counts for neither.
+A booking is in use as long as one of its GPUs here is: by a process that computes, on the GPU or on a CPU, by work
+that no process shows, or by a run that holds it, whatever that run does meanwhile. A process that sleeps is no use.
+Time without a look counts for neither.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from torchyard_agent.protocol.calendar import Booked, rfc3339, seconds_of
-from torchyard_agent.protocol.screens import DRAW_THE_SCREEN
 
 IDLE_PERCENT = 5
 """Utilisation below which a GPU without processes is idle."""
@@ -39,11 +39,14 @@ class Used(NamedTuple):
     end: float
 
 
-def is_busy(gpu: Mapping[str, Any], held: Collection[str]) -> bool:
-    """`gpu`: its part of a sample. `held`: UUIDs that runs hold. One that does not answer is not called idle."""
+def is_busy(gpu: Mapping[str, Any], held: Collection[str], asleep: Collection[int]) -> bool:
+    """`gpu`: its part of a sample. `held`: UUIDs that runs hold. `asleep`: PIDs of processes that do nothing.
+
+    A GPU that does not answer is not called idle.
+    """
     told = gpu["utilisation"]
     return bool(
-        any(process["program"] not in DRAW_THE_SCREEN for process in gpu["processes"])
+        any(not process["draws_screen"] and process["pid"] not in asleep for process in gpu["processes"])
         or gpu["uuid"] in held
         or gpu.get("problem")
         or told is None

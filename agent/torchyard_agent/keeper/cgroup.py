@@ -26,10 +26,10 @@ class Cgroup:
     def __init__(self, path: str):
         self.path = path
 
-    def join(self, replica: str) -> None:
-        """For a child just forked: from here on, it and all that it starts belong to the replica's group."""
+    def join(self, replica: str, pid: int = 0) -> None:
+        """From here on `pid` (0: this process) and all that it starts belong to the replica's group."""
         with contextlib.suppress(OSError), open(os.path.join(self._of(replica), "cgroup.procs"), "wb", 0) as file:
-            file.write(b"0")
+            file.write(str(pid).encode())
 
     def make(self, replica: str) -> None:
         """Makes the replica's group, before its ranks are forked."""

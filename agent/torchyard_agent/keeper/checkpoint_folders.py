@@ -29,7 +29,7 @@ MAX_ABOUT = 8 * 1024 * 1024
 
 
 def checkpoints_dir(run_dir: str) -> str:
-    """Below TORCHYARD_RUN_DIR, so that they are among the run's outputs."""
+    """TORCHYARD_CHECKPOINTS where the hosts share no folder: among the run's outputs, so that it can be fetched."""
     return os.path.join(run_dir, "outputs", "checkpoints")
 
 
@@ -52,7 +52,7 @@ def files_of(folder: str) -> dict[str, int] | None:
             path = os.path.join(folder, name)
             if os.path.islink(path) or not os.path.isfile(path) or os.path.getsize(path) != size:
                 return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return None
     return {**sizes, ABOUT: length}
 

@@ -20,6 +20,7 @@ from typing import Any, Callable
 
 from torchyard_agent.protocol import frames
 from torchyard_agent.protocol.frames import AuthenticationError, FrameCodec
+from torchyard_agent.protocol.refusals import Refusals
 
 Message = dict[str, Any]
 
@@ -64,7 +65,10 @@ class Stream:
         if length > longest:
             raise AuthenticationError(f"a frame of {length} bytes is over the limit of {longest}")
         payload = self._codec.open_payload(mac, await self._reader.readexactly(length))
-        frame = json.loads(payload)
+        try:
+            frame = json.loads(payload)
+        except (ValueError, RecursionError) as error:
+            raise AuthenticationError(f"a frame that is no JSON: {error}") from None
         if not isinstance(frame, dict):
             raise AuthenticationError("a frame that is no object")
         return frame
@@ -237,6 +241,7 @@ class Listener:
     def __init__(self, callers: dict[bytes, OnCaller]):
         self._callers = callers
         self._strangers: dict[asyncio.StreamWriter, None] = {}
+        self._refusals = Refusals()
         self._server: asyncio.AbstractServer | None = None
 
     async def open(self, held: socket.socket) -> None:
@@ -255,7 +260,9 @@ class Listener:
             handshake = admit(reader, writer, *self._callers)
             stream, introduction, key = await asyncio.wait_for(handshake, frames.HANDSHAKE_DEADLINE_S)
         except (*NETWORK_ERRORS, ValueError) as error:
-            log.warning("turned away %s at the gang link: %s", peer, error or "it did not speak in time")
+            line = self._refusals.note(f"turned away {peer} at the gang link: {error or 'it did not speak in time'}")
+            if line:
+                log.warning("%s", line)
             writer.transport.abort()
             return
         finally:

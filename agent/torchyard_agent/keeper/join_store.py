@@ -142,7 +142,7 @@ class StoreServer:
                 visitor.take(await stream.receive(LONGEST_FRAME))
         except NETWORK_ERRORS as error:
             log.debug("%s left the join store: %s", who[:80], error or type(error).__name__)
-        except (KeyError, TypeError, ValueError, Refused) as error:
+        except (KeyError, TypeError, ValueError, OverflowError, Refused) as error:
             log.warning("turned away %s at the join store: %r", who[:80], error)
         finally:
             visitor.leave()
@@ -168,20 +168,23 @@ class _Visitor:
         self._watched: dict[str, None] = {}
 
     def take(self, question: Message) -> None:
-        """Raises KeyError, TypeError or ValueError for what is no question, so that it cannot be answered."""
+        """Raises KeyError, TypeError, ValueError or OverflowError for what is no question, so that it cannot be
+        answered; Refused for one too many, or one whose number waits already."""
         number, do = int(question["id"]), str(question["do"])
         for settled in [one for one in self._answers if one < int(question["done"])]:
             del self._answers[settled]
         if number in self._answers:
             self._send(self._answers[number])
             return
+        if number in self._waits:
+            raise Refused(f"question {number} is asked twice")
         if len(self._answers) >= MOST_OPEN or len(self._waits) >= MOST_OPEN:
             raise Refused("too many questions at once")
         try:
             _DO[do](self, number, question)
         except Refused as refused:
             self._send({"id": number, "error": str(refused)})
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             self._send({"id": number, "error": f"the store does not understand {do[:40]!r}: {error!r}"})
 
     def leave(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -11,7 +12,7 @@ from functools import partial
 from typing import Any, Union
 
 from torchyard_agent import rpc
-from torchyard_agent.keeper import cgroup, processes
+from torchyard_agent.keeper import cgroup, processes, ranks
 from torchyard_agent.keeper.booked import OwnBooking
 from torchyard_agent.keeper.ground import Ground, lay_out
 from torchyard_agent.keeper.journal import Journal
@@ -23,11 +24,12 @@ from torchyard_agent.keeper.record import Record
 from torchyard_agent.keeper.reports import ReportSocket
 from torchyard_agent.keeper.share import Share
 from torchyard_agent.keeper.taking import Taking
+from torchyard_agent.keeper.warm_start import WarmStart
 from torchyard_agent.protocol import calendar, places
 from torchyard_agent.protocol.asked import asked, cleaned
 from torchyard_agent.protocol.frames import exchange_key
 from torchyard_agent.protocol.jsonrpc import RpcError
-from torchyard_agent.protocol.shapes import Prepared
+from torchyard_agent.protocol.shapes import Prepared, RankShare
 from torchyard_agent.protocol.states import ReplicaState, RunState
 from torchyard_agent.rpc import Connection
 
@@ -54,8 +56,9 @@ class Keeper:
         self._ground: Ground | None = None
         self._journal: Journal | None = None
         self._record: Record | None = None
+        self._warm = WarmStart()
         self._share: Share | None = None
-        self._reports: ReportSocket | None = None
+        self._reports = ReportSocket()
         self._part: Part | None = None
         self._calendar: calendar.Calendar | None = None
         self._asked_to_prepare = asyncio.Event()
@@ -89,7 +92,7 @@ class Keeper:
 
     def _methods(self) -> dict[str, rpc.Method]:
         methods = (
-            *(self.prepare, self.start, self.join, self.stop, self.abort),
+            *(self.warm, self.prepare, self.start, self.join, self.stop, self.abort),
             *(self.calendar, self.status, self.metrics),
         )
         return {method.__name__: self._counted(method) for method in methods}
@@ -117,6 +120,31 @@ class Keeper:
             self._discarding = True
         elif self._part is not None:
             await self._part.run()
+
+    async def warm(self, connection: Connection, params: Params) -> Any:
+        """Starts the interpreters of this host's ranks, which wait for the run's start; `prepare` follows."""
+        if self._asked_to_prepare.is_set():
+            raise RpcError(f"the run {self._run_id} is prepared here already", "prepared")
+        self._host = str(params["host"])
+        connection.on_close.append(self._leave_unless_prepared)
+        place = self._place()
+        os.makedirs(place.work, 0o700, exist_ok=True)
+        for replica in params["replicas"]:
+            for planned in replica["ranks"]:
+                rank = _in_folder(planned, params["run_dir"], self._folder)
+                variables = ranks.environment(os.environ, place, replica["name"], rank, {})
+                key = (replica["name"], rank["local_rank"])
+                self._warm.start(key, rank["argv"], variables, place.work, params["imports"], spare=False)
+        return {}
+
+    def _leave_unless_prepared(self) -> None:
+        """The daemon has gone, and with it the launch's connection to this host."""
+        if not self._asked_to_prepare.is_set():
+            self._discarding = True
+            self._leave()
+
+    def _place(self) -> RunPlace:
+        return RunPlace(self._run_id, self._host, self._folder, self._reports.address)
 
     async def prepare(self, connection: Connection, params: Params) -> Any:
         """Makes the run's folder and takes its GPUs and ports. Where that fails, nothing of it remains."""
@@ -151,13 +179,14 @@ class Keeper:
 
     def _take_over(self, ground: Ground, launched_from: object) -> None:
         """From here on the run has a journal."""
-        address = places.report_socket(self._agent_dir, os.getuid(), self._run_id)
-        place = RunPlace(self._run_id, self._host, self._folder, address)
+        place = self._place()
         own_group = cgroup.create(self._run_id, self._node)
-        key, stuck_after_s = exchange_key(self._secret), self._patience.stuck_after_s
-        self._share = Share(place, lambda message: None, own_group, key, stuck_after_s)
+        key, waits = exchange_key(self._secret), self._patience
+        self._share = Share(
+            *(place, lambda message: None, own_group, key, waits.stuck_after_s, self._warm, waits.spares_after_s)
+        )
         self._share.taking = Taking(ground, self._share.say)
-        self._reports = ReportSocket(address, self._share.on_datagram)
+        self._reports.serve(self._share.on_datagram)
         self._journal = Journal(os.path.join(self._folder, "journal.jsonl"), self._poke)
         self._record = Record(self._run_id, self._journal)
         self._record.asked(asked("launch", launched_from))
@@ -189,6 +218,7 @@ class Keeper:
                 "secrets": params["secrets"],
                 "notify": params.get("notify"),
                 "carry": bool(params.get("carry")),
+                "spare_imports": [str(name) for name in params.get("spare_imports", [])],
                 "start_at": start_at,
                 "booking": params.get("booking"),
             },
@@ -283,6 +313,8 @@ class Keeper:
     def _reap(self) -> None:
         if self._share is not None:
             self._share.reap()
+        else:
+            self._warm.reap()
 
     def _on_sigterm(self) -> None:
         self._stop(f"the run keeper on {self._host} was asked to end (SIGTERM): the host shuts down?", force=False)
@@ -315,8 +347,10 @@ class Keeper:
             self._record.end(RunState.FAILED, reason)
 
     def _release(self) -> None:
-        if self._reports is not None:
-            self._reports.close()
+        for pid in self._warm.close():
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)
+        self._reports.close()
         if self._journal is not None:
             self._journal.close()
         if self._ground is not None:
@@ -332,6 +366,13 @@ class Keeper:
             await asyncio.sleep(0.01)
             if not self._answering and not any(connection.backlog for connection in self._connections):
                 return
+
+
+def _in_folder(rank: RankShare, stands_for_it: str, folder: str) -> RankShare:
+    """The rank with the run's folder in place of the text that the desktop put there."""
+    argv = [word.replace(stands_for_it, folder) for word in rank["argv"]]
+    env = {name: value.replace(stands_for_it, folder) for name, value in rank["env"].items()}
+    return RankShare(rank=rank["rank"], local_rank=rank["local_rank"], argv=argv, env=env)
 
 
 def _reap_all() -> None:

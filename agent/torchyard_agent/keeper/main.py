@@ -19,7 +19,7 @@ def main(agent_dir: str, node: str, run_id: str) -> int:
     import signal
 
     from torchyard_agent import rpc
-    from torchyard_agent.keeper import processes
+    from torchyard_agent.keeper import address, processes
     from torchyard_agent.keeper.keeper import Keeper
     from torchyard_agent.keeper.patience import Patience
     from torchyard_agent.protocol import places
@@ -28,17 +28,24 @@ def main(agent_dir: str, node: str, run_id: str) -> int:
     for number in (signal.SIGHUP, signal.SIGINT):  # a terminal's; a keeper belongs to none
         signal.signal(number, signal.SIG_IGN)
     processes.become_subreaper()
-    try:
-        listener = rpc.bind(places.keeper_socket(agent_dir, os.getuid(), run_id))
-    except OSError as error:
-        print(f"the run {run_id} has a keeper on this host already: {error}", file=sys.stderr)
-        return 1
+    processes.raise_descriptor_limit()
+    folder = places.run_dir(agent_dir, node, run_id)
+    name = places.random_socket(os.getuid())
+    listener = rpc.bind(name)
 
-    async def keep() -> None:
-        await Keeper(agent_dir, node, run_id, Patience.read(os.environ)).live(listener)
+    async def keep() -> int:
+        keeper = Keeper(agent_dir, node, run_id, Patience.read(os.environ))
+        # Every socket is bound before the keeper can be found.
+        if not address.publish(folder, name):
+            print(f"the run {run_id} has a keeper on this host already", file=sys.stderr)
+            return 1
+        try:
+            await keeper.live(listener)
+        finally:
+            address.withdraw(folder)
+        return 0
 
-    asyncio.run(keep())
-    return 0
+    return asyncio.run(keep())
 
 
 def _leave_out_openssl() -> None:

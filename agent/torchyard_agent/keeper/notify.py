@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 
+from torchyard_agent import umask
 from torchyard_agent.keeper import processes
 from torchyard_agent.keeper.ranks import RunPlace
 
@@ -42,6 +43,7 @@ def start(command: str, place: RunPlace, state: str, reason: str) -> subprocess.
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
+                umask=umask.of_login(),
             )
     except (OSError, ValueError) as error:
         log.warning("notify %r could not be started: %s", command, error)

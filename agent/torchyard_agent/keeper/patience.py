@@ -25,6 +25,8 @@ class Patience(NamedTuple):
     """Failures that arrive within this time of the first compete for being the cause."""
     stuck_after_s: float = 10.0
     """From SIGKILL to the sentence that names what the kernel has not let go."""
+    spares_after_s: float = 30.0
+    """From the start of ranks to that of their spare interpreters: a program that fails does so soon."""
     gpus_within_s: float = 600.0
     """For a scheduled run's GPUs to become free, once its time has come."""
     booking_warn_s: float = 600.0

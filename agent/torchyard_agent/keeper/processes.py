@@ -5,8 +5,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import resource
 import signal
 
+MOST_DESCRIPTORS = 65_536
+"""Of a rank: the usual soft limit of 1,024 is used up by data loaders, shared tensors and peers. Not the hard limit,
+which may be a billion: some programs close every descriptor up to their limit."""
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _KNOWS_CHILDREN = os.path.exists(f"/proc/self/task/{os.getpid()}/children")
@@ -22,6 +26,14 @@ def _prctl(option: int, value: int) -> None:
 def become_subreaper() -> None:
     """Whoever below this process loses its parent becomes its child, however often it forked."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def raise_descriptor_limit() -> None:
+    """Let this process and its children open MOST_DESCRIPTORS files, or as many as its hard limit allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def die_with(parent: int) -> None:

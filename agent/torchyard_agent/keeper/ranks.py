@@ -10,10 +10,13 @@ from collections.abc import Mapping
 from functools import partial
 from typing import BinaryIO, NamedTuple
 
+from torchyard_agent import umask
 from torchyard_agent.keeper import causes, processes
 from torchyard_agent.keeper.causes import Cause
 from torchyard_agent.keeper.cgroup import Cgroup
+from torchyard_agent.keeper.warm_start import WarmStart
 from torchyard_agent.protocol import places
+from torchyard_agent.protocol.contract import VARIABLES_OF_A_RANK
 from torchyard_agent.protocol.report import REPORT_VARIABLE
 from torchyard_agent.protocol.shapes import RankShare
 
@@ -23,13 +26,6 @@ NOT_FOUND = 127
 NOT_EXECUTABLE = 126
 FULL = 64 * 1024
 """Bytes free on a disk that counts as full."""
-_INHERITED = frozenset(
-    (
-        *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"),
-        *("ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TF_CONFIG", "CLUSTER_SPEC"),
-    )
-)
-"""Left over from another run, where the login is itself part of one; never meant for this one."""
 
 
 class RunPlace(NamedTuple):
@@ -91,7 +87,8 @@ def environment(
     inherited = {
         name: value
         for name, value in login.items()
-        if name not in _INHERITED and not name.startswith(("TORCHYARD_", "TORCHELASTIC_"))
+        # Left over from another run, where the login is itself part of one; never meant for this one.
+        if name not in VARIABLES_OF_A_RANK and not name.startswith(("TORCHYARD_", "TORCHELASTIC_"))
     }
     result = {
         **inherited,
@@ -135,29 +132,40 @@ def spawn(
     secrets: Mapping[str, str],
     cgroup: Cgroup | None = None,
     exchange_key: bytes = b"",
+    warm: WarmStart | None = None,
 ) -> Rank:
     """Starts a rank in a session of its own, its output going straight to its log file.
 
-    No byte passes through the keeper: 50,000 lines a second cost it nothing, and none is lost with it.
-    Raises CannotStart.
+    No byte passes through the keeper: 50,000 lines a second cost it nothing, and none is lost with it. Where an
+    interpreter of `warm` waits for the rank, that one becomes it. Raises CannotStart.
     """
+    local_rank = rank["local_rank"]
+    variables = environment(os.environ, place, replica, rank, secrets, exchange_key)
+    variables.pop(umask.VARIABLE, None)
     try:
+        os.makedirs(variables["TORCHYARD_RUN_DIR"], exist_ok=True)
         if cgroup is not None:
             cgroup.make(replica)
-        with _open_log(place, replica, rank["local_rank"]) as log:
+        with _open_log(place, replica, local_rank) as log:
+            if warm is not None:
+                key = (replica, local_rank)
+                waited = warm.hand_over(key, rank["argv"], variables, secrets, log, cgroup)
+                if waited is not None:
+                    return Rank(replica, local_rank, waited)
             process = subprocess.Popen(
-                command(rank["argv"], setup, place.setup_file(replica, rank["local_rank"])),
-                env=environment(os.environ, place, replica, rank, secrets, exchange_key),
+                command(rank["argv"], setup, place.setup_file(replica, local_rank)),
+                env=variables,
                 cwd=place.work,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                umask=umask.of_login(),
                 preexec_fn=partial(_in_the_child, os.getpid(), replica, cgroup),
             )
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         raise _cannot_start(place, rank["argv"], error) from error
-    return Rank(replica, rank["local_rank"], process)
+    return Rank(replica, local_rank, process)
 
 
 def _open_log(place: RunPlace, replica: str, local_rank: int) -> BinaryIO:

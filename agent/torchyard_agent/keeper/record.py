@@ -7,13 +7,13 @@ from typing import Any, Callable
 
 from torchyard_agent.keeper import journal
 from torchyard_agent.keeper.journal import Journal
-from torchyard_agent.protocol.report import METRICS
+from torchyard_agent.protocol.report import METRICS, kept, not_finite, own
 from torchyard_agent.protocol.states import ReplicaState, RunState
 
 REPORT_EVERY_S = 5.0
 """A replica's numbers go to the journal this often at most; live ones go by telemetry."""
 _JOURNALED = ("step", "loss", "throughput")
-"""In every report, null where nobody told; the other METRICS only where somebody did."""
+"""In every report, null where they are unknown; the other METRICS, and those of a script's own, only where known."""
 
 
 class Record:
@@ -78,7 +78,7 @@ class Record:
 
     def report(self, replica: str, metrics: dict[str, Any], *, first: bool) -> None:
         """Keeps a replica's numbers, and journals them now and then."""
-        self.metrics[replica] = metrics
+        self.metrics[replica] = metrics = kept(metrics)
         if first and self.first_step_at is None:
             self.first_step_at = journal.now()
             self._timings["first_step_s"] = self._elapsed()
@@ -88,7 +88,10 @@ class Record:
         self._reported[replica] = now
         numbers = {name: metrics.get(name) for name in _JOURNALED}
         numbers.update({name: metrics[name] for name in METRICS if metrics.get(name) is not None})
-        self._journal.write("report", replica=replica, **numbers, **({"first": True} if first else {}))
+        custom = {name: value for name, value in own(metrics).items() if value is not None}
+        more: dict[str, Any] = {"custom": custom, "not_finite": not_finite(metrics), "first": first}
+        numbers.update({name: value for name, value in more.items() if value})
+        self._journal.write("report", replica=replica, **numbers)
 
     def end(self, state: RunState, reason: str) -> dict[str, Any]:
         """Journals the run's end as its own keeper sees it, and returns the fields of `run_ended`."""

@@ -8,14 +8,17 @@ from collections.abc import Collection
 from torchyard_agent.keeper import processes
 
 
-def of_replicas(names: Collection[str], sessions: Collection[int], others: Collection[int]) -> list[int]:
-    """What these replicas have left. `sessions` are those of their ranks, `others` the live ranks of other replicas.
+def of_replicas(
+    names: Collection[str], sessions: Collection[int], others: Collection[int], spares: Collection[int] = ()
+) -> list[int]:
+    """What these replicas have left. `sessions` are those of their ranks, `others` the live ranks of other replicas,
+    `spares` interpreters that wait for a rank.
 
     While others live, an orphan counts where its session or its environment says whose it is: a program may leave
     its session, and setproctitle erases the environment, but hardly anything does both.
     """
     everything = processes.descendants(os.getpid())
-    spared = {pid for rank in others for pid in (rank, *processes.descendants(rank))}
+    spared = {pid for rank in (*others, *spares) for pid in (rank, *processes.descendants(rank))}
     orphans = [pid for pid in everything if pid not in spared]
     if not others:
         return orphans

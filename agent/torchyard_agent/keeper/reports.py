@@ -9,7 +9,7 @@ import socket
 import struct
 from typing import Any, Callable, Optional
 
-from torchyard_agent.protocol import report
+from torchyard_agent.protocol import places, report
 
 Metrics = dict[str, Optional[float]]
 """A number that is no number (a loss that became NaN) is None: JSON has no word for it."""
@@ -49,7 +49,10 @@ class Latest:
         if decoded is None or decoded[0] not in self._ranks:
             return None
         replica, local_rank, metrics = decoded
-        self._ranks[replica].setdefault(local_rank, {}).update(metrics)
+        numbers = self._ranks[replica].setdefault(local_rank, {})
+        numbers.update(metrics)
+        if len(report.own(numbers)) < len(numbers.keys() - set(report.METRICS)):  # too many over several datagrams
+            self._ranks[replica][local_rank] = report.kept(numbers)
         return replica
 
     def of(self, replica: str) -> Metrics:
@@ -71,24 +74,29 @@ class Latest:
 
 
 class ReportSocket:
-    """Takes datagrams of this user's processes at an abstract address and hands them on."""
+    """Takes datagrams of this user's processes at an abstract address and hands them on.
 
-    def __init__(self, address: str, on_datagram: Callable[[bytes], Any]):
-        self._on_datagram = on_datagram
+    Bound from the beginning; `serve` begins to take.
+    """
+
+    def __init__(self) -> None:
+        self.address = places.random_socket(os.getuid())
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self._socket.setblocking(False)
-        self._socket.bind(address)
-        asyncio.get_running_loop().add_reader(self._socket, self._drain)
+        self._socket.bind(self.address)
 
-    def _drain(self) -> None:
+    def serve(self, on_datagram: Callable[[bytes], Any]) -> None:
+        asyncio.get_running_loop().add_reader(self._socket, self._drain, on_datagram)
+
+    def _drain(self, on_datagram: Callable[[bytes], Any]) -> None:
         for _ in range(_AT_ONCE):
             try:
                 datagram, ancillary, _, _ = self._socket.recvmsg(report.MAX_REPORT + 1, socket.CMSG_SPACE(_UCRED.size))
             except BlockingIOError:
                 return
             if _sender(ancillary) == os.getuid():
-                self._on_datagram(datagram)
+                on_datagram(datagram)
 
     def close(self) -> None:
         asyncio.get_running_loop().remove_reader(self._socket)

@@ -23,6 +23,7 @@ from torchyard_agent.keeper.patience import Patience
 from torchyard_agent.keeper.ranks import CannotStart, Rank, RunPlace
 from torchyard_agent.keeper.reports import Latest
 from torchyard_agent.keeper.taking import Taking
+from torchyard_agent.keeper.warm_start import WarmStart
 from torchyard_agent.protocol.shapes import RankShare, ReplicaShare
 
 Message = dict[str, Any]
@@ -31,6 +32,8 @@ REPORT_EVERY_S = 1.0
 """A replica's numbers are passed on this often at most; its first step at once."""
 LOOK_EVERY_S = 0.05
 """While sweeping: orphans of orphans are found by looking again."""
+LOOK_FOR_SPARES_EVERY_S = 1.0
+"""While spares are being started: the next one begins when the last one has imported all that it was to."""
 LOOK_AT_GPUS_EVERY_S = 0.25
 """From SIGKILL: what is still there then hangs in the kernel, and people are told."""
 
@@ -47,6 +50,8 @@ class Share:
         cgroup: Cgroup | None = None,
         exchange_key: bytes = b"",
         stuck_after_s: float = Patience().stuck_after_s,
+        warm: WarmStart | None = None,
+        spares_after_s: float = Patience().spares_after_s,
     ):
         self.tell = tell
         self.reports = Latest(set())
@@ -56,6 +61,12 @@ class Share:
         self._cgroup = cgroup
         self._exchange_key = exchange_key
         self._stuck_after_s = stuck_after_s
+        self._warm = warm or WarmStart()
+        self._spares_after_s = spares_after_s
+        self._spare_imports: list[str] = []
+        """What spare interpreters import; empty where there are none."""
+        self._max_restarts = 0
+        self._spares_timer: asyncio.TimerHandle | None = None
         self._replicas: dict[str, ReplicaShare] = {}
         self._setup: list[str] = []
         self._secrets: dict[str, str] = {}
@@ -117,6 +128,7 @@ class Share:
     def _take(self, message: Message) -> None:
         self._replicas = {replica["name"]: replica for replica in message["replicas"]}
         self._setup, self._secrets = message["setup"], message["secrets"]
+        self._spare_imports, self._max_restarts = message.get("spare_imports") or [], message.get("max_restarts", 0)
         self.reports = Latest(set(self._replicas))
         self._oom_kills = causes.oom_kills()  # a host that is lost before `go` never has it
         self.tell({"say": "joined"})
@@ -131,6 +143,7 @@ class Share:
         self._oom_kills = causes.oom_kills()
         for replica in self._replicas.values():
             self._start(replica)
+        self._await_stability()
 
     def _start_generation(self, replicas: list[ReplicaShare]) -> None:
         for replica in replicas:
@@ -143,12 +156,13 @@ class Share:
             self.reports.forget(name)
         for replica in replicas:
             self._start(replica)
+        self._await_stability()
 
     def _start(self, replica: ReplicaShare) -> None:
         name = replica["name"]
         for rank in replica["ranks"]:
             try:
-                known = self._setup, self._secrets, self._cgroup, self._exchange_key
+                known = self._setup, self._secrets, self._cgroup, self._exchange_key, self._warm
                 started = ranks.spawn(self.place, name, rank, *known)
             except CannotStart as problem:
                 log.warning("%s: %s", name, problem)
@@ -161,6 +175,34 @@ class Share:
         else:
             self.tell({"say": "spawned", "replica": name})
         self._tell_if_ended(name)
+
+    def _await_stability(self) -> None:
+        """Spares are started once no rank of this host was started for a while."""
+        if self._spares_timer is not None:
+            self._spares_timer.cancel()
+        if self._spare_imports:
+            self._spares_timer = asyncio.get_running_loop().call_later(self._spares_after_s, self._start_spare)
+
+    def _start_spare(self) -> None:
+        """One at a time, for live ranks that may start again."""
+        loop = asyncio.get_running_loop()
+        missing = [
+            rank
+            for rank in self._live.values()
+            if (rank.replica, rank.local_rank) not in self._warm and rank.replica not in self._asked
+            if self._replicas[rank.replica]["generation"] < self._max_restarts
+        ]
+        if self._warm.are_ready and missing:
+            key = (missing[0].replica, missing[0].local_rank)
+            share = self._rank_share(missing[0])
+            variables = ranks.environment(os.environ, self.place, key[0], share, {})
+            self._warm.start(key, share["argv"], variables, self.place.work, self._spare_imports, spare=True)
+            if key not in self._warm:  # no interpreter that can be started early
+                return
+        elif self._warm.are_ready:
+            log.info("a spare interpreter waits for each rank")
+            return
+        self._spares_timer = loop.call_later(LOOK_FOR_SPARES_EVERY_S, self._start_spare)
 
     def reap(self) -> bool:
         """Takes the exit status of every child that has ended, adopted ones included. Called on SIGCHLD.
@@ -178,6 +220,7 @@ class Share:
             self._terminated.discard(pid)
             self._ended.add(pid)
             self._errands.discard(pid)
+            self._warm.on_reaped(pid)
             rank = self._live.pop(pid, None)
             if rank is not None:
                 rank.process.returncode = os.waitstatus_to_exitcode(status)
@@ -277,7 +320,7 @@ class Share:
             self.reap()
             others = [rank.pid for rank in self._live.values() if rank.replica not in names]
             others += self._errands
-            found = remains.of_replicas(names, sessions, others)
+            found = remains.of_replicas(names, sessions, others, self._warm.pids())
             if self._cgroup is not None:
                 found += [pid for pid in self._cgroup.processes(names) if pid not in found]
             left = [pid for pid in found if processes.may_signal(pid)]
@@ -293,6 +336,9 @@ class Share:
         """Ends whatever is left below this process, and tells `gone` when nothing is."""
         if self.taking is not None:
             self.taking.end()
+        if self._spares_timer is not None:
+            self._spares_timer.cancel()
+        self._warm.close()
         kill_at = asyncio.get_running_loop().time() + grace_s
         if self._sweeping is None:
             self._kill_at = kill_at

@@ -28,6 +28,8 @@ class Shares:
             "setup": self._start["setup"],
             "secrets": self._start["secrets"],
             "carry": self._carries,
+            "spare_imports": self._start["spare_imports"],
+            "max_restarts": self._start["policy"]["max_restarts"],
         }
 
     def of_gang(

@@ -92,14 +92,19 @@ class Calendar(NamedTuple):
         return next((one for one in self.bookings if one.id == booking_id), None)
 
     def persons_of(self, host: str, user: str) -> tuple[str, ...]:
-        """Who a login may be. One that the table does not know stands for the person of that name, if there is one."""
+        """The persons that a login of a host may be.
+
+        A login stands for the person of that name only where the table names neither of them, on any host: a login
+        that has the booker's name on another host may be another person's.
+        """
         found = {
             person
             for entry in self.logins
             if entry.user == user and fnmatchcase(host, entry.host)
             for person in entry.persons
         }
-        if not found and self.knows(user):
+        named = any(user == entry.user or user in entry.persons for entry in self.logins)
+        if not found and not named and self.knows(user):
             return (user,)
         return tuple(sorted(found))
 

@@ -4,9 +4,10 @@ The desktop plans; which replicas take part is only known on the hosts, since a 
 lost. So ranks, world sizes and addresses are worked out here, from what was planned and who takes part right now:
 by the primary's keeper before each generation, and by `torchyard plan`.
 
-Trainers under launcher torch get torchrun's contract (torch 2.13: `LocalElasticAgent._start_workers`), with a
-replica for a node. Others see nothing of the trainers' world: a server or evaluator that finds RANK and
-MASTER_ADDR would try to join it. CLUSTER_SPEC is as Vertex AI gives it
+Trainers under launcher torch get torchrun's contract (torch 2.13: `LocalElasticAgent._start_workers`). A node of it is
+what one torchrun would have started: a replica with GPUs, which sees no others, so that `cuda:LOCAL_RANK` is its own;
+and all replicas of a world without GPUs on one host. Others see nothing of the trainers' world: a server or evaluator
+that finds RANK and MASTER_ADDR would try to join it. CLUSTER_SPEC is as Vertex AI gives it
 (https://cloud.google.com/vertex-ai/docs/training/distributed-training), TF_CONFIG as TensorFlow reads it.
 
 `torchyard_roles` reads the TORCHYARD_ variables. TORCHYARD_KEY, which goes with TORCHYARD_STORE, is none of them:
@@ -22,6 +23,32 @@ from typing import Any, Callable, NamedTuple
 from torchyard_agent.protocol.placeholders import fill
 from torchyard_agent.protocol.shapes import Cluster, RankShare, ReplicaPlan, ReplicaShare
 
+VARIABLES_OF_A_RANK = frozenset(
+    (
+        *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"),
+        *("ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TF_CONFIG", "CLUSTER_SPEC"),
+    )
+)
+"""Those that say a process's place in a cluster, beside TORCHYARD_… and TORCHELASTIC_…."""
+_READ_AT_START = (
+    *(
+        "PYTHON",
+        "LD_",
+        "PATH",
+        "TZ",
+        "LANG",
+        "LC_",
+        "GLIBC_",
+        "MALLOC_",
+        "TORCH",
+        "PYTORCH",
+        "CUDA",
+        "NVIDIA_",
+        "NCCL_",
+    ),
+    *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_", "NUMEXPR_", "VECLIB_"),
+)
+
 
 class _Task(NamedTuple):
     kind: str
@@ -36,11 +63,29 @@ class _Seat(NamedTuple):
     first_world_rank: int
     """Of its ranks in its torch world."""
     node_rank: int
+    """Of its replica in its torch world."""
+    node: tuple[str, str]
+    """Its node in torchrun's sense: (host, replica where it has GPUs)."""
+    first_local_rank: int
+    """Of its ranks on its node."""
+
+
+class _Node(NamedTuple):
+    rank: int
+    """Among the nodes of its torch world."""
+    size: int
+    """Ranks."""
 
 
 class _World(NamedTuple):
     members: list[ReplicaPlan]
+    nodes: dict[tuple[str, str], _Node]
     size: int
+
+
+def is_read_at_start(name: str) -> bool:
+    """Whether an interpreter's start or the import of torch may read an environment variable."""
+    return name.startswith(_READ_AT_START) and not name.startswith(("TORCHYARD_", "TORCHELASTIC_"))
 
 
 class Contract:
@@ -68,9 +113,15 @@ class Contract:
         self._common = self._common_variables(store)
 
     def _seat(self, replica: ReplicaPlan) -> None:
-        world = self._worlds.get(replica["gang"], _World([], 0))
-        self._seats[replica["name"]] = _Seat(self._world_size, world.size, len(world.members))
-        self._worlds[replica["gang"]] = _World([*world.members, replica], world.size + replica["processes"])
+        world = self._worlds.get(replica["gang"], _World([], {}, 0))
+        is_alone = bool(replica["gpus"]) or not replica["host"]
+        at = (replica["host"], replica["name"] if is_alone else "")
+        node = world.nodes.get(at, _Node(len(world.nodes), 0))
+        world.nodes[at] = _Node(node.rank, node.size + replica["processes"])
+        self._seats[replica["name"]] = _Seat(self._world_size, world.size, len(world.members), at, node.size)
+        self._worlds[replica["gang"]] = world._replace(
+            members=[*world.members, replica], size=world.size + replica["processes"]
+        )
         self._world_size += replica["processes"]
 
     def share(self, replica: ReplicaPlan, generation: int = 0) -> ReplicaShare:
@@ -144,14 +195,15 @@ class Contract:
     def _torchrun_contract(self, replica: ReplicaPlan, seat: _Seat, generation: int, local_rank: int) -> dict[str, str]:
         world = self._worlds[replica["gang"]]
         address, port = self._master(replica["gang"])
+        node = world.nodes[seat.node]
         rank, size = str(seat.first_world_rank + local_rank), str(world.size)
         return {
             "RANK": rank,
-            "LOCAL_RANK": str(local_rank),
+            "LOCAL_RANK": str(seat.first_local_rank + local_rank),
             "WORLD_SIZE": size,
-            "LOCAL_WORLD_SIZE": str(replica["processes"]),
-            "GROUP_RANK": str(seat.node_rank),
-            "GROUP_WORLD_SIZE": str(len(world.members)),
+            "LOCAL_WORLD_SIZE": str(node.size),
+            "GROUP_RANK": str(node.rank),
+            "GROUP_WORLD_SIZE": str(len(world.nodes)),
             "ROLE_NAME": "default",
             "ROLE_RANK": rank,
             "ROLE_WORLD_SIZE": size,
@@ -162,6 +214,9 @@ class Contract:
             "TORCHELASTIC_MAX_RESTARTS": str(self._cluster["max_restarts"]),
             # No agent of torch's keeps a store here: rank 0 serves it.
             "TORCHELASTIC_USE_AGENT_STORE": "False",
+            # A node may be several replicas: `torchyard_roles` counts within its own.
+            "TORCHYARD_PROCESS": str(local_rank),
+            "TORCHYARD_PROCESSES": str(replica["processes"]),
         }
 
     def _master(self, gang: str) -> tuple[str, str]:

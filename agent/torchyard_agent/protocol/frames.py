@@ -13,7 +13,6 @@ neither forged, nor replayed, nor sent back. A pure codec: sockets and their dea
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import os
 import struct
@@ -33,7 +32,14 @@ class AuthenticationError(Exception):
 
 
 def _mac(key: bytes, *parts: bytes) -> bytes:
-    return hmac.new(key, b"".join(parts), hashlib.sha256).digest()
+    return hmac.digest(key, b"".join(parts), "sha256")
+
+
+def _numbered(keyed: hmac.HMAC, number: int, payload: bytes) -> bytes:
+    """The MAC of a frame. Copying what has its key already takes a third of the time of beginning anew."""
+    mac = keyed.copy()
+    mac.update(number.to_bytes(8, "big") + payload)
+    return mac.digest()
 
 
 def exchange_key(secret: bytes) -> bytes:
@@ -79,8 +85,8 @@ class FrameCodec:
 
     def __init__(self, secret: bytes, hello: bytes, caller_nonce: bytes, *, is_caller: bool):
         key = _mac(secret, b"session", hello, caller_nonce)
-        self._seal_key = _mac(key, b"caller" if is_caller else b"listener")
-        self._open_key = _mac(key, b"listener" if is_caller else b"caller")
+        self._sealer = hmac.new(_mac(key, b"caller" if is_caller else b"listener"), digestmod="sha256")
+        self._opener = hmac.new(_mac(key, b"listener" if is_caller else b"caller"), digestmod="sha256")
         self._sealed = 0
         self._opened = 0
 
@@ -88,7 +94,7 @@ class FrameCodec:
         """One frame, header and all."""
         if len(payload) > MAX_PAYLOAD:
             raise ValueError(f"a frame of {len(payload)} bytes is over the limit of {MAX_PAYLOAD}")
-        mac = _mac(self._seal_key, self._sealed.to_bytes(8, "big"), payload)
+        mac = _numbered(self._sealer, self._sealed, payload)
         self._sealed += 1
         return HEADER.pack(len(payload), mac) + payload
 
@@ -101,7 +107,7 @@ class FrameCodec:
 
     def open_payload(self, mac: bytes, payload: bytes) -> bytes:
         """The payload, after its MAC was verified."""
-        if not hmac.compare_digest(mac, _mac(self._open_key, self._opened.to_bytes(8, "big"), payload)):
+        if not hmac.compare_digest(mac, _numbered(self._opener, self._opened, payload)):
             raise AuthenticationError("a frame's MAC does not match: forged, replayed or damaged")
         self._opened += 1
         return payload

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from torchyard_agent.protocol.report import METRICS
+from torchyard_agent.protocol import report
 
 Event = dict[str, Any]
 
@@ -58,11 +58,11 @@ def apply(view: Event, event: Event) -> None:
         view["booking_ends"] = {name: event[name] for name in ("time", "booking", "at", "reason")}
     elif kind == "report":
         metrics = view["metrics"].setdefault(event["replica"], {})
-        metrics.update({name: event[name] for name in METRICS if event.get(name) is not None})
+        metrics.update(report.kept({**metrics, **report.own_of_event(event), **report.of_event(event)}))
     elif kind == "run_ended":
         view["state"], view["reason"], view["ended"] = event["state"], event["reason"], True
         view["timings"] = event.get("timings", {})
-        view["metrics"].update(event.get("metrics", {}))
+        view["metrics"].update({name: report.kept(metrics) for name, metrics in event.get("metrics", {}).items()})
         for ended in event.get("replicas", []):
             view["replicas"].setdefault(ended["name"], {"name": ended["name"]}).update(ended)
 

@@ -65,11 +65,12 @@ def error_of(message: dict[str, Any]) -> RpcError:
     error: dict[str, Any] = raw if isinstance(raw, dict) else {}
     raw_data = error.get("data")
     data: dict[str, Any] = raw_data if isinstance(raw_data, dict) else {}
+    number = error.get("code")
     return RpcError(
         str(error.get("message", "unknown error")),
         str(data.get("code", "internal")),
         str(data.get("hint", "")),
-        int(error.get("code", INTERNAL_ERROR)),
+        number if isinstance(number, int) else INTERNAL_ERROR,
     )
 
 

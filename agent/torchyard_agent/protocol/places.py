@@ -1,8 +1,10 @@
 """Where things lie on a host: folders below the agent's, and names of abstract Unix sockets.
 
 Homes are often shared between hosts (NFS), so only the content-addressed store is common to them; all else
-lies below a folder named after the host. Abstract sockets leave nothing stale behind, and binding one is the
-lock against a second owner. Hosts that share a machine have network namespaces of their own, hence sockets too.
+lies below a folder named after the host. Abstract sockets leave nothing stale behind, and any user of the host may
+bind any name. The daemon's and the GPUs' names are fixed, since binding one is the lock against a second owner; all
+others are random, so that no other user can bind them first. Hosts that share a machine have network namespaces of
+their own, hence sockets too.
 """
 
 from __future__ import annotations
@@ -47,6 +49,12 @@ def run_dir(agent_dir: str, node: str, run_id: str) -> str:
     return os.path.join(runs_dir(agent_dir, node), run_id)
 
 
+def is_run(run_dir: str) -> bool:
+    """Whether the folder is a run's. A script that writes to `../../data` from its working folder puts that beside the
+    runs."""
+    return any(os.path.exists(os.path.join(run_dir, name)) for name in ("keeper.log", "run.json", "journal.jsonl"))
+
+
 def archive_note(run_dir: str) -> str:
     """File that holds the SHA-256 of the archive that the run's keeper runs out of."""
     return os.path.join(run_dir, "archive")
@@ -72,14 +80,14 @@ def daemon_socket(agent_dir: str, uid: int) -> str:
     return f"\0torchyard/{uid}/{scope(agent_dir)}/daemon"
 
 
-def keeper_socket(agent_dir: str, uid: int, run_id: str) -> str:
-    """Abstract address of a run's keeper on this host."""
-    return f"\0torchyard/{uid}/{scope(agent_dir)}/run/{run_id}"
+def random_socket(uid: int) -> str:
+    """An abstract address that cannot be guessed."""
+    return f"\0torchyard/{uid}/{os.urandom(16).hex()}"
 
 
-def report_socket(agent_dir: str, uid: int, run_id: str) -> str:
-    """Abstract datagram address at which a keeper takes what its replicas report."""
-    return f"\0torchyard/{uid}/{scope(agent_dir)}/report/{run_id}"
+def keeper_note(run_dir: str) -> str:
+    """Symbolic link to the name of the socket at which the run's keeper is, without its leading NUL."""
+    return os.path.join(run_dir, "keeper.socket")
 
 
 def gpu_socket(uuid: str) -> str:

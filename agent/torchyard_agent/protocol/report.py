@@ -7,6 +7,8 @@ for its leading NUL byte. A report that cannot be sent at once is dropped: train
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Mapping
 from typing import Any
 
 REPORT_VARIABLE = "TORCHYARD_REPORT"
@@ -26,6 +28,50 @@ the seconds that its newest round waited for the last trainer, its `staleness` t
 `dropped` and `skipped` the rounds that it has dropped, or left out for want of a finite gradient."""
 
 
+MOST_NAMES = 32
+"""Names of a script's own beside METRICS that are kept of a replica."""
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}", re.ASCII)
+
+
+def is_name(name: object) -> bool:
+    """Whether a script may report a number by this name: an ASCII identifier of at most 64 characters."""
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None
+
+
+def own(metrics: object) -> dict[str, float | None]:
+    """The numbers of a script's own: those beside METRICS, by valid names, the first 32. None is no number, as NaN."""
+    found: dict[str, float | None] = {}
+    for name, value in metrics.items() if isinstance(metrics, Mapping) else ():
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if name not in METRICS and is_name(name) and (value is None or is_number) and len(found) < MOST_NAMES:
+            found[name] = value
+    return found
+
+
+def kept(metrics: object) -> dict[str, Any]:
+    """What is kept of a replica's numbers that another host has sent: METRICS, and the script's own."""
+    if not isinstance(metrics, Mapping):
+        return {}
+    return {**{name: metrics[name] for name in METRICS if name in metrics}, **own(metrics)}
+
+
+def not_finite(metrics: Mapping[str, Any]) -> list[str]:
+    """Names whose newest value is NaN or infinite: null in JSON. An unknown value has no name at all."""
+    return [name for name, value in metrics.items() if value is None]
+
+
+def of_event(event: Mapping[str, Any]) -> dict[str, Any]:
+    """The METRICS of a journal's `report`, which has null for an unknown value too: None for one that is not finite."""
+    names = event.get("not_finite", ())
+    return {name: event.get(name) for name in METRICS if event.get(name) is not None or name in names}
+
+
+def own_of_event(event: Mapping[str, Any]) -> dict[str, float | None]:
+    """The same of the numbers of a script's own."""
+    custom = event.get("custom")
+    return own({**(custom if isinstance(custom, Mapping) else {}), **dict.fromkeys(event.get("not_finite", ()))})
+
+
 def encode(replica: str, local_rank: int, metrics: dict[str, float]) -> bytes:
     return json.dumps({"replica": replica, "local_rank": local_rank, "metrics": metrics}).encode()
 
@@ -36,11 +82,8 @@ def decode(datagram: bytes) -> tuple[str, int, dict[str, float]] | None:
         return None
     try:
         message: Any = json.loads(datagram)
-        metrics = {
-            name: float(value)
-            for name, value in message["metrics"].items()
-            if name in METRICS and isinstance(value, (int, float))
-        }
+        numbers = {name: value for name, value in message["metrics"].items() if isinstance(value, (int, float))}
+        metrics = {name: float(value) for name, value in kept(numbers).items()}
         return str(message["replica"]), int(message["local_rank"]), metrics
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None

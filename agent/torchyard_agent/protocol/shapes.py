@@ -121,6 +121,19 @@ class Prepare(TypedDict):
     """Kept in `run.json` for other desktops: the topology's text, the planned replicas, who launched it."""
 
 
+class Warm(TypedDict):
+    """`run.warm`: interpreters that start while a launch still checks and sends. See docs/architecture.md."""
+
+    run_id: str
+    host: str
+    replicas: list[ReplicaShare]
+    """Those of the host, as far as they are planned: what is only known at the start stands in as any text."""
+    run_dir: str
+    """The text that stands for the run's folder."""
+    imports: list[str]
+    """Modules to import."""
+
+
 class Prepared(TypedDict):
     """The answer to `run.prepare`."""
 
@@ -157,6 +170,8 @@ class Start(TypedDict):
     notify: str | None
     carry: bool
     """Whether the keepers carry checkpoints: the hosts share no folder for them."""
+    spare_imports: list[str]
+    """Modules that a spare interpreter of each rank imports while the run trains; empty: there are no spares."""
     start_at: Any
     """When it begins by itself: RFC 3339 with an offset, or seconds since 1970; None for now."""
     booking: Any

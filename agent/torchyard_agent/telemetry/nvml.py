@@ -116,7 +116,7 @@ class Nvml:
         return found
 
     def running(self, gpu: Gpu) -> list[dict[str, Any]]:
-        """Processes on the GPU: [{`pid`, `memory_mb`}]; none where it does not answer."""
+        """Processes on the GPU: [{`pid`, `memory_mb`, `computes`}]; none where it does not answer."""
         try:
             return self._running(gpu) if gpu.handle is not None else []
         except _GpuFailed:
@@ -233,11 +233,14 @@ class Nvml:
     def _running(self, gpu: Gpu) -> list[dict[str, Any]]:
         """PIDs on the GPU and their memory there. One that computes and draws is on both lists: it counts once."""
         found: dict[int, int | None] = {}
+        computing: set[int] = set()
         for what, function in (("compute", self._library.compute), ("graphics", self._library.graphics)):
             for pid, used in self._process_list(gpu, what, function):
                 known = found.get(pid)
                 found[pid] = used if known is None else max(known, used or 0)
-        return [{"pid": pid, "memory_mb": used} for pid, used in found.items()]
+                if what == "compute":
+                    computing.add(pid)
+        return [{"pid": pid, "memory_mb": used, "computes": pid in computing} for pid, used in found.items()]
 
     def _process_list(self, gpu: Gpu, what: str, function: Any) -> list[tuple[int, int | None]]:
         layout = self._library.process

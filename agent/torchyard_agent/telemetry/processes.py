@@ -13,6 +13,7 @@ import pwd
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from torchyard_agent.telemetry.display_servers import draws_screen, is_display_server
 from torchyard_agent.telemetry.procfs import read, read_all
 
 UNKNOWN = "unknown"
@@ -166,17 +167,25 @@ class Owners:
     """Users and names of processes. Remembers them for a while: a directory service may be asked for each."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[float, str, str]] = {}
+        self._known: dict[int, tuple[float, str, str, bool | None]] = {}
         self._users: dict[int, str] = {}
 
     def of(self, pid: int, now: float) -> tuple[str, str]:
         """(user, program) of a PID at monotonic time `now`; "unknown" for what is hidden or in a container."""
+        return self._about(pid, now)[1:3]
+
+    def describe(self, process: dict[str, Any], now: float) -> None:
+        """Adds `user`, `program` and `draws_screen` to a process as NVML lists it."""
+        _, process["user"], process["program"], display_server = self._about(process["pid"], now)
+        process["draws_screen"] = draws_screen(display_server, process["program"], process["computes"])
+
+    def _about(self, pid: int, now: float) -> tuple[float, str, str, bool | None]:
         known = self._known.get(pid)
         if known is None or now - known[0] >= _OWNER_S:
             if len(self._known) > 1000:
                 self._known.clear()
-            known = self._known[pid] = (now, *self._look(pid))
-        return known[1], known[2]
+            known = self._known[pid] = (now, *self._look(pid), is_display_server(pid))
+        return known
 
     def _look(self, pid: int) -> tuple[str, str]:
         try:

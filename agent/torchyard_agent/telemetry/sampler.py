@@ -38,8 +38,9 @@ class Sampler:
         - `gpus`: each with `index`, `uuid`, `name`, `memory_mb`, `memory_used_mb` (MiB), `utilisation` (percent),
           `power_w`, `temperature_c`, `sm_clock_mhz`, `memory_clock_mhz`, `throttling` (words, see `nvml_library`),
           `ecc_errors` (uncorrected ones since the driver was loaded), `xid` (the last: {`code`, `time`}, or null),
-          `processes` [{`pid`, `user`, `program`, `memory_mb`, `replica` (null for what is none of ours)}],
-          `problem` (a sentence, or null). What a GPU does not tell is null.
+          `processes` [{`pid`, `user`, `program`, `memory_mb`, `computes`, `draws_screen` (it is a display server and
+          does nothing else), `replica` (null for what is none of ours)}], `problem` (a sentence, or
+          null). What a GPU does not tell is null.
         - `replicas`: {name: {`cpu` (percent of one CPU; null in its first sample), `memory_mb` (MiB resident, pages
           shared by several processes counted in each), `processes`}}.
         """
@@ -67,7 +68,7 @@ class Sampler:
         replica_of = self._trees.replica_of()
         for gpu in gpus:
             for process in gpu["processes"]:
-                process["user"], process["program"] = self._owners.of(process["pid"], now)
+                self._owners.describe(process, now)
                 process["replica"] = replica_of.get(process["pid"])
         return gpus
 

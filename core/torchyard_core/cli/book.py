@@ -10,7 +10,9 @@ import typer
 from torchyard_core.booking.find_slot import Fit
 from torchyard_core.booking.model import Draft
 from torchyard_core.booking.naming import slots_named
+from torchyard_core.booking.recurrence import has_end
 from torchyard_core.booking.refusals import Clash
+from torchyard_core.booking.words import full_span
 from torchyard_core.cli.booking_words import answering_clashes, book_command, booked_line, booking_json, times, why
 from torchyard_core.cli.calendar import catalogue, remember_fleet
 from torchyard_core.cli.context import settings
@@ -89,7 +91,9 @@ def book(
             say(f"Booked {booked_line(booking, slots, where)}.")
         for one in made.missed:
             kind = "taken" if isinstance(one.why, Clash) else "refused"
-            remark(f"{kind}: {one.interval.start.astimezone():%a %Y-%m-%d %H:%M}: {why(one.why)}")
+            remark(f"{kind}: {full_span(one.interval.start, one.interval.end, where)}: {why(one.why)}")
         say(f"{len(made.booked)} booked, {len(made.missed)} not.")
+        if not has_end(repeat):
+            remark("The rule has neither COUNT nor UNTIL: these are all that can be booked by now.")
     if not made.booked:
         raise typer.Exit(1)

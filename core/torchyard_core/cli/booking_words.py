@@ -9,15 +9,15 @@ from typing import Any
 
 import typer
 
-from torchyard_core.booking.conflict import fit_to_json, span
+from torchyard_core.booking.conflict import fit_to_json
 from torchyard_core.booking.find_slot import Fit
 from torchyard_core.booking.model import Booking, Slot, rfc3339
 from torchyard_core.booking.naming import name_slots
 from torchyard_core.booking.refusals import Clash, Refused
 from torchyard_core.booking.waitlist import Waiting, wish_to_json
-from torchyard_core.booking.words import command_length, command_time, hours_of, until
-from torchyard_core.booking.zones import moment, zone_of
-from torchyard_core.cli.output import error_as_json, print_error, print_json_line, table
+from torchyard_core.booking.words import command_length, command_time, full_span, until
+from torchyard_core.booking.zones import end_moment, moment, wall_clock
+from torchyard_core.cli.output import error_as_json, print_error, print_json_line, remark, table
 from torchyard_core.errors import TorchyardError
 
 HEADINGS = ("ID", "WHO", "TITLE", "GPUS", "FROM", "TO", "STATE")
@@ -25,13 +25,12 @@ HEADINGS = ("ID", "WHO", "TITLE", "GPUS", "FROM", "TO", "STATE")
 
 def row(booking: Booking, slots: Sequence[Slot], zone: str) -> list[str]:
     """Cells for HEADINGS."""
-    start = booking.start.astimezone(zone_of(zone))
     return [
         booking.id,
         booking.owner,
         booking.title,
         name_slots(booking.gpus, slots),
-        f"{start:%a %Y-%m-%d %H:%M}",
+        wall_clock(booking.start, zone, "%a %Y-%m-%d %H:%M"),
         until(booking.start, booking.until, zone),
         str(booking.state),
     ]
@@ -47,8 +46,8 @@ def booking_json(booking: Booking, slots: Sequence[Slot]) -> dict[str, Any]:
 
 
 def booked_line(booking: Booking, slots: Sequence[Slot], zone: str) -> str:
-    """`b1f… booked: gpu-b:2-5 from Mon 23 Nov 09:00 to 17:00 (Europe/Berlin)`."""
-    return f"{booking.id}: {name_slots(booking.gpus, slots)} {span(booking.start, booking.end, zone)} ({zone})"
+    """`b1f…: gpu-b:2-5 from Mon 2026-11-23 09:00 to Mon 2026-11-23 17:00 (Europe/Berlin, 8 h)`."""
+    return f"{booking.id}: {name_slots(booking.gpus, slots)} {full_span(booking.start, booking.end, zone)}"
 
 
 def waiting_json(one: Waiting) -> dict[str, Any]:
@@ -93,19 +92,13 @@ def fit_json(fit: Fit, slots: Sequence[Slot], zone: str, usual: str) -> dict[str
 
 
 def fit_words(fit: Fit, slots: Sequence[Slot], zone: str) -> str:
-    length = hours_of(fit.end - fit.start)
-    return f"{name_slots(fit.gpus, slots)} {span(fit.start, fit.end, zone)} ({length})"
+    return f"{name_slots(fit.gpus, slots)} {full_span(fit.start, fit.end, zone)}"
 
 
 def times(start: str, end: str, zone: str, now: datetime) -> tuple[datetime, datetime]:
-    """`--from` and `--to`. A length (`+4h`) counts from the start, and a bare time of day is the first after it."""
+    """`--from` and `--to`, as `moment` and `end_moment` read them."""
     begin = moment(start, zone, now)
-    finish = moment(end, zone, begin)
-    has_day = "-" in end or end.strip().startswith(("to", "now", "+"))
-    while not has_day and finish <= begin and finish > begin - timedelta(days=1):
-        # 22:00 to 06:00: the clock is read on the day of the start, and the night is over on the next.
-        finish = moment(f"{(begin.astimezone(zone_of(zone)) + timedelta(days=1)):%Y-%m-%d} {end}", zone, begin)
-    return begin, finish
+    return begin, end_moment(end, begin, zone, now)
 
 
 @contextmanager
@@ -122,7 +115,7 @@ def answering_clashes(slots: Sequence[Slot], command: Callable[[Fit], str], *, a
             print_error(told, as_json=False)
         else:
             print_json_line({"error": {**error_as_json(told), "conflict": clash.conflict.to_json(slots)}})
-            typer.echo(f"torchyard: {told.sentence()}", err=True)
+            remark(f"torchyard: {told.sentence()}")
         raise typer.Exit(clash.exit_code) from None
 
 

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from torchyard_core.booking.find_slot import Fit
+from torchyard_core.booking.history import headline, lines
 from torchyard_core.booking.intervals import Interval
 from torchyard_core.booking.model import Booking, Slot, rfc3339
 from torchyard_core.booking.naming import name_slots, slots_named
 from torchyard_core.booking.offline import View
-from torchyard_core.booking.refusals import BadCalendar, Refused
-from torchyard_core.booking.zones import length, moment
+from torchyard_core.booking.refusals import BadCalendar, Refused, StoreAway
+from torchyard_core.booking.zones import end_moment, length, moment, wall_clock
 from torchyard_core.cli import bookings_find, bookings_team
 from torchyard_core.cli.book import Zone
 from torchyard_core.cli.booking_words import (
@@ -31,7 +32,7 @@ from torchyard_core.cli.booking_words import (
 )
 from torchyard_core.cli.calendar import catalogue, remember_fleet, tell_age
 from torchyard_core.cli.context import Settings, Yes, settings
-from torchyard_core.cli.output import Json, print_json, remark, say, table
+from torchyard_core.cli.output import Json, print_document, print_json, remark, say, table
 from torchyard_core.errors import UsageError
 from torchyard_core.topology.atomic_file import write_atomically
 from torchyard_core.topology.problems import did_you_mean
@@ -51,7 +52,7 @@ ID = Annotated[
 ]
 Since = Annotated[str, typer.Option("--from", help="From when on.")]
 AROUND = timedelta(days=400)
-"""Bookings further away than this are not looked for by their IDs."""
+"""In which a booking is found while the database is away."""
 
 
 @app.command("list")
@@ -77,16 +78,13 @@ def list_bookings(
     where = chosen.zone(zone)
     calendar = chosen.calendar()
     asked = _asked(since, until, where)
-    view = calendar.view(asked.start, asked.end)
-    wanted = {slot.id for slot in slots_named(gpus, view.slots)} if gpus else set()
     owner = calendar.person if mine else person
+    view = calendar.view_of(owner, asked.start, asked.end)
+    wanted = {slot.id for slot in slots_named(gpus, view.slots)} if gpus else set()
     found = [
         one
         for one in view.bookings
-        if (everything or one.is_live)
-        and owner in (None, one.owner)
-        and (not wanted or wanted & set(one.gpus))
-        and title.lower() in one.title.lower()
+        if (everything or one.is_live) and (not wanted or wanted & set(one.gpus)) and title.lower() in one.title.lower()
     ]
     if as_json:
         print_json([booking_json(one, view.slots) for one in found])
@@ -118,7 +116,11 @@ def show(context: typer.Context, booking_id: ID, zone: Zone = None, as_json: Jso
     where = chosen.zone(zone)
     calendar = chosen.calendar()
     now = datetime.now(UTC)
-    view = calendar.view(now - AROUND, now + AROUND)
+    try:
+        found = _found(chosen, booking_id)
+        view = View((found,), calendar.store().slots(), now, True)
+    except StoreAway:
+        view = calendar.view(now - AROUND, now + AROUND)
     booking = _of(view, booking_id)
     if as_json:
         print_json(booking_json(booking, view.slots))
@@ -136,6 +138,28 @@ def show(context: typer.Context, booking_id: ID, zone: Zone = None, as_json: Jso
     tell_age(view)
     if not view.is_live:
         raise typer.Exit(3)
+
+
+@app.command("history")
+def history(context: typer.Context, booking_id: ID, zone: Zone = None, as_json: Json = False) -> None:
+    """Show who changed a booking when, from which desktop, from what to what.
+
+    Example: torchyard bookings history b3f0
+    """
+    chosen = settings(context)
+    where = chosen.zone(zone)
+    found = _found(chosen, booking_id)
+    store = chosen.calendar().store()
+    changes, slots = store.history(found.id), store.slots()
+    if as_json:
+        print_json([change.to_json() for change in changes])
+        return
+    for change in changes:
+        say(headline(change, where))
+        for line in lines(change, slots, where):
+            say(f"  {line}")
+    if not changes:
+        say("Nothing is known of its history: it was made by an older Torchyard, and not changed since.")
 
 
 def _of(view: View, booking_id: str) -> Booking:
@@ -159,6 +183,7 @@ def cancel(
     context: typer.Context,
     booking_id: ID,
     series: Annotated[bool, typer.Option("--series", help="All of its series that have not begun.")] = False,
+    following: Annotated[bool, typer.Option("--following", help="This one and those after it in its series.")] = False,
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
@@ -169,18 +194,26 @@ def cancel(
     chosen = settings(context, yes=yes)
     store = chosen.calendar().store()
     booking = _found(chosen, booking_id)
-    if series and booking.series_id is None:
-        raise UsageError(f"{booking.id} belongs to no series.", code="no_series", hint="Leave --series out.")
+    _of_a_series(booking, series=series, following=following)
     slots = store.slots()
-    if series:
-        if not chosen.confirm(f"Cancel all of the series {booking.title!r} that has not begun?"):
+    if series or following:
+        since = f" from {wall_clock(booking.start, chosen.zone(), '%a %Y-%m-%d')} on" if following else ""
+        if not chosen.confirm(f"Cancel all of the series {booking.title!r} that has not begun{since}?"):
             remark("Nothing was changed.")
             raise typer.Exit(1)
-        gone = store.cancel_series(str(booking.series_id))
+        gone = store.cancel_series(str(booking.series_id), booking.start if following else None)
     else:
         gone = (store.cancel(booking.id),)
     _tell_changed(chosen, gone, slots, as_json=as_json)
     _serve_waiting(chosen, store)
+
+
+def _of_a_series(booking: Booking, *, series: bool, following: bool) -> None:
+    if series and following:
+        raise UsageError("--series and --following both say which.", code="usage", hint="Give one of them.")
+    if (series or following) and booking.series_id is None:
+        option = "--series" if series else "--following"
+        raise UsageError(f"{booking.id} belongs to no series.", code="no_series", hint=f"Leave {option} out.")
 
 
 @app.command("release")
@@ -213,14 +246,10 @@ def _tell_changed(chosen: Settings, gone: tuple[Booking, ...], slots: Sequence[S
 
 
 def _found(chosen: Settings, booking_id: str) -> Booking:
-    """A booking by the beginning of its ID, from the store itself."""
+    """A booking by the beginning of its ID, from the store itself. Raises UsageError, StoreAway."""
     store = chosen.calendar().store()
-    now = store.now()
-    try:
-        return store.booking(booking_id)
-    except Refused:
-        around = store.bookings(now - AROUND, now + AROUND)
-        return _of(View(around, (), now, True), booking_id)
+    found = store.bookings_named(booking_id) if booking_id else ()
+    return _of(View(found or store.bookings_near(booking_id), (), store.now(), True), booking_id)
 
 
 @app.command("change")
@@ -236,6 +265,10 @@ def change(
     stop_at_end: Annotated[
         bool | None, typer.Option("--stop-at-end/--run-on", help="Whether its run is stopped at its end.")
     ] = None,
+    series: Annotated[bool, typer.Option("--series", help="So all of its series that have not begun.")] = False,
+    following: Annotated[
+        bool, typer.Option("--following", help="So this one and those after it in its series")
+    ] = False,
     zone: Zone = None,
     as_json: Json = False,
 ) -> None:
@@ -250,11 +283,12 @@ def change(
     store = chosen.calendar().store()
     remember_fleet(chosen, store)
     booking = _found(chosen, booking_id)
+    _of_a_series(booking, series=series, following=following)
     slots = catalogue(store)
     begin = moment(start, where, store.now()) if start else None
     finish = booking.end + length(extend) if extend else None
     if end:
-        finish = times("now", end, where, begin or booking.start)[1]
+        finish = end_moment(end, begin or booking.start, where, store.now())
     elif begin is not None and finish is None:
         finish = begin + (booking.end - booking.start)  # moved as it is
     wanted = tuple(slot.id for slot in slots_named(gpus, slots)) if gpus else None
@@ -273,6 +307,24 @@ def change(
             return book_command(fit, slots, where, chosen.zone())
         return change_command(fit, booking, slots, where, chosen.zone())
 
+    if series or following:
+        all_changed = store.change_series(
+            booking.id,
+            everything=series,
+            start=begin,
+            end=finish,
+            gpus=wanted,
+            title=title,
+            purpose=purpose,
+            stop_at_end=stop_at_end,
+        )
+        if as_json:
+            print_json([booking_json(one, slots) for one in all_changed])
+        else:
+            for one in all_changed:
+                say(f"Changed {booked_line(one, slots, where)}.")
+        _serve_waiting(chosen, store)
+        return
     with answering_clashes(slots, instead, as_json=as_json):
         changed = store.change(
             booking.id,
@@ -297,24 +349,23 @@ def export(
     everybody: Annotated[bool, typer.Option("--everybody", help="All bookings, not only yours.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Write bookings as an iCalendar file (.ics), for other calendars.
+    """Write all of your bookings as an iCalendar file (.ics), for other calendars.
 
     Example: torchyard bookings export -o gpus.ics
     """
-    from torchyard_core.booking.ics import export_ics
+    from torchyard_core.booking.ics import EVER, export_ics
 
     chosen = settings(context)
     store = chosen.calendar().store()
-    now = store.now()
     owner = None if everybody else store.person
-    found = store.bookings(now - AROUND, now + AROUND, owner=owner)
+    found = store.bookings(*EVER, owner=owner)
     text = export_ics(found, store.slots())
     if output is not None:
         write_atomically(output, text)
     if as_json:
         print_json({"bookings": len(found), "file": str(output) if output else None, "ics": None if output else text})
     elif output is None:
-        sys.stdout.write(text)
+        print_document(text)
     else:
         say(f"{len(found)} bookings are in {output}.")
 
@@ -334,7 +385,7 @@ def import_ics(
 ) -> None:
     """Book what an iCalendar file (.ics) holds, after a look at what would become of each event.
 
-    Exit code 1: not all of it could be booked.
+    Exit code 1: not all of it could be read and booked.
 
     Example: torchyard bookings import holidays.ics --gpus gpu-b:0-1 --preview
     """
@@ -376,6 +427,8 @@ def import_ics(
             print_json({"preview": told, "remarks": list(read.remarks), "booked": []})
         elif not new:
             say("There is nothing new to book in it.")
+        if read.unread and not preview:
+            raise typer.Exit(1)
         return
     if not chosen.confirm(f"Book {len(new)} of {len(seen)} events?"):
         remark("Nothing was changed.")
@@ -392,5 +445,5 @@ def import_ics(
     else:
         for one in booked:
             say(f"Booked {booked_line(one, slots, where)}.")
-    if len(booked) < len([one for one in seen if one.verdict != "there"]):
+    if read.unread or len(booked) < len([one for one in seen if one.verdict != "there"]):
         raise typer.Exit(1)

@@ -16,7 +16,7 @@ from torchyard_core.cli.book import Zone
 from torchyard_core.cli.booking_words import book_command, fit_json, fit_words, times, waiting_json
 from torchyard_core.cli.calendar import catalogue, remember_fleet
 from torchyard_core.cli.context import Settings, settings
-from torchyard_core.cli.output import Json, print_json, remark, say, table
+from torchyard_core.cli.output import Json, print_document, print_json, remark, say, table
 from torchyard_core.errors import TorchyardError
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def usage(
     if as_json:
         print_json([row.__dict__ for row in rows])
     elif as_csv:
-        typer.echo(to_csv(rows, kind), nl=False)
+        print_document(to_csv(rows, kind))
     elif rows:
         cells = [
             [row.key, *(f"{hours:.1f}" for hours in (row.booked_h, row.used_h, row.idle_h, row.unbooked_h))]

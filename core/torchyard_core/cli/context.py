@@ -16,6 +16,7 @@ from torchyard_core.errors import FileProblem, UsageError
 from torchyard_core.fleet.facts import load_facts, planner_hosts
 from torchyard_core.fleet.inventory import Host, Inventory, read_fleet
 from torchyard_core.home import Home
+from torchyard_core.plain_text import printable
 from torchyard_core.topology.hosts import HostFacts
 from torchyard_core.topology.yaml_document import is_there
 from torchyard_core.user_settings import UserSettings, read_user_settings
@@ -58,6 +59,8 @@ class Settings:
         """At the end of a command: keeps what the bookings are like now, and lets go of their database."""
         for calendar in self.opened:
             calendar.keep()
+            for what in sorted(calendar.unreadable):
+                remark(f"torchyard: {what} cannot be read, and was left out. An admin of the team removes it.")
             calendar.close()
 
     def zone(self, named: str | None = None) -> str:
@@ -95,7 +98,7 @@ class Settings:
             raise UsageError(
                 f"{question} There is no terminal to answer on.", code="no_terminal", hint="Add -y to answer with yes."
             )
-        return typer.confirm(question, err=True)
+        return typer.confirm(printable(question), err=True)
 
 
 Yes = Annotated[bool, typer.Option("-y", "--yes", help="Answer every question with yes.")]

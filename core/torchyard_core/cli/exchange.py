@@ -49,6 +49,8 @@ def exchange(chosen: Settings, fleet: Fleet, calendar: Calendar | None = None) -
             _tell(chosen, store, let_go, freed, served, idle)
     except TorchyardError as error:
         remark(f"torchyard: the calendar was not brought up to date: {error.sentence()}")
+    except Exception as error:  # one row of the calendar must not fail a command about hosts or runs
+        remark(f"torchyard: the calendar was not brought up to date: {type(error).__name__}: {error}")
 
 
 def _tell(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from torchyard_core.cli.documents import text_of, topology_of
-from torchyard_core.cli.output import Json, print_json, remark
+from torchyard_core.cli.output import Json, print_document, print_json, remark
 from torchyard_core.cli.validate import FILE, SET
 from torchyard_core.errors import UsageError
 
@@ -102,7 +102,7 @@ def export(
 
 def _print(document: str, output: Path | None, remarks: Sequence[Remark], source: str) -> None:
     if output is None or str(output) == "-":
-        typer.echo(document, nl=False)
+        print_document(document)
     _write(output, document)
     for one in remarks:
         remark(one.printed(source))

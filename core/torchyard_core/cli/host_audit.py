@@ -7,6 +7,7 @@ from datetime import datetime
 from torchyard_agent.protocol.asked import cleaned, who
 from torchyard_core.errors import HostError
 from torchyard_core.fleet.host_acts import Act, HostActs
+from torchyard_core.fleet.host_check import came_from
 
 HEADINGS = ("TIME", "HOST", "WHAT", "BY", "DETAILS")
 
@@ -22,6 +23,7 @@ _DEEDS = {
 }
 _ENFORCED = {
     "observed": "use noted",
+    "reported": "violation reported",
     "warned": "user warned",
     "terminated": "process ended",
     "killed": "process killed",
@@ -75,8 +77,12 @@ def details(act: Act) -> str:
 
 def _of_process(act: Act) -> str:
     gpus = len(act.get("gpus") or ())
-    booked = {"others": f"booked by {act.get('owner')}", "unbooked": "not booked"}.get(str(act.get("verdict")))
-    process = f"{act.get('program')} ({act.get('pid')}) of {act.get('user')} on {gpus} GPU{'s' if gpus != 1 else ''}"
+    by_owner = f"booked by {act.get('owner')}"
+    words = {"others": by_owner, "root": by_owner, "unbooked": "not booked"}
+    if act.get("owner"):
+        words["unknown"] = f"{by_owner}, a login that the calendar does not name"
+    booked = words.get(str(act.get("verdict")))
+    process = f"{act.get('program')} ({act.get('pid')}) {came_from(act)} on {gpus} GPU{'s' if gpus != 1 else ''}"
     told = f"{process}, {booked or 'whose is unknown'}"
     return f"{told}; {act['outcome']}" if act.get("outcome") else told
 

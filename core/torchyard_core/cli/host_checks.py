@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from torchyard_agent.protocol.asked import cleaned
 from torchyard_core.fleet.host_check import HostCheck, gpus_in_words
 
 HEADINGS = ("HOST", "STATE", "AGENT", "CPUS", "MEMORY", "GPUS", "TORCH", "PYTHON")
@@ -30,5 +31,6 @@ def policing_line(found: HostCheck) -> str:
     whose = "everybody's processes" if told.of_all else "the processes of its own user alone"
     now = f"{told.found} on GPUs that others have booked"
     if not told.is_fresh:
-        now = "nothing is done until a desktop hands it the calendar as it is now"
-    return f"{found.name}: bookings are enforced ({how}) on {whose}; {now}."
+        now = "nothing is ended until a desktop hands it the calendar as it is now"
+    reported = f" For admins to look into: {cleaned('; '.join(told.violations))}." if told.violations else ""
+    return f"{found.name}: bookings are enforced ({how}) on {whose}; {now}.{reported}"

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from torchyard_core.cli.output import progress_bars, remark
+from torchyard_core.plain_text import printable
 
 
 class HostProgress:
@@ -19,7 +20,7 @@ class HostProgress:
     def doing(self, host: str, what: str) -> None:
         """`what` is under way there; the bar stays as it is, for nobody knows how long it takes."""
         if self._bars is not None:
-            self._bars.update(self._tasks[host], description=f"{host}: {what}")
+            self._bars.update(self._tasks[host], description=printable(f"{host}: {what}"))
 
     def sent(self, host: str, done: int, total: int) -> None:
         """So many bytes of so many are there."""
@@ -31,7 +32,7 @@ class HostProgress:
         if self._bars is None:
             remark(f"{host}: {outcome}")
         else:
-            self._bars.update(self._tasks[host], description=f"{host}: {outcome}", completed=1, total=1)
+            self._bars.update(self._tasks[host], description=printable(f"{host}: {outcome}"), completed=1, total=1)
 
 
 @contextmanager

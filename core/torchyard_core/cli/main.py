@@ -7,17 +7,34 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from torchyard_core.cli import book, bookings, deploy, formats, gui, hosts, plan, presets, run, runs, status, validate
 from torchyard_core.cli.context import Settings
-from torchyard_core.cli.output import advise_with, leave_unread, print_error, write_whatever_comes
+from torchyard_core.cli.output import advise_with, is_unread, leave_unread, print_error, write_whatever_comes
 from torchyard_core.cli.unexpected import explained
 from torchyard_core.errors import TorchyardError, UsageError
 from torchyard_core.home import Home
 from torchyard_core.topology.paths import expanded
 
+
+class Commands(TyperGroup):
+    """All commands. click would end any command without a word at a broken pipe, be it to another program or of
+    ours."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            if not is_unread():
+                raise explained(error) from error
+            leave_unread()
+            raise typer.Exit(1) from None
+
+
 app = typer.Typer(
     name="torchyard",
+    cls=Commands,
     help="Draw a training cluster, launch it on your own GPU hosts over plain SSH, and follow it to its end.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -93,9 +110,6 @@ def main() -> None:
     except (KeyboardInterrupt, typer.Abort):
         print_error(TorchyardError("interrupted.", code="interrupted"), as_json=as_json)
         sys.exit(INTERRUPTED)
-    except BrokenPipeError:
-        leave_unread()
-        sys.exit(0)
     except Exception as error:  # the outermost edge: whatever it is becomes a sentence
         explanation = explained(error)
         print_error(explanation, as_json=as_json)

@@ -1,4 +1,8 @@
-"""How commands answer: tables and sentences for people, JSON for programs, progress on a terminal only."""
+"""How commands answer: tables and sentences for people, JSON for programs, progress on a terminal only.
+
+All that a command prints goes through here, where control characters in the words of hosts and colleagues are shown as
+escapes (`plain_text`); logs and documents are left as they are where they do not go to a terminal.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import io
 import json
 import os
 import re
+import select
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -16,6 +21,7 @@ from typing import Annotated, Any
 import typer
 
 from torchyard_core.errors import TorchyardError
+from torchyard_core.plain_text import log_line, one_line, printable, printable_json
 
 _on_screen: list[Any] = []
 """Progress bars that are drawing now."""
@@ -45,6 +51,14 @@ def leave_unread() -> None:
     os.close(nowhere)
 
 
+def is_unread() -> bool:
+    """Whether the reader of stdout or stderr has gone. A BrokenPipeError may also be of a pipe to another program."""
+    poll = select.poll()
+    for descriptor in (1, 2):
+        poll.register(descriptor, 0)  # errors and hang-ups are always told
+    return bool(poll.poll(0))
+
+
 def advise_with(**options: object) -> None:
     """From now on advised commands repeat these options before the command; None is one that was not given."""
     global _called_with
@@ -57,24 +71,35 @@ def as_called(text: str) -> str:
     return re.sub(r"`torchyard (?=[a-z])", lambda found: f"{found[0].rstrip()}{_called_with} ", text)
 
 
-def say(text: str = "") -> None:
-    """A line for people, on stdout."""
-    typer.echo(text)
+def say(text: str = "", *, colour: str = "") -> None:
+    """A line for people, on stdout; in bold and a colour where that is a terminal."""
+    text = printable(text)
+    typer.echo(typer.style(text, fg=colour, bold=True) if colour and sys.stdout.isatty() else text)
+
+
+def print_document(text: str) -> None:
+    """A document on stdout as it is; on a terminal without control characters."""
+    typer.echo(printable(text) if sys.stdout.isatty() else text, nl=False)
 
 
 def remark(text: str) -> None:
     """A line beside the answer, on stderr."""
-    typer.echo(as_called(text), err=True)
+    typer.echo(printable(as_called(text)), err=True)
+
+
+def print_log_line(prefix: str, line: str, *, raw: bool = False) -> None:
+    """A line that a replica printed, on stdout; on a terminal without control characters unless it is to be `raw`."""
+    sys.stdout.write(f"{prefix}{line if raw or not sys.stdout.isatty() else log_line(line)}\n")
 
 
 def print_json(value: Any) -> None:
     """The answer as JSON on stdout."""
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    typer.echo(printable_json(json.dumps(value, indent=2, ensure_ascii=False)))
 
 
 def print_json_line(value: Any) -> None:
     """One event of a stream: a line, flushed at once."""
-    sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
+    sys.stdout.write(printable_json(json.dumps(value, ensure_ascii=False)) + "\n")
     sys.stdout.flush()
 
 
@@ -95,7 +120,7 @@ def print_error(error: TorchyardError, *, as_json: bool) -> None:
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Columns as wide as their widest cell; the last one is never cut or wrapped, so that lines can be searched."""
-    cells = [list(headings), *[list(row) for row in rows]]
+    cells = [list(headings), *[list(map(one_line, row)) for row in rows]]
     widths = [max(len(row[column]) for row in cells) for column in range(len(headings))]
     bold = sys.stdout.isatty()
     for number, row in enumerate(cells):
@@ -129,7 +154,7 @@ def progress_bars() -> Iterator[Any]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         _on_screen.append(progress)
         try:

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 
 from torchyard_core.cli.output import quiet_screen, remark
 from torchyard_core.fleet.questions import Question, Questions
+from torchyard_core.plain_text import printable
 
 
 def terminal_questions() -> Questions | None:
@@ -27,7 +28,7 @@ class TerminalQuestions:
                 remark(question.complaint)
             if question.instructions:
                 remark(f"{question.host} says: {question.instructions}")
-            words = f"{question.prompt} for {question.about}: "
+            words = printable(f"{question.prompt} for {question.about}: ")
             try:
                 return getpass.getpass(words) if question.hidden else _typed(words)
             except EOFError:

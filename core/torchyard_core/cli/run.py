@@ -13,12 +13,13 @@ import typer
 
 from torchyard_core.cli.context import Settings, settings
 from torchyard_core.cli.documents import topology_of
-from torchyard_core.cli.find_run import note_end
+from torchyard_core.cli.find_run import history_of, note_end
 from torchyard_core.cli.interrupts import Interrupts, ask, counting_interrupts, raising_interrupts
 from torchyard_core.cli.output import Json, leave_unread, remark, say
 from torchyard_core.cli.run_views import JsonView, PlainView, RunView
 from torchyard_core.cli.validate import FILE
 from torchyard_core.errors import RunFailed, TorchyardError, UsageError
+from torchyard_core.plain_text import printable
 
 if TYPE_CHECKING:
     from torchyard_core.booking.launching import LaunchBooking, Wanted
@@ -92,8 +93,14 @@ def run(
                 ask=lambda question: answer(question, chosen, view, as_json=as_json),
                 caches=chosen.home.caches,
                 reserving=reserving_for(chosen, wanted, _again(file, name, set_ or [], detach=detach)),
+                own=history_of(chosen).records(),
             )
             remarks = [problem.printed(source.source) for problem in problems]
+            if (names := source.topology.program.secrets) and not launch.was_launched_here:
+                remarks.append(
+                    f"This computer launches {file} as it is now for the first time; it sends the "
+                    f"secret{'s' * (len(names) > 1)} {', '.join(names)} to the hosts."
+                )
             launch_and_follow(
                 launch, chosen, fleet, view, interrupts, source.source, remarks, detach=detach, as_json=as_json
             )
@@ -228,7 +235,7 @@ def answer(question: Question, chosen: Settings, view: RunView, *, as_json: bool
         return None
     with view.paused(), raising_interrupts():
         remark(f"{question.message[:1].upper()}{question.message[1:]}")
-        return typer.confirm(question.question, err=True)
+        return typer.confirm(printable(question.question), err=True)
 
 
 def checked_name(name: str) -> str:

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 
 import typer
 
-from torchyard_core.cli.output import print_json_line, remark
+from torchyard_core.cli.output import print_json_line, print_log_line, remark
 from torchyard_core.errors import AgentRefused, HostError, TorchyardError
 from torchyard_core.launch.runs import LogReader
+from torchyard_core.plain_text import one_line
 
 COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "bright_red")
 RETRY_S = 2.0
@@ -29,16 +30,19 @@ class LinePrinter:
 
     several: bool
     as_json: bool
+    raw: bool = False
+    """On a terminal too, lines as they were printed, with colours and whatever else they send to it."""
     _colours: dict[str, str] = field(default_factory=dict)
 
     def show(self, reader: LogReader, line: str) -> None:
         if self.as_json:
             print_json_line({"replica": reader.replica, "local_rank": reader.local_rank, "line": line})
             return
+        prefix = ""
         if self.several or reader.local_rank:
             name = f"{reader.replica}.{reader.local_rank}" if reader.local_rank else reader.replica
-            line = f"{self._coloured(name)} | {line}"
-        sys.stdout.write(line + "\n")
+            prefix = f"{self._coloured(one_line(name))} | "
+        print_log_line(prefix, line, raw=self.raw)
 
     def _coloured(self, name: str) -> str:
         if not sys.stdout.isatty():

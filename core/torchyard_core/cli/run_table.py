@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from torchyard_agent.protocol import report
 from torchyard_agent.protocol.asked import who
 from torchyard_core.cli.output import say, since, table
+from torchyard_core.launch.runs import is_over
 from torchyard_core.telemetry.amounts import count, seconds, traffic
 
 HEADINGS = ("REPLICA", "HOST", "STATE", "EXIT", "RESTARTS", "STEP", "LOSS", "SAMPLES/S")
@@ -28,7 +30,8 @@ def print_run(shown: dict[str, Any]) -> None:
     """What `show_run` gave."""
     say(f"{shown['run_id']}  {shown['name']}")
     reason = f": {shown['reason']}" if shown["reason"] else ""
-    say(f"{shown['state']}{reason}")
+    stale = "" if shown["fresh"] or is_over(shown["state"]) else f" (as of {since(shown['as_of'])})"
+    say(f"{shown['state']}{stale}{reason}")
     by = f" from {shown['launched_from']}" if shown["launched_from"] else ""
     say(f"submitted {since(shown['submitted'])}{by}, on {', '.join(shown['hosts'])}")
     if shown["restarted_from"]:
@@ -45,6 +48,15 @@ def print_run(shown: dict[str, Any]) -> None:
             (*HEADINGS, *(EXCHANGE[name][0] for name in more), "REASON"),
             [_row(replica, metrics.get(replica["name"], {}), more) for replica in shown["replicas"]],
         )
+        for replica in shown["replicas"]:
+            _own(replica["name"], metrics.get(replica["name"], {}))
+
+
+def _own(replica: str, metrics: dict[str, Any]) -> None:
+    """A line of what the script reports by names of its own."""
+    values = [f"{name} {_number(metrics, name, '.4g')}" for name in report.own(metrics)]
+    if values:
+        say(f"{replica}  {', '.join(values)}")
 
 
 def _row(replica: dict[str, Any], metrics: dict[str, Any], more: list[str]) -> list[str]:
@@ -54,13 +66,15 @@ def _row(replica: dict[str, Any], metrics: dict[str, Any], more: list[str]) -> l
         replica["state"],
         "-" if replica.get("exit_code") is None else str(replica["exit_code"]),
         str(replica.get("restarts", 0)),
-        _number(metrics.get("step"), ".0f"),
-        _number(metrics.get("loss"), ".4g"),
-        _number(metrics.get("throughput"), ",.0f"),
+        _number(metrics, "step", ".0f"),
+        _number(metrics, "loss", ".4g"),
+        _number(metrics, "throughput", ",.0f"),
         *("-" if metrics.get(name) is None else EXCHANGE[name][1](metrics[name]) for name in more),
         replica.get("reason") or "",
     ]
 
 
-def _number(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
+def _number(metrics: dict[str, Any], name: str, form: str) -> str:
+    """`-` for an unknown value, NaN for one that is not finite."""
+    value = metrics.get(name)
+    return format(value, form) if value is not None else "NaN" if name in metrics else "-"

@@ -10,9 +10,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import TracebackType
 from typing import Any, Protocol
 
-import typer
-
-from torchyard_core.cli.output import print_json_line, remark, say
+from torchyard_core.cli.output import print_json_line, print_log_line, remark, say
+from torchyard_core.plain_text import log_line, printable_values
 from torchyard_core.telemetry.amounts import size
 
 Event = dict[str, Any]
@@ -22,6 +21,8 @@ NAMED_HOSTS = 8
 """More hosts than this are counted, not named."""
 REPORT_EVERY = 5.0
 """Seconds between two plain lines about progress."""
+_TRAINERS = ("chief", "worker")
+"""Roles whose reports say how far the training has come, in the order of preference."""
 
 
 class RunView(Protocol):
@@ -72,7 +73,8 @@ class PlainView:
         self._bars: Any = None
         self._sending: Any = None
         self._training: Any = None
-        self._latest: dict[str, Event] = {}
+        self._latest: dict[tuple[int, int], Event] = {}
+        """The newest report of each trainer, by (position of its role, index)."""
         self._said_at = 0.0
         self._screen = threading.Lock()
         self._is_running = False
@@ -89,7 +91,9 @@ class PlainView:
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"))
+            # Without markup: messages name paths and GPUs, and square brackets in them are no style.
+            note = TextColumn("{task.fields[note]}", markup=False)
+            columns = (TextColumn("{task.description}", markup=False), BarColumn(), note)
             self._bars = Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True)
             self._bars.start()
             if self._is_running:
@@ -114,6 +118,7 @@ class PlainView:
             self._start_bars()
 
     def show(self, event: Event) -> None:
+        event = printable_values(event)
         kind = event["event"]
         if kind == "check":
             self._check(event)
@@ -141,9 +146,9 @@ class PlainView:
     def print_log(self, replica: str, line: str) -> None:
         with self._screen:
             if self._bars is not None:
-                self._bars.console.print(f"{replica} | {line}", highlight=False, markup=False)
+                self._bars.console.print(f"{replica} | {log_line(line)}", highlight=False, markup=False)
             else:
-                say(f"{replica} | {line}")
+                print_log_line(f"{replica} | ", line)
 
     def _line(self, text: str) -> None:
         if self._bars is not None:
@@ -215,17 +220,25 @@ class PlainView:
         self._styled(*_SIGNS[state], f"{event['replica']} on {event['host']} {state}{': ' + reason if reason else ''}")
 
     def _report(self, event: Event) -> None:
-        self._latest[event["replica"]] = event
-        first = next(iter(sorted(self._latest)))
+        """The progress of a run is its first trainer's. Reports of servers, reducers and evaluators have no step; their
+        figures are in `runs show`."""
+        role, _, index = event["replica"].rpartition("-")
+        if role not in _TRAINERS or not (index.isdecimal() and len(index) < 10):
+            return
+        self._latest[_TRAINERS.index(role), int(index)] = event
+        first = self._latest[min(self._latest)]
+        text = _training(first, len(self._latest) if self._training is not None else 1)
+        if not text:
+            return
         if self._training is not None:
-            self._bars.update(self._training, note=_training(self._latest[first], len(self._latest)))
-        elif event["replica"] == first and time.monotonic() - self._said_at >= REPORT_EVERY:
+            self._bars.update(self._training, note=text)
+        elif event is first and time.monotonic() - self._said_at >= REPORT_EVERY:
             self._said_at = time.monotonic()
-            remark(f"{first} {_training(event, 1)}")
+            remark(f"{event['replica']} {text}")
 
     def _connection(self, event: Event) -> None:
         if event["state"] == "lost":
-            remark(
+            self._line(
                 f"the connection to {event['host']} is lost; what is shown is as of {event['as_of']}. Trying again …"
             )
         else:
@@ -238,13 +251,18 @@ class PlainView:
         took = event["timings"].get("ended_s")
         reason = f": {event['reason']}" if event["reason"] else ""
         text = f"run {event['run_id']} {event['state']}{f' after {took:.1f} s' if took else ''}{reason}"
-        say(typer.style(f"{sign} {text}", fg=colour, bold=True) if sys.stdout.isatty() else f"{sign} {text}")
+        say(f"{sign} {text}", colour=colour)
 
 
 def _training(report: Event, replicas: int) -> str:
-    parts = [f"step {report['step']:.0f}"]
+    """The numbers that a trainer's report has, each of which may be missing; empty where it has none."""
+    parts = []
+    if report.get("step") is not None:
+        parts.append(f"step {report['step']:.0f}")
     if report.get("loss") is not None:
         parts.append(f"loss {report['loss']:.4g}")
+    elif "loss" in report.get("not_finite", ()):
+        parts.append("loss NaN")
     if report.get("throughput") is not None:
         each = " each" if replicas > 1 else ""
         parts.append(f"{report['throughput']:,.0f} samples/s{each}")

@@ -19,6 +19,7 @@ from torchyard_core.launch.follow import Follower
 from torchyard_core.launch.runs import (
     KnownRun,
     LogReader,
+    free_prepared,
     host_of,
     is_over,
     list_runs,
@@ -103,6 +104,7 @@ def logs(
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with new lines until the run ends.")] = False,
     replica: Annotated[str | None, typer.Option(help="Only this one, like worker-0.")] = None,
     tail: Annotated[int | None, typer.Option(min=0, help="Only so many lines from the end of each log.")] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="On a terminal too, with control characters as printed.")] = False,
     as_json: Json = False,
 ) -> None:
     """Print what the replicas of a run printed. Several logs have their replica's name before each line.
@@ -136,14 +138,14 @@ def logs(
             return [*first, *listed()]
 
         if follow:
-            printer = LinePrinter(replica is None and len(shown["replicas"]) > 1, as_json)
+            printer = LinePrinter(replica is None and len(shown["replicas"]) > 1, as_json, raw)
             try:
                 FollowedLogs(all_to_come, printer, tail).follow()
             except KeyboardInterrupt:
                 raise typer.Exit(0) from None  # how following ends; the run goes on
         else:
             readers = listed()
-            print_logs(readers, LinePrinter(len(readers) > 1, as_json), tail)
+            print_logs(readers, LinePrinter(len(readers) > 1, as_json, raw), tail)
     if not all_there:
         raise typer.Exit(3)
 
@@ -165,7 +167,8 @@ def stop(
     with chosen.fleet(chosen.inventory().hosts) as fleet:
         run = find(chosen, fleet, run_id)
         link = link_to_primary(fleet, run)
-        _refuse_what_is_over(show_run(run, link))
+        shown = show_run(run, link)
+        _refuse_what_is_over(shown)
         try:
             stop_run(run, link, force=force)
         except AgentRefused as refusal:
@@ -174,6 +177,8 @@ def stop(
             raise
         remark(f"Stopping {run.run_id} …")
         ended = _wait_for_the_end(run, link, fleet)
+        if shown["state"] == "waiting":
+            free_prepared(run, links_of(fleet, run)[0].values())
         note_end(history_of(chosen), ended)
         exchange(chosen, fleet)  # its booking ends with it
     if as_json:
@@ -190,6 +195,10 @@ def restart(
     book: Annotated[
         str | None, typer.Option(metavar="LENGTH", help="Book its GPUs for so long, like 4h, until it ends.")
     ] = None,
+    secret: Annotated[
+        list[str] | None,
+        typer.Option("--secret", metavar="NAME", help="Send this secret with a run that another computer launched."),
+    ] = None,
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Answer every question with yes.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -198,13 +207,17 @@ def restart(
     It is a new run with an ID of its own: the same topology, and the code that the old one ran, whatever has become of
     the file and the folder. Secrets come from this computer again.
 
+    Of a run that another computer launched, only its hosts tell what it was: its command, hosts and secrets are shown
+    and confirmed first, and a secret is sent only where --secret names it.
+
     Exit code 0: the new run succeeded. 1: it failed or was stopped, or could not start; or the old one still goes on.
 
     Example: torchyard runs restart last
     """
     from torchyard_core.cli.interrupts import counting_interrupts
     from torchyard_core.cli.run import answer, launch_and_follow, reserving_for, view_for, wanted_booking
-    from torchyard_core.launch.restarting import ended_run
+    from torchyard_core.launch.question import settle
+    from torchyard_core.launch.restarting import about_a_foreign_run, allowed_secrets, ended_run
     from torchyard_core.launch.secrets import secret_values
     from torchyard_core.launch.start import Launch
 
@@ -214,17 +227,18 @@ def restart(
         links, _ = links_of(fleet, run)
         if not links:
             link_to_primary(fleet, run)  # says what is in the way
-        again = ended_run(run, links)
         record = history_of(chosen).load(run.run_id)
+        again = ended_run(run, links, record)
         file = record.topology_file if record is not None else ""
         wanted = wanted_booking(chosen, again.topology.name, again.name, book, None, None)
         view = view_for(as_json=as_json)
+        settle(about_a_foreign_run(again), lambda question: answer(question, chosen, view, as_json=as_json))
         launch = Launch(
             again.source,
             again.topology,
             again.name,
             fleet,
-            secret_values(again.topology.program.secrets),
+            secret_values(allowed_secrets(again, secret or ())),
             view.show,
             ask=lambda question: answer(question, chosen, view, as_json=as_json),
             caches=chosen.home.caches,

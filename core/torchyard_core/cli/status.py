@@ -81,7 +81,7 @@ def status(context: typer.Context, as_json: Json = False) -> None:
 def _seen(calendar: Calendar, now: datetime) -> tuple[View, int]:
     """The coming days, and an exit code. Where the calendar is closed to us, what runs where is told all the same."""
     try:
-        return calendar.view(now, now + LOOK_AHEAD), 0
+        return calendar.view_around(now, now + LOOK_AHEAD), 0
     except TorchyardError as error:
         return View((), (), None, False, error.sentence()), error.exit_code
 

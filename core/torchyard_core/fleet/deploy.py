@@ -27,6 +27,7 @@ from torchyard_core.errors import (
     TorchyardError,
     Unreachable,
 )
+from torchyard_core.fleet.answers import FIRST_ANSWER, misfit
 from torchyard_core.fleet.archive import Archive
 from torchyard_core.fleet.channel import Channel, ProcessChannel
 from torchyard_core.fleet.inventory import Host, Transport
@@ -183,7 +184,7 @@ def _hand_over(host: Host, channel: Channel, nonce: str, archive: Archive, insta
         "nonce": nonce,
         "sha256": archive.sha256,
         "size": len(archive.data),
-        "unpacked": archive.unpacked,
+        "sources": archive.unpacked,
         "agent_dir": host.agent_dir or places.DEFAULT_AGENT_DIR,
         "install": install,
         "by": who_asks(),
@@ -194,6 +195,10 @@ def _hand_over(host: Host, channel: Channel, nonce: str, archive: Archive, insta
     first = answers.next()
     if first.get("absent"):
         raise AgentMissing(host.name, f"there is no agent on {host.name}.", hint=f"Run `torchyard deploy {host.name}`.")
+    if place := misfit(first, FIRST_ANSWER):
+        raise AgentFailed(
+            host.name, f"the agent on {host.name} does not keep to the protocol: `{place}` of its first answer."
+        )
     if not first["have"]:
         for start in range(0, len(archive.data), CHUNK):
             answers.send(archive.data[start : start + CHUNK])
@@ -208,6 +213,8 @@ def _hand_over(host: Host, channel: Channel, nonce: str, archive: Archive, insta
         link.hello = link.call("hello", {"version": archive.version}, ANSWER_TIMEOUT_S)
     except TorchyardError as error:
         link.close()
+        if error.code == "agent_ended":
+            raise
         failed = AgentFailed(
             host.name,
             f"the agent on {host.name} was started and does not answer: {error.message}",
@@ -244,10 +251,15 @@ class _Answers:
             start = self._buffer.find(self._mark)
             end = self._buffer.find(b"\n", start)
             if start >= 0 and end >= 0:
-                answer = json.loads(self._buffer[start + len(self._mark) : end])
+                try:
+                    answer = json.loads(self._buffer[start + len(self._mark) : end])
+                except (ValueError, RecursionError):
+                    raise self._broken() from None
+                if not isinstance(answer, dict):
+                    raise self._broken()
                 self._buffer = self._buffer[end + 1 :]
                 if "too_old" in answer:
-                    self._too_old.append(f"{answer['too_old']} at {answer['at']}")
+                    self._too_old.append(f"{answer['too_old']} at {answer.get('at')}")
                     continue
                 return self._checked(answer)
             try:
@@ -273,10 +285,18 @@ class _Answers:
                 f"there is no Python ≥ 3.9 on {host}: {found}.",
                 hint="Install one, or set `agent_python` for the host in the fleet file.",
             )
+        if "unsafe" in answer:
+            raise AgentFailed(
+                host,
+                f"the agent does not run out of {answer.get('folder')} on {host}, where other users could plant code: "
+                f"{answer['unsafe']}.",
+                hint="Look what is in that folder and `chmod go-w` it there, or set `agent_dir` for the host in the "
+                "fleet file to a folder that only this user can write to.",
+            )
         if "error" in answer:
             raise AgentFailed(
                 host,
-                f"the agent could not be installed on {host} in {answer['folder']}: {answer['error']}.",
+                f"the agent could not be installed on {host} in {answer.get('folder')}: {answer['error']}.",
                 hint="Is there room, and may this user write there? Set `agent_dir` for another folder.",
             )
         return answer

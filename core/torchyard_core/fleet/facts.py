@@ -100,5 +100,5 @@ def _gpus(found: Any) -> tuple[Gpu, ...]:
         return tuple(
             Gpu(int(gpu["index"]), str(gpu["uuid"]), str(gpu["name"]), int(gpu["memory_mb"])) for gpu in found or []
         )
-    except (TypeError, KeyError, ValueError):
+    except (TypeError, KeyError, ValueError, OverflowError):
         return ()

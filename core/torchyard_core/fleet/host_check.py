@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,24 @@ class Policing:
     """False: its copy of the calendar is too old, and it does nothing."""
     found: int
     """Processes on GPUs that others have booked, when it last looked."""
+    violations: tuple[str, ...] = ()
+    """Those on booked GPUs that it does not end, for admins to look into: `python (PID 4711) of root, from …`."""
+
+
+def came_from(told: Mapping[str, Any]) -> str:
+    """Whose a process is, by an agent's finding or act: `of root, in container 4d1f, from a login of ann`."""
+    origin = told.get("origin")
+    if not isinstance(origin, dict):
+        return f"of {told.get('user')}"
+    words = ["of root" if origin.get("as_root") else f"of {told.get('user')}"]
+    if origin.get("container"):
+        words.append(f"in container {str(origin['container'])[:12]}")
+    if origin.get("as_root"):
+        session = f" (session {origin['session']})" if origin.get("session") else ""
+        user = origin.get("user")
+        said = "sudo says from" if origin.get("known_by") == "claim" else "from"
+        words.append(f"{said} a login of {user}{session}" if user else "from a login that is not known")
+    return ", ".join(words)
 
 
 @dataclass(frozen=True)
@@ -61,7 +79,10 @@ class HostCheck:
             return None
         told, acts_on = self.bookings["enforcement"], self.bookings["capabilities"]["acts_on"]
         found = sum(one["verdict"] == "others" for one in self.bookings["findings"])
-        return Policing(told["level"], told["dry_run"], acts_on == "all", self.bookings["fresh"], found)
+        reported = (one for one in self.bookings["findings"] if one["verdict"] in ("root", "unknown"))
+        # A process on several GPUs is found on each.
+        violations = tuple(dict.fromkeys(f"{one['program']} (PID {one['pid']}) {came_from(one)}" for one in reported))
+        return Policing(told["level"], told["dry_run"], acts_on == "all", self.bookings["fresh"], found, violations)
 
     @property
     def exit_code(self) -> int:

@@ -12,7 +12,9 @@ from typing import Any
 from torchyard_agent.protocol import jsonrpc
 from torchyard_agent.protocol.jsonrpc import MalformedMessage, RpcError
 from torchyard_core.errors import AgentFailed, AgentRefused, AgentTooOld, HostError, Unreachable
+from torchyard_core.fleet.answers import ANSWERS, NOTIFICATIONS, misfit
 from torchyard_core.fleet.channel import Channel
+from torchyard_core.plain_text import one_line
 
 Listener = Callable[[dict[str, Any]], None]
 
@@ -46,6 +48,8 @@ class Link:
         self._listeners: dict[str, list[Listener]] = {}
         self._on_close: list[Callable[[], None]] = []
         self._closed = False
+        self._fault: HostError | None = None
+        """What was wrong with the last line, where that ended the conversation."""
         self._thread = threading.Thread(target=self._read, name=f"link-{host}", daemon=True)
         self._thread.start()
 
@@ -126,15 +130,24 @@ class Link:
                 if not data:
                     break
                 self._buffer += data
-        except (OSError, EOFError, MalformedMessage):
+        except MalformedMessage as error:
+            self._fault = self._malformed(f"it sent what is no message: {error}")
+        except (OSError, EOFError):
             pass  # whoever waits for an answer is told that the connection is gone
         finally:
             self._close()
 
     def _take(self, message: dict[str, Any]) -> None:
         if "method" in message:
+            name = str(message["method"])
+            if place := misfit(message.get("params", {}), NOTIFICATIONS.get(name, dict)):
+                if name == "telemetry":
+                    return  # the next sample may be whole
+                raise MalformedMessage(f"{name} with a malformed `{one_line(place[:80])}`")
+            if name == "fault":
+                self._fault = self._ended(message["params"])
             with self._lock:
-                listeners = list(self._listeners.get(message["method"], []))
+                listeners = list(self._listeners.get(name, []))
             for listener in listeners:
                 listener(message.get("params", {}))
             return
@@ -151,6 +164,8 @@ class Link:
                 )
                 return
             future.set_exception(AgentRefused(self.host, error.message, code=error.code, hint=error.hint))
+        elif method in ANSWERS and (place := misfit(message.get("result"), ANSWERS[method])):
+            future.set_exception(self._malformed(f"its answer to {method} is malformed at `{one_line(place[:80])}`"))
         else:
             future.set_result(message.get("result"))
 
@@ -167,7 +182,26 @@ class Link:
         for callback in callbacks:
             callback()
 
+    def _malformed(self, what: str) -> HostError:
+        return AgentFailed(
+            self.host,
+            f"the agent on {self.host} does not keep to the protocol: {what}.",
+            hint=f"Deploy it anew (`torchyard deploy {self.host}`). If that does not help, do not trust that host.",
+            code="malformed_answer",
+        )
+
+    def _ended(self, fault: dict[str, Any]) -> HostError:
+        return AgentFailed(
+            self.host,
+            f"the agent on {self.host} has ended: {one_line(fault['error'])}.",
+            hint=f"Is there room in {one_line(fault['folder'])} there, and may this user write to it? "
+            "Set `agent_dir` for another folder.",
+            code="agent_ended",
+        )
+
     def _lost(self) -> HostError:
+        if self._fault is not None:
+            return self._fault
         return Unreachable(
             self.host, f"the connection to {self.host} was lost.", hint="What runs there goes on; connect again."
         )

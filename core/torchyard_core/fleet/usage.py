@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from torchyard_agent.protocol.screens import DRAW_THE_SCREEN
 from torchyard_core.topology.hosts import HostFacts
 
 SAMPLE_TIMEOUT_S = 30.0
@@ -32,7 +31,8 @@ def with_use(facts: HostFacts, sample: Mapping[str, Any] | None) -> HostFacts:
 
 
 def _workers(gpu: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [process for process in gpu["processes"] if process["program"] not in DRAW_THE_SCREEN]
+    """Without display servers, as the host's agent tells them."""
+    return [process for process in gpu["processes"] if process.get("draws_screen") is not True]
 
 
 def _logins(gpu: Mapping[str, Any]) -> str:

@@ -61,7 +61,7 @@ class Bandwidths:
         entry: Any = self._known.get(key)
         try:
             return Figure(pair, float(entry["bytes_s"]), float(entry["at"]))
-        except (TypeError, KeyError, ValueError):
+        except (TypeError, KeyError, ValueError, OverflowError):
             return Figure(pair, None)
 
     def keep(self, figures: Mapping[str, Figure]) -> None:

@@ -12,7 +12,7 @@ from torchyard_core.background import in_background
 from torchyard_core.errors import HostError, RunFailed
 from torchyard_core.launch.agents import AgentLink, Hosts
 from torchyard_core.launch.plan import Plan, plan
-from torchyard_core.launch.preflight import Check, check_host
+from torchyard_core.launch.preflight import Check, check_host, check_machines, check_working_folders
 from torchyard_core.launch.reserving import Reserving
 from torchyard_core.launch.telling import Telling
 from torchyard_core.launch.versions import check_versions
@@ -82,7 +82,8 @@ class Checking:
             {name: self._facts[name] for name in planned.hosts},
         )
         lines = [line for name in planned.hosts for line in check_host(self._topology, name, self._facts[name])]
-        self._telling.checks([*lines, *check_versions(ground.facts)])
+        lines += check_machines(ground.facts)
+        self._telling.checks([*lines, *check_versions(ground.facts), *check_working_folders(planned)])
         return ground
 
     def _planned(self, known: Sequence[HostFacts]) -> Plan:

@@ -33,7 +33,7 @@ class Site:
 
     @property
     def outputs(self) -> str:
-        """Where a program puts what should come home: TORCHYARD_RUN_DIR, and `{run_dir}`."""
+        """The folder of what should come home: checkpoints, and a folder for each replica."""
         return f"{self.run_dir}/outputs"
 
 
@@ -136,7 +136,7 @@ class _ReplicaPlans:
             "TORCHYARD_REPLICA": planned.name,
             "TORCHYARD_ROLE": planned.role.value,
             "TORCHYARD_INDEX": str(planned.index),
-            "TORCHYARD_RUN_DIR": site.outputs,
+            "TORCHYARD_RUN_DIR": f"{site.outputs}/{planned.name}",
             "TORCHYARD_STRATEGY": self._strategy,
             "TORCHYARD_CHECKPOINTS": self._checkpoints(site),
             **_visible_gpus(planned, self._program.gpu_ids),

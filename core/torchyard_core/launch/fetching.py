@@ -16,6 +16,8 @@ from torchyard_core.launch.agents import AgentLink
 LIST_TIMEOUT_S = 120.0
 Files = list[dict[str, Any]]
 """By path and size, as `files.list` answers."""
+_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udc7f\udd00-\udfff]")
+"""Control characters, and surrogates that stand for no byte of a name."""
 _CHECKPOINT = re.compile(r"(outputs/checkpoints/step-\d{12})/[^/]+")
 
 
@@ -36,13 +38,24 @@ def list_files(
     problems: dict[str, TorchyardError] = {}
     for host, future in asked.items():
         try:
-            found[host] = future.result(LIST_TIMEOUT_S)
+            found[host] = _files(host, future.result(LIST_TIMEOUT_S))
         except TimeoutError:
             problems[host] = HostError(host, f"{host} did not say in time which files the run has there.")
         except TorchyardError as error:
             if not isinstance(error, AgentRefused) or error.code != "no_run":
                 problems[host] = error
     return without_copies(found), problems
+
+
+def _files(host: str, answer: Any) -> Files:
+    """What a host answered. Raises HostError where it is no list of files."""
+    try:
+        files: Files = [{"path": str(file["path"]), "size": int(file["size"])} for file in answer]
+    except (TypeError, KeyError, ValueError, OverflowError) as error:
+        raise HostError(host, f"{host} gave no list of the run's files: {error!r}.") from None
+    if any(file["size"] < 0 for file in files):
+        raise HostError(host, f"{host} gave no list of the run's files: a size is below 0.")
+    return files
 
 
 def without_copies(found: Mapping[str, Files]) -> dict[str, Files]:
@@ -80,7 +93,7 @@ def fetch_files(
         place.parent.mkdir(parents=True, exist_ok=True)
         before = done
         try:
-            for size in _fetch(run_id, str(file["path"]), place, link):
+            for size in _fetch(run_id, str(file["path"]), int(file["size"]), place, link):
                 done += size
                 progress(host, min(done, total), total)
         except AgentRefused as refusal:
@@ -95,20 +108,26 @@ def fetch_files(
     return [path for path in written if path.parent not in gone]
 
 
-def _fetch(run_id: str, path: str, place: Path, link: AgentLink) -> Iterator[int]:
-    """Yields how many bytes came with each piece; the file is in its place after the last."""
+def _fetch(run_id: str, path: str, size: int, place: Path, link: AgentLink) -> Iterator[int]:
+    """Yields how many bytes came with each piece; the file is in its place after the last.
+
+    What the host sends beyond `size`, as it announced it, is left: a log that grows meanwhile, or anything at all.
+    """
     scratch = place.with_name(place.name + ".part")
     offset = 0
     try:
         with scratch.open("wb") as output:
-            while True:
+            while offset < size:
                 piece = link.call("files.read", {"run_id": run_id, "path": path, "offset": offset})
-                data = base64.b64decode(piece["data"])
-                output.write(data)
-                offset = int(piece["next"])
-                yield len(data)
-                if not data or offset >= int(piece["size"]):
+                try:
+                    data = base64.b64decode(piece["data"], validate=True)[: size - offset]
+                except (TypeError, KeyError, ValueError) as error:
+                    raise HostError(link.host, f"{link.host} sent no bytes of {path}: {error!r}.") from None
+                if not data:
                     break
+                output.write(data)
+                offset += len(data)
+                yield len(data)
     except BaseException:  # Ctrl-C too: no half file stays
         scratch.unlink(missing_ok=True)
         raise
@@ -116,8 +135,16 @@ def _fetch(run_id: str, path: str, place: Path, link: AgentLink) -> Iterator[int
 
 
 def _inside(folder: Path, path: str) -> Path:
-    """`path` below `folder`, whatever a host makes it out to be."""
-    place = (folder / path).resolve()
+    """`path` below `folder`, whatever a host makes it out to be.
+
+    Control characters, NUL among them, and what no file system can hold are written as `%1b`: such a name would act
+    on a terminal that lists the folder.
+    """
+    place = (folder / _UNSAFE.sub(_percent, path)).resolve()
     if not place.is_relative_to(folder.resolve()):
         raise HostError(folder.name, f"{folder.name} offered a file outside the run's folder: {path}.")
     return place
+
+
+def _percent(found: re.Match[str]) -> str:
+    return "".join(f"%{byte:02x}" for byte in found[0].encode("utf-8", "surrogatepass"))

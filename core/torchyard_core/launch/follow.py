@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from torchyard_agent.protocol import journal
+from torchyard_agent.protocol import journal, report
 from torchyard_core.background import in_background
 from torchyard_core.errors import HostError, RunFailed
 from torchyard_core.launch.agents import AgentLink, Reattach
@@ -139,7 +139,7 @@ class Follower:
             yield entry
         # Older daemons say so with each piece of a long journal; the last message has none.
         if not message["alive"] and not message["entries"] and not self.view["ended"]:
-            rebooted = "rebooted" in message.get("died", "")
+            rebooted = "rebooted" in (message.get("died") or "")
             raise RunFailed(
                 f"run {self._run_id} is over: {message['died']}."
                 if rebooted
@@ -161,7 +161,10 @@ class Follower:
             if run_id != self._run_id or step is None or step <= self._steps.get(replica, 0):
                 continue
             self._steps[replica] = step
+            metrics = report.kept(metrics)
             self.view["metrics"].setdefault(replica, {}).update(metrics)
+            custom = {name: value for name, value in report.own(metrics).items() if value is not None}
+            not_finite = report.not_finite(metrics)
             yield {
                 "event": "report",
                 "time": as_utc(sample["time"]),
@@ -169,6 +172,8 @@ class Follower:
                 "step": step,
                 "loss": metrics.get("loss"),
                 "throughput": metrics.get("throughput"),
+                **({"custom": custom} if custom else {}),
+                **({"not_finite": not_finite} if not_finite else {}),
             }
 
     def _bring_back(self) -> Iterator[Event]:

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from torchyard_agent.protocol.report import kept
+
 
 @dataclass(frozen=True)
 class RunRecord:
@@ -30,6 +32,10 @@ class RunRecord:
     timings: dict[str, Any] = field(default_factory=dict)
     topology: str = ""
     """The topology's text as it was run."""
+    snapshot: str | None = ""
+    """Root hash of the code that was sent; None where none was, empty where an older version did not note it."""
+    lineage: str = ""
+    """The run that began at the first step, where it is not this one."""
     planned: list[dict[str, Any]] = field(default_factory=list)
     """Each replica's name, host and UUIDs of GPUs: what the window draws where no host can be asked any more."""
     restarted_from: str = ""
@@ -38,6 +44,11 @@ class RunRecord:
     """The booking that held its GPUs, by its ID."""
     is_confirmed: bool = True
     """False: its primary was asked to start it, and could not be asked any more whether it has."""
+
+    @property
+    def tells_what_ran(self) -> bool:
+        """Whether the run can be launched again from this record alone, but for its code's files."""
+        return bool(self.topology) and self.snapshot != ""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -74,7 +85,7 @@ class History:
         try:
             data = json.loads((self._folder / f"{run_id}.json").read_text(encoding="utf-8"))
             return RunRecord(**{**data, "hosts": tuple(data["hosts"])})
-        except (OSError, ValueError, TypeError, KeyError):
+        except (OSError, ValueError, TypeError, KeyError, RecursionError):
             return None
 
     def records(self) -> list[RunRecord]:
@@ -91,6 +102,6 @@ def ending(event: dict[str, Any]) -> dict[str, Any]:
         "as_of": event["time"],
         "ended": event["time"],
         "replicas": event["replicas"],
-        "metrics": event.get("metrics", {}),
+        "metrics": {name: kept(metrics) for name, metrics in event.get("metrics", {}).items()},
         "timings": event["timings"],
     }

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from torchyard_core.errors import TorchyardError
-from torchyard_core.topology.model import Launcher, Topology
+from torchyard_core.launch.plan import Plan
+from torchyard_core.topology.model import Launcher, Role, StrategyKind, Topology
 
 MIN_DISK_MB = 200
 """Room that a launch needs beside the working folder itself."""
@@ -51,6 +53,60 @@ def check_host(topology: Topology, host: str, facts: dict[str, Any]) -> list[Che
             for problem in facts.get("problems", [])
             if problem.get("code") not in _CODES_SAID_ELSEWHERE
         ),
+    ]
+
+
+def check_working_folders(plan: Plan) -> list[Check]:
+    """A warning for each host on which several replicas run the training loop in one working folder.
+
+    Servers and reducers of `torchyard_roles` serve and do not come to the loop; under launcher `command` they may.
+    """
+    any_writes = plan.topology.program.launcher is Launcher.COMMAND
+    writers = Counter(
+        planned.host for planned in plan.replicas if any_writes or planned.trains or planned.role is Role.EVALUATOR
+    )
+    return [
+        Check(
+            "folder",
+            host,
+            True,
+            f"{writers[host]} replicas share the run's working folder: a name that all write to there is one file.",
+            "Write below TORCHYARD_RUN_DIR, which each replica has for itself, or on rank 0 alone.",
+            warning=True,
+        )
+        for host in plan.hosts
+        if writers[host] > 1
+    ]
+
+
+def check_machines(facts: Mapping[str, Mapping[str, Any]]) -> list[Check]:
+    """An error for each further name of a machine that the run has under another name: one agent keeps a run once."""
+    lines: list[Check] = []
+    first: dict[str, str] = {}
+    for host, found in facts.items():
+        known = first.setdefault(str(found.get("daemon") or host), host)
+        if known != host:
+            message = f"{host} is the same machine as {known}, with the same user: a run can use it once."
+            hint = f"Remove one of them: `torchyard hosts remove {host}`."
+            lines.append(Check("host", host, False, message, hint))
+    return lines
+
+
+def check_strategy(topology: Topology, joins: bool | None) -> list[Check]:
+    """A warning where the program never joins the run, and the strategy would need that. `joins`: None is not known."""
+    kind = topology.strategy.kind
+    if joins is not False or kind in (StrategyKind.NONE, StrategyKind.ALL_REDUCE):
+        return []
+    return [
+        Check(
+            "strategy",
+            "",
+            True,
+            f"The program does not import torchyard_roles, so {kind} has no effect: parameter servers and reducers run "
+            "the script like workers do, and worker groups exchange nothing.",
+            "Call torchyard_roles.join() in it, or set strategy.kind to all_reduce.",
+            warning=True,
+        )
     ]
 
 

@@ -15,6 +15,7 @@ from torchyard_core.topology.model import Program
 AT_LAUNCH = "<chosen at launch>"
 NO_HOST = "<no host>"
 RUN_ID = "<run id>"
+RUN_FOLDER = "<run folder>"
 SECRET = "***"
 
 
@@ -36,7 +37,7 @@ def preview_sites(plan: Plan, hosts: Sequence[HostFacts]) -> dict[str, Site]:
         name: Site(
             address=facts[name].data_address or facts[name].address or name,
             interface=facts[name].interface or AT_LAUNCH,
-            run_dir="<run folder>",
+            run_dir=RUN_FOLDER,
             python=host_python(facts[name], plan.topology.program),
             ports=(AT_LAUNCH,) * count,
         )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torchyard_core.errors import RunFailed
+from torchyard_core.plain_text import one_line
 
 LARGE_FILE = 100_000_000
 LARGE_FOLDER = 2_000_000_000
@@ -23,15 +24,15 @@ class Question:
     question: str
     hint: str
     accept: str = ""
-    """What the window's button for yes says."""
+    """What the window's button for yes says: `book`, `launch`, `secrets`, or empty for sending files."""
 
 
 Ask = Callable[[Question], bool | None]
 """The user's answer; None where there is nobody to ask."""
 
 
-def nobody(question: Question) -> None:
-    """There is nobody to ask."""
+def no_answer(question: Question) -> None:
+    """For a launch without a user to ask."""
 
 
 def settle(question: Question | None, ask: Ask) -> None:
@@ -64,6 +65,18 @@ def about_size(folder: Path, new: Mapping[str, int], hosts: int) -> Question | N
         f"the working folder {folder} {what}.",
         f"Send it to {where}?",
         "Name what a run does not need in `program.exclude` or .gitignore, or add -y to send it all.",
+    )
+
+
+def about_outside(folder: Path, own: Path) -> Question | None:
+    """Whether a working folder that does not lie in the topology file's own folder shall be sent."""
+    if folder.is_relative_to(own.resolve()):
+        return None
+    return Question(
+        "workdir_outside",
+        f"the file's `program.workdir` is {one_line(str(folder))}, outside the file's own folder {one_line(str(own))}.",
+        "Send that folder to the hosts?",
+        "Look what the file wants there; add -y to send it.",
     )
 
 

@@ -1,33 +1,42 @@
 """A run that has ended, launched again: the same topology and the same code, from its newest checkpoint.
 
-What it ran is on its hosts: the topology's text in its record, the code in their stores, the checkpoints in its
-folders. So any desktop can do it that can reach them. Where the plan has a host that the run was not on, the code goes
-there by way of this computer, and the chief's keeper has the newest checkpoint brought (the agent's
-`keeper/carriers.py`).
+What a run of this desktop ran is in this desktop's history: the topology's text and the root hash of its code. Hosts
+are compared with it and never believed. The code's files are in the hosts' stores, named by their content, and the
+checkpoints in its folders. Where the plan has a host that the run was not on, the code goes there by way of this
+computer, and the chief's keeper has the newest checkpoint brought (the agent's `keeper/carriers.py`).
+
+For a run of another desktop there are only the hosts' records: what they would launch is shown and confirmed first,
+and secrets are sent only where the user names them.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import shlex
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torchyard_agent.protocol.shapes import Prepared
+from torchyard_agent.protocol.snapshot import root_of
 from torchyard_core.errors import AgentRefused, HostError, RunFailed
 from torchyard_core.launch.agents import AgentLink, Hosts
+from torchyard_core.launch.history import RunRecord
 from torchyard_core.launch.plan import Plan
 from torchyard_core.launch.preflight import Check
+from torchyard_core.launch.question import Question
 from torchyard_core.launch.runs import KnownRun, is_over, shown_of
 from torchyard_core.launch.sending import send_everywhere
 from torchyard_core.launch.snapshot import Snapshot
 from torchyard_core.launch.telling import Telling
+from torchyard_core.launch.warm_start import IMPORTS
+from torchyard_core.plain_text import one_line
 from torchyard_core.topology.file import TopologyFile, topology_from_text
 from torchyard_core.topology.model import Topology
 
@@ -52,12 +61,18 @@ class EndedRun:
     """Root hash of its code; None where it had none."""
     links: Mapping[str, AgentLink]
     """To those of its hosts that answer."""
+    told_by: str = ""
+    """The host whose record says what it was; empty where this desktop launched it and has a record of its own."""
+    early_imports: tuple[str, ...] = ()
+    """What its ranks' interpreters could import before the program was there."""
 
 
-def ended_run(run: KnownRun, links: Mapping[str, AgentLink]) -> EndedRun:
-    """The run, as the first of its hosts that answers remembers it; the primary where it does.
+def ended_run(run: KnownRun, links: Mapping[str, AgentLink], own: RunRecord | None = None) -> EndedRun:
+    """The run, as this desktop launched it; without a record here, as the first host that answers remembers it.
 
-    `links`: to its hosts that can be reached. Raises RunFailed where it goes on, or nobody remembers what it was.
+    `links`: to its hosts that can be reached. `own`: this desktop's record of it.
+
+    Raises RunFailed where it goes on, where a host's record differs from this desktop's, or where there is no record.
     """
     over_by = time.monotonic() + LEAVES_WITHIN_S
     while True:
@@ -83,7 +98,85 @@ def ended_run(run: KnownRun, links: Mapping[str, AgentLink]) -> EndedRun:
                 hint=f"Stop it first: `torchyard runs stop {run.run_id}`.",
             )
         time.sleep(AGAIN_S)  # it has ended, and its keepers are just leaving
-    return _remembered(run, answers, {host: links[host] for host in answers})
+    there = {host: links[host] for host in answers}
+    if own is not None and own.tells_what_ran:
+        return _recorded(run, own, answers, there)
+    return _remembered(run, answers, there)
+
+
+def about_a_foreign_run(again: EndedRun) -> Question | None:
+    """Whether to launch what a host says a run was; None for a run that this desktop launched."""
+    if not again.told_by:
+        return None
+    program = again.topology.program
+    what = program.command or (("-m", program.module) if program.module else (program.script or "",))
+    lines = [
+        f"command: {shlex.join([*what, *program.args])}",
+        *(f"setup: {line}" for line in program.setup),
+        *([f"interpreter: {program.python}"] if program.python else []),
+        *([f"environment: {', '.join(program.env)}"] if program.env else []),
+        *([f"notify: {program.notify}"] if program.notify else []),
+        f"secrets: {', '.join(program.secrets) or 'none'}",
+        f"code: {again.snapshot[:12] if again.snapshot else 'none'}",
+        f"hosts: {hosts_named(again.topology)}",
+    ]
+    return Question(
+        "foreign_run",
+        f"this computer did not launch run {again.run_id}; {again.told_by} says that it was:\n  "
+        + "\n  ".join(map(one_line, lines)),
+        "Launch it?",
+        "Add -y where you trust that host, or launch the topology file with `torchyard run`.",
+        accept="launch",
+    )
+
+
+def about_foreign_secrets(again: EndedRun) -> Question | None:
+    """Whether to send the secrets that a host says a run needs, for where the user is asked instead of naming them."""
+    names = again.topology.program.secrets
+    if not again.told_by or not names:
+        return None
+    program = again.topology.program
+    what = program.command or (("-m", program.module) if program.module else (program.script or "",))
+    lines = [
+        f"secrets: {', '.join(names)}",
+        f"command: {shlex.join([*what, *program.args])}",
+        f"hosts: {hosts_named(again.topology)}",
+    ]
+    return Question(
+        "foreign_secrets",
+        f"{again.told_by} says that run {again.run_id} needs secrets of this computer, which did not launch it:\n  "
+        + "\n  ".join(map(one_line, lines)),
+        f"Send {one_line(', '.join(names))} to the hosts?",
+        "Launch the topology file instead, where you know what it does with them.",
+        accept="secrets",
+    )
+
+
+def hosts_named(topology: Topology) -> str:
+    """The hosts that pools and pins allow, in words."""
+    named = {host for pool in topology.pools for host in pool.hosts or ()}
+    named |= {place.partition(":")[0] for place in topology.pins.values()}
+    if any(not pool.hosts for pool in topology.pools):
+        return "any host of the fleet" + (f", among them {', '.join(sorted(named))}" if named else "")
+    return ", ".join(sorted(named))
+
+
+def allowed_secrets(again: EndedRun, named: Sequence[str] = ()) -> tuple[str, ...]:
+    """The names of the secrets that are sent: the run's own, where this desktop launched it or the user named them.
+
+    Raises RunFailed where a host's record names one that the user has not (`runs restart --secret`).
+    """
+    wanted = again.topology.program.secrets
+    lacking = [name for name in wanted if name not in named] if again.told_by else []
+    if lacking:
+        options = " ".join(f"--secret {shlex.quote(name)}" for name in lacking)
+        raise RunFailed(
+            f"{again.told_by} says that run {again.run_id} needs the secret{'s' * (len(lacking) > 1)} "
+            f"{', '.join(lacking)}, and this computer did not launch it: a host's word sends no secret.",
+            code="foreign_secrets",
+            hint=f"Name what to send: `torchyard runs restart {again.run_id} {options}`.",
+        )
+    return wanted
 
 
 def _asked(run: KnownRun, links: Mapping[str, AgentLink]) -> dict[str, dict[str, Any]]:
@@ -101,17 +194,61 @@ def _asked(run: KnownRun, links: Mapping[str, AgentLink]) -> dict[str, dict[str,
     return answers
 
 
-def _remembered(run: KnownRun, answers: Mapping[str, dict[str, Any]], links: Mapping[str, AgentLink]) -> EndedRun:
+def _recorded(
+    run: KnownRun, own: RunRecord, answers: Mapping[str, dict[str, Any]], links: Mapping[str, AgentLink]
+) -> EndedRun:
+    """The run by this desktop's record. Raises RunFailed where a host's record says something else."""
+    for host, answer in answers.items():
+        theirs = answer["record"]
+        text, root = theirs.get("record", {}).get("topology"), theirs.get("snapshot")
+        differs = [
+            *(["topology"] if text and text != own.topology else []),
+            *(["code"] if root and root != own.snapshot else []),
+        ]
+        if differs:
+            raise RunFailed(
+                f"the record of run {own.run_id} on {host} is not what this computer launched: "
+                f"its {' and its '.join(differs)} differ{'s' * (len(differs) == 1)}.",
+                code="record_differs",
+                hint=f"Find out who changed it on {host}, or launch the topology file with `torchyard run`.",
+            )
+    if not answers:
+        raise _forgotten(run)
+    source = topology_from_text(own.topology, own.name)
+    if source.topology is None:
+        raise RunFailed(
+            f"this version cannot read the topology that run {own.run_id} was launched with.",
+            code="run_forgotten",
+            hint="Launch its topology file with `torchyard run`.",
+        )
+    known = own.run_id, own.lineage or own.run_id, own.name, source, source.topology, own.snapshot, links
+    return EndedRun(*known, early_imports=_early_imports(answers))
+
+
+def _early_imports(answers: Mapping[str, dict[str, Any]]) -> tuple[str, ...]:
+    """What the launch of the run had imported early, of the modules that ever are: a host names no others."""
     for answer in answers.values():
+        told = answer["record"].get("record", {}).get("early_imports", ())
+        return tuple(name for name in IMPORTS if name in told)
+    return ()
+
+
+def _remembered(run: KnownRun, answers: Mapping[str, dict[str, Any]], links: Mapping[str, AgentLink]) -> EndedRun:
+    for host, answer in answers.items():
         record = answer["record"]
         text = record.get("record", {}).get("topology", "")
         source = topology_from_text(text, record.get("name", run.name)) if text else None
         if source is not None and source.topology is not None:
             name = str(record.get("name", run.name))
             lineage = str(record.get("record", {}).get("lineage", run.run_id))
-            return EndedRun(run.run_id, lineage, name, source, source.topology, record.get("snapshot"), links)
+            known = run.run_id, lineage, name, source, source.topology, record.get("snapshot"), links, host
+            return EndedRun(*known, _early_imports(answers))
+    raise _forgotten(run)
+
+
+def _forgotten(run: KnownRun) -> RunFailed:
     where = " and ".join(run.hosts)
-    raise RunFailed(
+    return RunFailed(
         f"no host that answers remembers what run {run.run_id} was ({where}): its folders were removed, or are older.",
         code="run_forgotten",
         hint="Launch its topology file with `torchyard run`.",
@@ -130,7 +267,7 @@ def provide_code(again: EndedRun, links: dict[str, AgentLink], hosts: Hosts, tel
     holders = {**again.links, **links}
     for host, link in holders.items():
         manifest = None if host in lacking else _manifest(link, again.snapshot)
-        if manifest is not None:
+        if manifest is not None and root_of(manifest) == again.snapshot:
             with tempfile.TemporaryDirectory(prefix="torchyard-") as folder:
                 _fetch(manifest, link, Path(folder), telling)
                 send_everywhere(Snapshot(Path(folder), again.snapshot, manifest), lacking, hosts, telling)
@@ -174,7 +311,7 @@ def _fetch(manifest: list[Any], link: AgentLink, folder: Path, telling: Telling)
                     break
                 file.write(data)
                 digest.update(data)
-                offset = int(piece["next"])
+                offset += len(data)  # what came, whatever the host says: a reading always ends
         if digest.hexdigest() != entry["sha256"]:
             raise RunFailed(
                 f"{entry['path']} is damaged on {link.host}.", code="code_gone", hint="Launch its file anew."

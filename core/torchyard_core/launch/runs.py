@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import base64
 import codecs
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from typing import Any
 
+from torchyard_agent.protocol import report
 from torchyard_agent.protocol.states import ReplicaState, RunState
 from torchyard_core.errors import AgentFailed, TorchyardError, UsageError
 from torchyard_core.launch.agents import AgentLink, Reattach
@@ -17,6 +18,7 @@ from torchyard_core.launch.run_id import utc_now
 from torchyard_core.whoami import who_asks
 
 LIST_TIMEOUT_S = 30.0
+FREE_WITHIN_S = 15.0
 LOG_WAIT_S = 10.0
 """Longest that a host keeps a question about new log lines open."""
 TAIL_PIECE = 64 * 1024
@@ -72,8 +74,11 @@ def list_runs(
     """
     asked: dict[str, Future[Any]] = {name: link.submit("run.list", {}) for name, link in links.items()}
     found: dict[str, KnownRun] = {}
+    told_by_primary: set[str] = set()
+    """By its own keeper or by its daemon alone, where the keeper is silent: no other host knows it better."""
     unconfirmed: dict[str, str] = {}
-    for record in history.records():
+    records = {record.run_id: record for record in history.records()}
+    for record in records.values():
         found[record.run_id] = _from_record(record)
         if not record.is_confirmed and not is_over(record.state):
             unconfirmed[record.run_id] = record.primary
@@ -86,13 +91,23 @@ def list_runs(
         except TimeoutError:
             on_problem(AgentFailed(host, f"the agent on {host} did not list its runs within {LIST_TIMEOUT_S:.0f} s."))
             continue
+        listed = {line["run_id"] for line in lines}
         for line in lines:
             record = line["record"]
             known = found.get(line["run_id"])
+            own = records.get(line["run_id"])
+            if host == (own.primary if own is not None else record.get("primary", host)):
+                told_by_primary.add(line["run_id"])
+            elif line["run_id"] in told_by_primary:
+                continue
+            if own is not None:  # a host that had no part in it cannot speak for it
+                if host == own.primary or (host in own.hosts and known is not None and not known.is_fresh):
+                    found[own.run_id] = _of_own(_from_host(line, host), own, host)
+                continue
             if record.get("primary", host) == host or known is None or (not known.is_fresh and not known.state):
                 found[line["run_id"]] = _from_host(line, host)
         for run_id, primary in unconfirmed.items():
-            if primary == host and not found[run_id].is_fresh:
+            if primary == host and run_id not in listed:
                 found[run_id] = _never_begun(found[run_id])
     return sorted(found.values(), key=lambda run: run.run_id, reverse=True)
 
@@ -146,7 +161,7 @@ def shown_of(run: KnownRun, shown: dict[str, Any]) -> dict[str, Any]:
         "state": state,
         "reason": reason,
         "as_of": shown["as_of"],
-        "fresh": True,
+        "fresh": not shown.get("silent"),
         "alive": shown["alive"],
         "primary": run.primary,
         "hosts": list(run.hosts),
@@ -155,7 +170,7 @@ def shown_of(run: KnownRun, shown: dict[str, Any]) -> dict[str, Any]:
         "restarted_from": about.get("restarted_from", ""),
         "asked": shown.get("asked", []),
         "replicas": replicas,
-        "metrics": shown["metrics"],
+        "metrics": {name: report.kept(metrics) for name, metrics in shown["metrics"].items()},
         "timings": shown["timings"],
     }
 
@@ -200,6 +215,13 @@ def stop_run(run: KnownRun, link: AgentLink, *, force: bool = False) -> None:
     Raises AgentRefused where it is over already.
     """
     link.call("run.stop", stop_request(run.run_id, force=force))
+
+
+def free_prepared(run: KnownRun, links: Iterable[AgentLink]) -> None:
+    """Has hosts give up what they hold for a run that was stopped before it had begun. Its primary does not know them
+    yet; where the run has begun, this changes nothing."""
+    asked = [link.submit("run.abort", {"run_id": run.run_id, "by": who_asks()}) for link in links]
+    wait(asked, FREE_WITHIN_S)
 
 
 def stop_request(run_id: str, *, force: bool, how: str = "") -> dict[str, Any]:
@@ -327,10 +349,24 @@ def _from_host(line: dict[str, Any], host: str) -> KnownRun:
         line["as_of"],
         primary,
         tuple(record.get("hosts", [host])),
-        is_fresh=primary == host,
+        is_fresh=primary == host and not line.get("silent"),
         submitted=str(record.get("submitted", "")),
         booking=str(record.get("booking", "")),
         told_by="" if primary == host else host,
+    )
+
+
+def _of_own(told: KnownRun, own: RunRecord, host: str) -> KnownRun:
+    """A run that this desktop launched, with the state that one of its hosts tells and no other word of that host."""
+    return replace(
+        told,
+        name=own.name,
+        primary=own.primary,
+        hosts=own.hosts,
+        submitted=own.submitted,
+        booking=own.booking,
+        is_fresh=told.is_fresh and host == own.primary,
+        told_by="" if host == own.primary else host,
     )
 
 

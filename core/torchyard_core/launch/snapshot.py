@@ -20,6 +20,11 @@ from torchyard_core.topology.ignoring import ignoring
 
 ALWAYS_LEFT_OUT = (".git/", "__pycache__/", ".venv/", "*.pyc")
 """What no run needs, whether or not .gitignore says so."""
+CREDENTIALS = (
+    *(".ssh/", ".aws/", ".netrc", ".env", "id_rsa", "id_dsa", "id_ecdsa", "id_ecdsa_sk", "id_ed25519", "id_ed25519_sk"),
+    *("*.pem", "*.key", "*.ppk"),
+)
+"""What is not sent unless `exclude` says so, as `!.env` does: a host that needs one gets it as a secret."""
 MAX_FILES = 100_000
 MAX_LIST = MAX_LINE - 4096
 """Bytes of the list of files; the rest of its message is short."""
@@ -107,7 +112,7 @@ def list_folder(folder: Path, exclude: tuple[str, ...], cancelled: Event, caches
     """What is there. Raises OSError."""
     hashes = Hashes.of(folder, caches)
     listing = Listing(folder, [], hashes, {})
-    for path, status in _files(folder, "", [(0, ignoring([*ALWAYS_LEFT_OUT, *exclude]))]):
+    for path, status in _files(folder, "", [(0, ignoring([*ALWAYS_LEFT_OUT, *CREDENTIALS, *exclude]))]):
         if cancelled.is_set() or len(listing.found) > MAX_FILES:
             break
         listing.found.append((path, status))

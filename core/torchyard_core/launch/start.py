@@ -9,7 +9,7 @@ its own, and the booking stays.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
@@ -23,8 +23,8 @@ from torchyard_core.launch.checking import Checking, Ground
 from torchyard_core.launch.history import RunRecord
 from torchyard_core.launch.looking import Looking
 from torchyard_core.launch.plan import Plan
-from torchyard_core.launch.preflight import Check
-from torchyard_core.launch.question import Ask, about_size, nobody, settle
+from torchyard_core.launch.preflight import Check, check_strategy
+from torchyard_core.launch.question import Ask, about_outside, about_size, no_answer, settle
 from torchyard_core.launch.reserving import Reserved, Reserving
 from torchyard_core.launch.restarting import EndedRun, check_resumed, provide_code
 from torchyard_core.launch.run_id import as_utc, new_run_id, utc_now
@@ -32,6 +32,7 @@ from torchyard_core.launch.sending import send_everywhere
 from torchyard_core.launch.snapshot import Listing, Snapshot, take_snapshot
 from torchyard_core.launch.starting import prepare, start, take_back
 from torchyard_core.launch.telling import Telling
+from torchyard_core.launch.warm_start import early_imports, imports_package, start_early
 from torchyard_core.launch.ways import check_ways
 from torchyard_core.topology.file import TopologyFile, dump, topology_from_text
 from torchyard_core.topology.model import Topology
@@ -52,6 +53,8 @@ class Started:
     """Seconds from the launch's begin: checked_s, sent_s, submitted_s."""
     reserved: Reserved = field(default_factory=Reserved)
     """What the calendar says of it."""
+    snapshot: str | None = None
+    """Root hash of its code; None where it has none."""
 
 
 class StartUnknown(HostError):
@@ -89,14 +92,16 @@ class Launch:
     """Called with (`reaching`, `looking`, `sending`, `preparing` or `starting`; how far; of how much): hosts, but for
     `sending`, which counts bytes."""
     run_id: str = field(default_factory=new_run_id)
-    ask: Ask = nobody
-    """Answers questions (is so much to be sent?), on the thread of `run`; nobody does by default."""
+    ask: Ask = no_answer
+    """Answers questions (is so much to be sent?), on the thread of `run`; no_answer does by default."""
     caches: Path | None = None
     """This computer's folder for hashes of files and measured bandwidths; without one all is found out anew."""
     again: EndedRun | None = None
     """The run that is launched again: with the code that it ran, from its newest checkpoint."""
     reserving: Reserving | None = None
-    """The team's calendar; without one, nobody's bookings are asked for."""
+    """The team's calendar; without one, no_answer's bookings are asked for."""
+    own: Sequence[RunRecord] = ()
+    """What this desktop launched before."""
     _links: dict[str, AgentLink] = field(default_factory=dict)
     """Every host that may hold something of this launch."""
 
@@ -117,8 +122,12 @@ class Launch:
         started: Started | None = None
         try:
             telling.say("run_state", state="checking")
+            imports = in_background(self._early_imports)
             ground = Checking(self.source, self.topology, self.hosts, telling, self._links, self.reserving).run()
             reserved = self._reserve(ground.plan)
+            early = telling.all({"": imports})[""]
+            if early and reserved.start_at is None:
+                start_early(ground, self.run_id, early)
             snapshot = self._check_further(ground, reserved)
             timings = {"checked_s": telling.since()}
             telling.say("run_state", state="sending")
@@ -130,7 +139,7 @@ class Launch:
                 root = self.again.snapshot
                 provide_code(self.again, ground.links, self.hosts, telling)
             resume_from = self._resume_from()
-            record = self._record(ground.plan, reserved)
+            record = self._record(ground.plan, reserved, early)
             prepared = prepare(
                 *(self.run_id, self.name, ground, root, record, telling, resume_from),
                 later=reserved.start_at is not None,
@@ -139,8 +148,11 @@ class Launch:
                 telling.checks([check_resumed(self.again, ground.plan, prepared)])
             telling.checks(check_ways(ground, prepared, telling))
             primary = ground.links[ground.primary]
-            started = Started(self.run_id, ground.plan, primary, dict(ground.links), timings, reserved)
-            start(self.run_id, self._lineage, self.topology, ground, prepared, self.secret_values, telling, reserved)
+            started = Started(self.run_id, ground.plan, primary, dict(ground.links), timings, reserved, root)
+            start(
+                *(self.run_id, self._lineage, self.topology, ground, prepared, self.secret_values, telling, reserved),
+                spare_imports=early if self.topology.program.warm_spares else (),
+            )
             timings["submitted_s"] = telling.since()
         except BaseException:  # Ctrl-C too: no host keeps what it was asked to prepare
             self._over.set()
@@ -173,6 +185,12 @@ class Launch:
         return reserved
 
     @property
+    def was_launched_here(self) -> bool:
+        """Whether this desktop has launched the same topology, word for word, before."""
+        text = self._text()
+        return any(record.topology == text for record in self.own)
+
+    @property
     def _lineage(self) -> str:
         """The run whose checkpoints are this one's too."""
         return self.again.lineage if self.again is not None else self.run_id
@@ -194,6 +212,8 @@ class Launch:
             state="starting",
             as_of=now,
             topology=self._text(),
+            snapshot=started.snapshot,
+            lineage=self._lineage,
             planned=planned_replicas(started.plan),
             restarted_from=self.again.run_id if self.again is not None else "",
             booking=started.reserved.booking_id or "",
@@ -207,19 +227,44 @@ class Launch:
         looking = Looking(ground, with_gpus=reserved.start_at is None)
         file = self.caches / "bandwidth.json" if self.caches is not None else None
         measuring = in_background(measure, ground, file, self._over)
+        joins = in_background(self._joins)
         snapshot = self._snapshot(ground)
         scheduled = reserved.start_at is not None
         self._telling.checks(looking.lines(self.topology.program.launcher, self._telling, scheduled=scheduled))
         figures = self._telling.all({"": measuring})[""]
         self._telling.checks(check_bandwidth(figures, time.time()))
+        self._telling.checks(check_strategy(self.topology, self._telling.all({"": joins})[""]))
         return snapshot
+
+    def _early_imports(self) -> tuple[str, ...]:
+        """What the ranks' interpreters may import before the program is there."""
+        if self.again is not None:
+            return self.again.early_imports
+        return early_imports(self.topology.program, self._folder)
+
+    def _joins(self) -> bool | None:
+        """Whether the program imports what takes part in a strategy; None where that cannot be known."""
+        return (
+            None if self.again is not None else imports_package(self.topology.program, self._folder, "torchyard_roles")
+        )
+
+    @property
+    def _folder(self) -> Path | None:
+        """The working folder on this computer; None where the run has none."""
+        workdir = self.topology.program.workdir
+        if workdir is None or self.source.folder is None:
+            return None
+        return (self.source.folder / expanded(workdir)).resolve()
 
     def _snapshot(self, ground: Ground) -> Snapshot | None:
         """The working folder as it is now; None where the run has none."""
-        program = self.topology.program
-        if program.workdir is None or self.source.folder is None:
+        program, folder, home = self.topology.program, self._folder, self.source.folder
+        if folder is None or home is None:
             return None
-        folder = (self.source.folder / expanded(program.workdir)).resolve()
+        as_written = topology_from_text(self.source.document.text).topology
+        is_of_file = as_written is not None and as_written.program.workdir == program.workdir  # not of --set
+        if is_of_file and not self.was_launched_here:
+            settle(about_outside(folder, home), self.ask)
 
         def ask_about_size(listing: Listing) -> None:
             self._telling.stop_if_cancelled()
@@ -230,7 +275,7 @@ class Launch:
         self._telling.stop_if_cancelled()
         return snapshot
 
-    def _record(self, planned: Plan, reserved: Reserved) -> dict[str, Any]:
+    def _record(self, planned: Plan, reserved: Reserved, early: tuple[str, ...]) -> dict[str, Any]:
         return {
             "primary": planned.primary,
             "hosts": list(planned.hosts),
@@ -241,6 +286,7 @@ class Launch:
             "strategy": self.topology.strategy.kind.value,
             "replicas": planned_replicas(planned),
             "lineage": self._lineage,
+            "early_imports": list(early),
             **({"restarted_from": self.again.run_id} if self.again is not None else {}),
             **({"booking": reserved.booking_id} if reserved.booking_id else {}),
             **({"person": reserved.owner} if reserved.owner else {}),

@@ -97,8 +97,12 @@ def start(
     secret_values: dict[str, str],
     telling: Telling,
     reserved: Reserved,
+    spare_imports: Sequence[str] = (),
 ) -> None:
-    """Hands the whole run to the primary's keeper, and tells the others where that is."""
+    """Hands the whole run to the primary's keeper, and tells the others where that is.
+
+    `spare_imports`: what a spare interpreter of each rank imports; without it there are none.
+    """
     planned, program = ground.plan, topology.program
     sites = {
         host: Site(
@@ -131,6 +135,7 @@ def start(
         secrets=secret_values,
         notify=program.notify,
         carry=program.checkpoint_dir is None,
+        spare_imports=list(spare_imports),
         start_at=reserved.start_at.isoformat() if reserved.start_at else None,
         booking=_booking(reserved),
     )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torchyard_agent.protocol.report import METRICS
+from torchyard_agent.protocol.report import METRICS, own
+from torchyard_core.telemetry.rings import OWN
 
 Sample = Mapping[str, Any]
 """A host's answer to `telemetry.sample`; names and units in the agent's `Sampler.sample`."""
@@ -64,9 +66,22 @@ def replica_values(sample: Sample, run_id: str, gpus: Mapping[str, Sequence[str]
         values["gpu_memory_mb"] = _sum([gpu.get("memory_used_mb") for gpu in own])
         values["gpu_memory_total_mb"] = _sum([gpu.get("memory_mb") for gpu in own])
         values["power_w"] = _sum([gpu.get("power_w") for gpu in own])
-        values |= {name: report.get(name) for name in METRICS}
+        values |= reported_values(report, report)
         found[replica] = values
     return found
+
+
+def reported_values(metrics: Mapping[str, Any], custom: object) -> Values:
+    """What a replica reports, by the fields of a ring: None where nothing is known, NaN for what is not finite.
+
+    `custom`: where the names of the script's own are.
+    """
+    values: Values = {name: _number(metrics[name]) if name in metrics else None for name in METRICS}
+    return values | {OWN + name: _number(value) for name, value in own(custom).items()}
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value
 
 
 def slow_ones(compute_s: Mapping[str, float | None]) -> dict[str, float]:

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from torchyard_agent.protocol.report import MOST_NAMES
+
 FIELDS = (
     "cpu",
     "memory_mb",
@@ -35,6 +37,9 @@ FIELDS = (
 )
 """What is kept of a replica. `gpu` is percent, the mean over its GPUs; `cpu` percent of one CPU."""
 
+OWN = "own."
+"""Before a field that a script reports by a name of its own, such as `own.accuracy`: it may be called as one above."""
+
 CAPACITY = 3600
 """Samples: an hour at one a second."""
 BUDGET = 720_000
@@ -48,7 +53,10 @@ def capacity_for(replicas: int) -> int:
 
 
 class Ring:
-    """Samples in time's order. A value that was not told is NaN, which a plot shows as a gap."""
+    """Samples in time's order. A value that is unknown, or not finite, is NaN, which a plot shows as a gap.
+
+    Fields of a script's own are added as they come, at most 32.
+    """
 
     def __init__(self, capacity: int = CAPACITY, fields: Sequence[str] = FIELDS):
         self.fields = tuple(fields)
@@ -73,6 +81,9 @@ class Ring:
         if self._end == len(self._times):
             self._make_room()
         self._times[self._end] = time
+        for field in values:
+            if field.startswith(OWN) and field not in self._row and len(self.own) < MOST_NAMES:
+                self._add(field)
         for field, row in self._row.items():
             value = values.get(field)
             self._values[row, self._end] = math.nan if value is None else value
@@ -87,21 +98,33 @@ class Ring:
         return self._times[self._begin : self._end]
 
     def values(self, field: str) -> NDArray[np.float32]:
-        """Of one field, a view beside `times`."""
+        """Of one field, a view beside `times`; all NaN for a field of a script's own that has not come."""
+        if field.startswith(OWN) and field not in self._row:
+            return np.full(len(self), math.nan, np.float32)
         return self._values[self._row[field], self._begin : self._end]
 
     def tail(self, field: str, count: int) -> NDArray[np.float32]:
         """The newest values, at most `count`."""
         return self._values[self._row[field], max(self._begin, self._end - count) : self._end]
 
+    @property
+    def own(self) -> list[str]:
+        """Names that the script reports by itself, in the order in which they came."""
+        return [field[len(OWN) :] for field in self._row if field.startswith(OWN)]
+
     def last(self, field: str) -> float | None:
-        """The newest value that was told, however long ago."""
+        """The newest known value, however long ago; NaN where that was not finite."""
         return self._last.get(field)
 
     @property
     def last_time(self) -> float | None:
         """When the newest sample was taken."""
         return float(self._times[self._end - 1]) if len(self) else None
+
+    def _add(self, field: str) -> None:
+        self._row[field] = len(self._row)
+        self.fields = (*self.fields, field)
+        self._values = np.vstack([self._values, np.full((1, self._values.shape[1]), math.nan, np.float32)])
 
     def _make_room(self) -> None:
         """Doubles as long as all samples fit; then moves the past to the front, a quarter at a time."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from torchyard_core.topology.findings import Findings, error, warning
-from torchyard_core.topology.model import Launcher, Program, Topology
+from torchyard_core.topology.model import Launcher, Program, StrategyKind, Topology
 from torchyard_core.topology.paths import expanded
 from torchyard_core.topology.problems import Place, near_miss
 from torchyard_core.topology.reserved import is_reserved, is_variable_name
@@ -103,6 +103,7 @@ def check_files(topology: Topology, folder: Path) -> Findings:
         yield error("workdir-missing", f"the working folder {program.workdir} {what}", *at)
         return
     yield from _script(program, workdir)
+    yield from _clipping(topology, workdir)
     if program.notify and program.notify.startswith("./") and _kind(workdir / program.notify) != "file":
         yield warning("notify-missing", f"{program.notify} is not in the working folder", "program", "notify")
 
@@ -124,6 +125,23 @@ def _script(program: Program, workdir: Path) -> Findings:
         close = near_miss(script.name, beside)
         hint = f"; did you mean `{Path(program.script).with_name(close)}`?" if close else ""
         yield error("script-missing", f"the script {program.script} is not in the working folder{hint}", *at)
+
+
+def _clipping(topology: Topology, workdir: Path) -> Findings:
+    """A step that does not wait for all workers has no norm to clip by."""
+    strategy, script = topology.strategy, topology.program.script
+    if strategy.kind is not StrategyKind.SANDBLASTER or not strategy.backup_workers or not script:
+        return
+    try:
+        source = (workdir / script).read_text(encoding="utf-8", errors="replace")
+    except (OSError, ValueError):
+        return
+    if any("clip_gradients(" in line.partition("#")[0] for line in source.splitlines()):
+        message = (
+            f"{script} calls cluster.clip_gradients(), which cannot be used with `backup_workers`: set it to 0, or "
+            "clip each worker's own gradients with torch.nn.utils.clip_grad_norm_"
+        )
+        yield error("strategy-clips", message, "strategy", "backup_workers")
 
 
 def _kind(path: Path) -> str | None:

@@ -33,6 +33,7 @@ def check_strategy(topology: Topology) -> Findings:
     yield from _groups(topology, counts)
     yield from _server_groups(topology, counts)
     yield from _backups(topology, counts)
+    yield from _staleness(topology, counts)
     yield from _reducing_alone(topology, counts)
     yield from _unused_settings(topology)
 
@@ -119,3 +120,15 @@ def _backups(topology: Topology, counts: dict[Role, int]) -> Findings:
     elif strategy.backup_workers >= trainers:
         message = f"{strategy.backup_workers} backup workers leave none of the {counted(trainers, 'trainer')} to count"
         yield error("strategy-counts", message, "strategy", "backup_workers")
+
+
+def _staleness(topology: Topology, counts: dict[Role, int]) -> Findings:
+    """The exchange of a group overlaps its next step, so that a gradient is two of its exchanges old."""
+    strategy = topology.strategy
+    groups = strategy.worker_groups or counts[Role.WORKER]
+    if strategy.kind is StrategyKind.DOWNPOUR and groups > 1 and strategy.max_staleness < 2 * groups - 1:
+        message = (
+            f"the pushes of {groups} groups that take turns are {2 * groups - 1} versions old, and would be dropped "
+            f"with `max_staleness` {strategy.max_staleness}: set it to {2 * groups - 1} or more"
+        )
+        yield warning("strategy-counts", message, "strategy", "max_staleness")

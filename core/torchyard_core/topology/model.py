@@ -211,6 +211,8 @@ class Program(FrozenModel):
     """Seconds between two checkpoints."""
     max_restarts: int = Field(default=2, ge=0)
     """How often a gang may be restarted."""
+    warm_spares: bool = True
+    """Whether a spare interpreter of each rank, with torch imported, waits for a restart."""
     ends_with: EndsWith | None = None
     """Whose end is the run's; what is left then is stopped. Without it the trainers', but the chief's where
     launcher is `command` and there are parameter servers."""

@@ -32,6 +32,7 @@ CODES = {
     "strategy-needs": "the strategy lacks a pool that it cannot work without",
     "strategy-ignores": "a pool or setting that the strategy does not use",
     "strategy-counts": "groups or backups that do not fit the number of replicas",
+    "strategy-clips": "a script that clips gradients, with backup workers",
     # Pins and hosts
     "bad-pin": "a pin that cannot be read",
     "unknown-replica": "a pin of a replica that no pool has",

@@ -115,7 +115,7 @@ class Recovery:
             path = record["path"]
             written_at = datetime.fromisoformat(record["written_at"])
             return LeftBehind(token, Path(path) if path else None, str(record["text"]), written_at)
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return None
 
     def _snapshot(self, token: str) -> Path:

@@ -21,7 +21,7 @@ from torchyard_core.fleet.ssh.alive import ListeningPacketizer, keep_alive
 from torchyard_core.fleet.ssh.bastions import Bastions
 from torchyard_core.fleet.ssh.connection import SshConnection, Tunnel
 from torchyard_core.fleet.ssh.doors import Doors, EarlyDrop
-from torchyard_core.fleet.ssh.explain import explain
+from torchyard_core.fleet.ssh.explain import explain, silent_in_key_exchange
 from torchyard_core.fleet.ssh.known_hosts import KnownHosts, fingerprint
 from torchyard_core.fleet.ssh.login import Login, TooLate
 from torchyard_core.fleet.ssh.proxy_command import ProxyCommand
@@ -153,6 +153,7 @@ class SshDialer:
         transport.banner_timeout = max(HANDSHAKE_TIMEOUT_S, route.connect_timeout_s)
         transport.handshake_timeout = HANDSHAKE_TIMEOUT_S
         self._keys.prefer_known(route, transport)
+        began = time.monotonic()
         try:
             transport.start_client(timeout=2 * HANDSHAKE_TIMEOUT_S)
         except (paramiko.SSHException, EOFError, OSError) as error:
@@ -164,6 +165,9 @@ class SshDialer:
                     hint="Try it by hand; it is in ~/.ssh/config.",
                 ) from error
             if _was_dropped(error):
+                # paramiko reports its own timeout as the server's closing.
+                if transport.remote_version and time.monotonic() - began >= transport.handshake_timeout:
+                    raise silent_in_key_exchange(route) from error
                 raise EarlyDrop from error
             raise
 

@@ -49,3 +49,13 @@ def explain(route: Route, error: BaseException) -> HostError:
         return Unreachable(name, f"{place} refused: {error.text}.", hint="Does its sshd allow this user to do that?")
     detail = (isinstance(error, OSError) and error.strerror) or str(error).rstrip(".") or type(error).__name__
     return Unreachable(name, f"{place} cannot be reached: {detail}.", hint="Is it up, and is it an SSH server?")
+
+
+def silent_in_key_exchange(route: Route) -> HostError:
+    """For a server that sends its banner, which is short, and none of the longer packets that follow."""
+    return Unreachable(
+        route.name,
+        f"{route.name} ({route.place}) says that it speaks SSH and then nothing more: the key exchange did not end.",
+        hint="Large packets may be lost on the way (MTU of a VPN or tunnel). "
+        f"`ping -M do -s 1472 {route.address}` shows it; a smaller MTU of this computer's interface (1280) helps.",
+    )

@@ -1,0 +1,172 @@
+"""Starts a rank's interpreter early: it imports torch, and waits until its keeper hands it the rank.
+
+This folder is first on PYTHONPATH, so `site` imports this module before the interpreter opens the script. What follows
+the wait is therefore the interpreter's own start of `python script.py` or `python -m module`: `sys.argv`, `__main__`,
+`sys.path[0]`, tracebacks and exit codes need no imitation. The keeper's side is `torchyard_agent.keeper.warm_start`.
+
+1. The keeper starts `python -c …`, which proves that this very interpreter imports this module. It then executes the
+   rank's command line. Where the proof fails, the process ends, and nothing of the rank has run.
+2. The interpreter of the rank's command says so by a byte on the channel, imports `imports`, and says so by another.
+3. The keeper sends two files over the channel: the orders (environment and command line) and the rank's log. Where the
+   imports cannot stand for those of a new interpreter, the process executes the command line anew. The end of the
+   channel ends the process.
+
+Runs under the rank's own Python, 3.9 or later.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+VARIABLE = "TORCHYARD_WARM_START"
+NO_INTERPRETER = 97
+"""Exit code: the command's first word is no Python that honours PYTHONPATH, such as a shell script around one."""
+_FOLDER = os.path.dirname(os.path.abspath(__file__))
+
+
+def _begin() -> None:
+    order = os.environ.pop(VARIABLE, None)
+    _leave_the_path()
+    if order is not None:
+        try:
+            _serve(order)
+        except BaseException as error:  # never on to the script without the keeper's word
+            os.write(2, f"the interpreter could not be started early: {error!r}\n".encode("utf-8", "replace"))
+            os._exit(1)
+    _import_the_real_one()
+
+
+def _leave_the_path() -> None:
+    """Takes this folder off `sys.path` and PYTHONPATH, as if it had never been there."""
+    sys.path[:] = [path for path in sys.path if path != _FOLDER]
+    first, _, rest = os.environ.get("PYTHONPATH", "").partition(os.pathsep)
+    if first == _FOLDER:
+        os.environ["PYTHONPATH"] = rest
+
+
+def _import_the_real_one() -> None:
+    """A `sitecustomize` of the installation or the user takes this module's place; without one there is none."""
+    sys.modules.pop("sitecustomize", None)
+    import importlib
+
+    importlib.import_module("sitecustomize")  # raises the ImportError that `site` expects where there is none
+
+
+def _serve(order: str) -> None:
+    """Returns once this process is the rank."""
+    known = set(sys.modules)
+    import json
+
+    described = json.loads(order)
+    if "argv" in described:
+        _execute_the_command(described.pop("argv"), json.dumps(described))
+    import array
+    import contextlib
+    import gc
+    import importlib
+    import socket
+
+    channel = socket.socket(fileno=int(described["channel"]))
+    channel.set_inheritable(False)
+    with contextlib.suppress(BrokenPipeError):
+        channel.send(b"i")
+    planned = dict(os.environ)
+    whole = True
+    gc.disable()  # hardly anything that an import makes is garbage, and looking for it is a fifth of torch's import
+    try:
+        for name in described["imports"]:
+            importlib.import_module(name)
+    except BaseException:  # the script's own import will say what is wrong
+        whole = False
+    finally:
+        gc.freeze()
+        gc.unfreeze()  # to the oldest generation, as if the collections had taken place
+        gc.enable()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    with contextlib.suppress(BrokenPipeError):  # the orders have been sent, and the keeper has hung up
+        channel.send(b"+")
+    data, ancillary, _, _ = channel.recvmsg(1, socket.CMSG_SPACE(8), socket.MSG_CMSG_CLOEXEC)
+    if not data:
+        os._exit(0)
+    files = array.array("i", ancillary[0][2])
+    channel.close()
+    orders = json.loads(os.pread(files[0], os.fstat(files[0]).st_size, 0))
+    _take_the_log(files[1])
+    for file in files:
+        os.close(file)
+    if not whole or orders["anew"] or _is_shadowed(orders["argv"], set(sys.modules) - known):
+        _execute(orders["argv"][0], orders["argv"], orders["environment"])
+    _take_the_environment(planned, orders["environment"])
+    sys.path_importer_cache.clear()  # folders that were not there yet
+
+
+def _execute_the_command(argv: list[str], order: str) -> None:
+    """Executes the rank's command line in this process, once it is sure that this module is imported there too."""
+    program = _found(argv[0])
+    if program is None or not sys.executable or not os.path.samefile(program, sys.executable):
+        os._exit(NO_INTERPRETER)
+    path = os.pathsep.join((_FOLDER, os.environ["PYTHONPATH"]))
+    _execute(program, argv, {**os.environ, VARIABLE: order, "PYTHONPATH": path})
+
+
+def _found(program: str) -> str | None:
+    if os.sep in program:
+        return program
+    places = (os.path.join(folder, program) for folder in os.get_exec_path())
+    return next((place for place in places if os.access(place, os.X_OK) and os.path.isfile(place)), None)
+
+
+def _execute(program: str, argv: list[str], environment: dict[str, str]) -> None:
+    import signal
+
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and a new program inherits that
+        signal.signal(number, signal.SIG_DFL)
+    os.execvpe(program, argv, environment)
+
+
+def _take_the_log(log: int) -> None:
+    """What the imports have printed opens the rank's log; all further output goes there."""
+    printed = os.pread(1, os.fstat(1).st_size, 0)
+    while printed:
+        printed = printed[os.write(log, printed) :]
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+
+
+def _take_the_environment(planned: dict[str, str], final: dict[str, str]) -> None:
+    """Applies what has changed since the start; variables that an import has set stay."""
+    for name in planned:
+        if name not in final:
+            os.environ.pop(name, None)
+    for name, value in final.items():
+        if planned.get(name) != value:
+            os.environ[name] = value
+
+
+def _is_shadowed(argv: list[str], imported: set[str]) -> bool:
+    """Whether the program brings a module along that a new interpreter would have imported instead of one of these."""
+    here = os.getcwd()
+    script = argv[1] if len(argv) > 1 else ""
+    folders = [path for path in sys.path if (path + os.sep).startswith(here + os.sep)]
+    folders.append(here if script == "-m" else os.path.dirname(os.path.realpath(script)))
+    names = {name.partition(".")[0] for name in imported}
+    for folder in folders:
+        try:
+            found = os.listdir(folder)
+        except OSError:
+            continue
+        for entry in found:
+            stem, dot, kind = entry.partition(".")
+            is_module = kind in ("py", "pyc") or kind.endswith("so")
+            if stem in names and (is_module if dot else _is_package(os.path.join(folder, entry))):
+                return True
+    return False
+
+
+def _is_package(folder: str) -> bool:
+    return any(os.path.exists(os.path.join(folder, f"__init__.{kind}")) for kind in ("py", "pyc"))
+
+
+_begin()

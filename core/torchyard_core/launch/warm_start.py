@@ -1,0 +1,172 @@
+"""Interpreters that start, and import torch, while a launch still checks and sends; see docs/launch.md.
+
+Torch is imported early only for a program that imports it, and that does nothing before which an early import would not
+bear: it sets no environment variable that torch reads, and puts no folder before others on `sys.path`.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from torchyard_agent.protocol.contract import is_read_at_start
+from torchyard_agent.protocol.shapes import Warm
+from torchyard_core.launch.checking import Ground
+from torchyard_core.launch.environment import shares
+from torchyard_core.launch.preview import AT_LAUNCH, RUN_FOLDER, preview_sites
+from torchyard_core.topology.model import Launcher, Program
+
+IMPORTS = ("torch", "torch._dynamo")
+"""The second is what every optimizer imports when it is made, which takes as long as torch itself."""
+IMPORT_TORCH = frozenset(
+    (
+        *("torch", "torchyard_roles", "torchvision", "torchaudio", "torchtext", "torchdata", "torchmetrics"),
+        *("lightning", "pytorch_lightning", "accelerate", "deepspeed", "timm", "fairscale", "torch_geometric"),
+    )
+)
+MOST_FILES = 200
+MOST_BYTES = 4 * 1024 * 1024
+"""A program that is larger is not read to its end, and nothing is imported early for it."""
+UNREADABLE = (OSError, SyntaxError, ValueError, RecursionError)
+"""What reading a program raises: the program itself will say what is wrong."""
+
+
+def early_imports(program: Program, folder: Path | None) -> tuple[str, ...]:
+    """What the interpreters of a program may import before it is there; nothing where that cannot be known.
+
+    `folder`: the working folder on this computer.
+    """
+    if program.launcher is not Launcher.TORCH or program.setup or folder is None:
+        return ()
+    found = False
+    try:
+        for tree, packages in _Program(folder, program).modules():
+            if any(_precedes_imports(node) for node in ast.walk(tree)):
+                return ()
+            found = found or not packages.isdisjoint(IMPORT_TORCH)
+    except UNREADABLE:
+        return ()
+    return IMPORTS if found else ()
+
+
+def imports_package(program: Program, folder: Path | None, package: str) -> bool | None:
+    """Whether the script, or a module of its working folder that it imports, imports a package; None where that cannot
+    be known.
+
+    `folder`: the working folder on this computer.
+    """
+    if program.launcher is not Launcher.TORCH or folder is None:
+        return None
+    try:
+        modules = [packages for _, packages in _Program(folder, program).modules()]
+    except UNREADABLE:
+        return None
+    return any(package in packages for packages in modules) if modules else None
+
+
+def start_early(ground: Ground, run_id: str, imports: tuple[str, ...]) -> None:
+    """Asks every host of the launch to start its interpreters. Nothing waits for the answers: a host that does not know
+    how, or cannot, starts its ranks as ever."""
+    sites = preview_sites(ground.plan, list(ground.hosts.values()))
+    replicas = shares(ground.plan, sites, run_id, store=AT_LAUNCH)
+    for host, link in ground.links.items():
+        here = [replica for replica in replicas if replica["host"] == host]
+        wanted = Warm(run_id=run_id, host=host, replicas=here, run_dir=RUN_FOLDER, imports=list(imports))
+        link.submit("run.warm", {**wanted, "archive": link.archive})
+
+
+class _Program:
+    """The script and the modules of its own that it imports."""
+
+    def __init__(self, folder: Path, program: Program):
+        self._folder = folder
+        self._seen: set[Path] = set()
+        self._bytes = 0
+        self._left: list[Path] = []
+        self._places: list[Path] = []
+        if program.module:
+            self._places = [folder]
+            self._find(program.module, folder)
+            self._find(f"{program.module}.__main__", folder)
+        elif program.script and not Path(program.script).is_absolute():
+            script = (folder / program.script).resolve()
+            self._places = [script.parent]
+            self._left = [script]
+        entries = program.env.get("PYTHONPATH", "").split(os.pathsep)
+        self._places += [folder / entry for entry in entries if entry and not Path(entry).is_absolute()]
+
+    def modules(self) -> Iterator[tuple[ast.AST, set[str]]]:
+        """Each module's syntax tree, and the packages that it imports from elsewhere or from the working folder.
+
+        Raises what reading and parsing raise, and ValueError for a program that is too large.
+        """
+        while self._left:
+            path = self._left.pop()
+            if path in self._seen:
+                continue
+            self._seen.add(path)
+            source = path.read_bytes()
+            self._bytes += len(source)
+            if len(self._seen) > MOST_FILES or self._bytes > MOST_BYTES:
+                raise ValueError("too large")
+            tree = ast.parse(source)
+            imported = list(self._imports(tree, path))
+            yield tree, {name.partition(".")[0] for name, places in imported if places is self._places}
+            for name, places in imported:
+                for place in places:
+                    self._find(name, place)
+
+    def _imports(self, tree: ast.AST, path: Path) -> Iterator[tuple[str, list[Path]]]:
+        """Dotted names and the folders to look for them in."""
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                yield from ((alias.name, self._places) for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                places = self._places if not node.level else [path.parents[node.level - 1]]
+                before = f"{node.module}." if node.module else ""
+                yield from ((f"{before}{alias.name}", places) for alias in node.names)
+
+    def _find(self, name: str, place: Path) -> None:
+        """Notes the files of a dotted name: those of the packages on the way too."""
+        for part in name.split("."):
+            module, package = place / f"{part}.py", place / part / "__init__.py"
+            if package.is_file():
+                self._left.append(package)
+            elif module.is_file():
+                self._left.append(module)
+            place /= part
+
+
+def _precedes_imports(node: ast.AST) -> bool:
+    """Whether it may change what an import of torch does: it must run before one that has not happened yet."""
+    if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
+        return _is(node.value, "path") or (_is(node.value, "environ") and _may_matter(node.slice))
+    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+        return _is(node, "path") or _is(node, "environ")
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return False
+    method, subject = node.func.attr, node.func.value
+    if method == "setdlopenflags":
+        return True
+    if method in ("putenv", "unsetenv") or (_is(subject, "environ") and method in ("setdefault", "pop")):
+        return not node.args or _may_matter(node.args[0])
+    if _is(subject, "environ") and method in ("update", "clear"):
+        names = [key for one in node.args if isinstance(one, ast.Dict) for key in one.keys]
+        known = all(isinstance(one, ast.Dict) for one in node.args) and all(word.arg for word in node.keywords)
+        given = [word.arg or "" for word in node.keywords]
+        return method == "clear" or not known or any(map(_may_matter, names)) or any(map(is_read_at_start, given))
+    return _is(subject, "path") and method in ("insert", "remove", "clear", "reverse", "sort")
+
+
+def _is(node: ast.AST, name: str) -> bool:
+    """`sys.path` or `os.environ`, by whatever name the module goes; `environ` also by itself."""
+    if isinstance(node, ast.Attribute) and node.attr == name:
+        return name == "environ" or (isinstance(node.value, ast.Name) and node.value.id == "sys")
+    return isinstance(node, ast.Name) and node.id == name == "environ"
+
+
+def _may_matter(key: ast.AST | None) -> bool:
+    """Whether the name of a variable is one that is read at the start, or not known."""
+    return not (isinstance(key, ast.Constant) and isinstance(key.value, str)) or is_read_at_start(key.value)
