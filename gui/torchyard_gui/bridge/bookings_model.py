@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from PySide6.QtCore import QObject, QTimer, Signal
 
 from torchyard_core.background import in_background
+from torchyard_core.booking.intervals import Interval
 from torchyard_core.booking.model import Booking, IdleEvidence, Slot, Use
 from torchyard_core.booking.rules import Rules
 from torchyard_core.booking.waitlist import Waiting
@@ -36,11 +37,15 @@ SOON_MS = 120
 """Changes come in bursts: a series of fifty bookings is one."""
 RETRY_MS = 4000
 """How often a calendar that is away is asked again."""
+UNWATCHED_MS = 60_000
+"""How often the calendar is read while none is visible, for reminders: changes do not arrive by themselves then."""
 IN_USE_FOR = timedelta(minutes=3)
 """A record of use that ended no longer ago is one of now."""
 SETTLE_EVERY = timedelta(minutes=1)
 """How often what agents saw idle is freed, and the waitlist served."""
 BEFORE_NOW, AFTER_NOW = timedelta(days=1), timedelta(days=1)
+USES_EVERY_MS = 60_000
+"""How often records of use are read anew while changes by others come in; agents hand them over less often."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,17 @@ class Seen:
     is_private: bool = True
     zone: str = "UTC"
     place: str = ""
+
+
+@dataclass(frozen=True)
+class _Looked:
+    """What one look has found, and done: `settled` as the signal says."""
+
+    seen: Seen
+    remembered: tuple[Slot, ...]
+    settled: tuple[int, int] | None = None
+    uses: tuple[Interval, tuple[Use, ...]] | None = None
+    uses_are_new: bool = True
 
 
 class BookingsModel(QObject):
@@ -91,21 +107,35 @@ class BookingsModel(QObject):
         self._calendar: Calendar | None = None
         self._zone = "UTC"
         self._watch: Watch | None = None
+        self._watched_by: set[str] = set()
         self._closed = False
         self._ranges: dict[str, tuple[datetime, datetime]] = {}
         """Which days are looked at, by who looks."""
         self._loading: Job | None = None
         self._again = False
         self._remembered: tuple[Slot, ...] = ()
+        self._copied = False
+        """The copy for when the calendar is away was brought to its full length."""
+        self._uses: tuple[Interval, tuple[Use, ...]] | None = None
+        """Records of use, and the time of which they tell."""
+        self._all_anew = True
+        """The next look reads records of use, too, whatever is known of them."""
         self._settled_at: datetime | None = None
         self._soon = QTimer(self)
         self._soon.setSingleShot(True)
         self._soon.setInterval(SOON_MS)
-        self._soon.timeout.connect(self.reload)
+        self._soon.timeout.connect(self._reload)
+        self._uses_due = QTimer(self)
+        self._uses_due.setSingleShot(True)
+        self._uses_due.setInterval(USES_EVERY_MS)
+        self._uses_due.timeout.connect(self.reload)
         self._retry = QTimer(self)
         self._retry.setSingleShot(True)
         self._retry.setInterval(RETRY_MS)
         self._retry.timeout.connect(self.reload)
+        self._unwatched = QTimer(self)
+        self._unwatched.setInterval(UNWATCHED_MS)
+        self._unwatched.timeout.connect(self.reload)
         fleet.host_changed.connect(self._fleet_changed)
         fleet.hosts_changed.connect(self._fleet_changed)
 
@@ -133,12 +163,36 @@ class BookingsModel(QObject):
 
     def show(self, since: datetime, until: datetime, by: str = "") -> None:
         """Which days are looked at; they arrive with `changed`. `by` tells apart who looks."""
+        if not self._watched_by and not self._unwatched.isActive() and not self._closed:
+            self._unwatched.start()
         if self._ranges.get(by) != (since, until):
             self._ranges[by] = since, until
             self.reload()
 
+    def watch(self, on: bool, by: str = "") -> None:
+        """Whether a calendar is visible: changes by others arrive at once, over a connection that stays open only
+        then. `by` tells apart who shows one."""
+        was = bool(self._watched_by)
+        with self._lock:
+            (self._watched_by.add if on else self._watched_by.discard)(by)
+        is_watched = bool(self._watched_by)
+        if is_watched and not was:
+            self._unwatched.stop()
+            self.reload()
+        elif was and not is_watched and not self._closed:
+            self._unwatched.start()
+            with self._lock:
+                watch, calendar = self._watch, self._calendar
+                self._watch = None
+            in_background(lambda: _let_rest(watch, calendar))
+
     def reload(self) -> None:
-        """Looks again, once what is under way has come."""
+        """Looks again at everything, once what is under way has come."""
+        self._all_anew = True
+        self._reload()
+
+    def _reload(self) -> None:
+        """Looks again, at records of use only where none are known of that time."""
         if self._closed or not self._ranges:
             return
         if self._loading is not None and not self._loading.is_finished:
@@ -148,18 +202,28 @@ class BookingsModel(QObject):
         since = min(begin for begin, _ in self._ranges.values())
         until = max(end for _, end in self._ranges.values())
         now = self.now
+        hour = now.replace(minute=0, second=0)  # as time goes on, the same is looked at for an hour
+        time = Interval(min(since, hour - BEFORE_NOW), max(until, hour + AFTER_NOW))
         facts = self.fleet.facts()
         remembered = self._remembered
+        is_known = not self._all_anew and self._uses is not None and self._uses[0] == time
+        uses = self._uses[1] if is_known and self._uses is not None else None
+        self._all_anew = False
         settle = self._settled_at is None or now - self._settled_at >= SETTLE_EVERY
 
-        def look() -> tuple[Seen, tuple[Slot, ...], tuple[int, int] | None]:
-            return self._look(min(since, now - BEFORE_NOW), max(until, now + AFTER_NOW), facts, remembered, settle)
+        def look() -> _Looked:
+            return self._look(time, facts, remembered, settle, uses)
 
         self._loading = self.jobs.run(look, self._arrived, self._failed)
 
     def _look(
-        self, since: datetime, until: datetime, facts: Sequence[Any], remembered: tuple[Slot, ...], settle: bool
-    ) -> tuple[Seen, tuple[Slot, ...], tuple[int, int] | None]:
+        self,
+        time: Interval,
+        facts: Sequence[Any],
+        remembered: tuple[Slot, ...],
+        settle: bool,
+        uses: tuple[Use, ...] | None,
+    ) -> _Looked:
         """On a thread."""
         from torchyard_core.booking.catalogue import slots_of
         from torchyard_core.booking.refusals import StoreAway
@@ -168,16 +232,16 @@ class BookingsModel(QObject):
         try:
             store = calendar.store()
         except StoreAway:
-            view = calendar.view(since, until)
+            view = calendar.view(time.start, time.end)
             away = replace(self.seen, bookings=view.bookings, slots=view.slots, as_of=view.as_of, is_live=False)
-            return replace(away, why=view.why, zone=self._zone), remembered, None
+            return _Looked(replace(away, why=view.why, zone=self._zone), remembered)
         found = slots_of(facts, is_private=store.is_private)
         if found and found != remembered:
             store.remember_slots(found)
         settled = (len(store.apply_idle()), len(store.serve_waiting())) if settle else None
-        view = calendar.view(since, until)
+        view = calendar.view(time.start, time.end)
         if not view.is_live:
-            return replace(self.seen, is_live=False, why=view.why, as_of=view.as_of), remembered, None
+            return _Looked(replace(self.seen, is_live=False, why=view.why, as_of=view.as_of), remembered)
         self._watch_once(store)
         seen = Seen(
             bookings=view.bookings,
@@ -185,7 +249,7 @@ class BookingsModel(QObject):
             as_of=view.as_of,
             is_live=True,
             rules=store.rules(),
-            uses=store.uses(since, until),
+            uses=store.uses(time.start, time.end) if uses is None else uses,
             idle=store.idle_evidence(),
             waiting=store.waiting(),
             person=store.person,
@@ -194,7 +258,7 @@ class BookingsModel(QObject):
             zone=self._zone,
             place=store.place,
         )
-        return seen, found, settled
+        return _Looked(seen, found, settled, (time, seen.uses), uses is None)
 
     def _calendar_now(self) -> Calendar:
         with self._lock:
@@ -204,28 +268,37 @@ class BookingsModel(QObject):
 
     def _watch_once(self, store: BookingStore) -> None:
         with self._lock:
-            if self._watch is None and not self._closed:
+            store.keep_connection(bool(self._watched_by))
+            if self._watched_by and self._watch is None and not self._closed:
                 self._watch = store.watch(lambda what: self.jobs.tell(self._soon.start))
 
-    def _arrived(self, found: tuple[Seen, tuple[Slot, ...], tuple[int, int] | None]) -> None:
-        self.seen, self._remembered, settled = found
+    def _arrived(self, found: _Looked) -> None:
+        self.seen, self._remembered, settled = found.seen, found.remembered, found.settled
         self.has_loaded = True
+        self._uses = found.uses
+        if found.uses_are_new:
+            self._uses_due.stop()
+        elif not self._uses_due.isActive():
+            self._uses_due.start()
         if settled is not None:
             self._settled_at = self.now
         if self.seen.is_live:
             self._retry.stop()
+            if not self._copied:
+                self._copied = True
+                self.jobs.run(lambda: self._calendar_now().keep(all_of_it=True))
         else:
             self._retry.start()
         self.changed.emit()
         if settled is not None and any(settled):
             self.settled.emit(*settled)
         if self._again:
-            self.reload()
+            self._reload()
 
     def _failed(self, error: TorchyardError) -> None:
         """Settings that cannot be read, a database that is too new, a role without rights: nothing can be booked."""
         self.seen = replace(self.seen, is_live=False, why=error.sentence())
-        self.has_loaded = True
+        self.has_loaded = self._all_anew = True
         self._retry.start()
         self.changed.emit()
 
@@ -274,8 +347,8 @@ class BookingsModel(QObject):
     def close(self) -> None:
         """Lets go of the database without waiting for it."""
         self._closed = True
-        self._soon.stop()
-        self._retry.stop()
+        for timer in (self._soon, self._retry, self._uses_due, self._unwatched):
+            timer.stop()
         self.jobs.close()
         with self._lock:
             watch, calendar = self._watch, self._calendar
@@ -288,6 +361,14 @@ class BookingsModel(QObject):
                 calendar.close()
 
         in_background(let_go)
+
+
+def _let_rest(watch: Watch | None, calendar: Calendar | None) -> None:
+    """Closes the connection of a calendar that is visible no more. On a thread."""
+    if watch is not None:
+        watch.close()
+    if calendar is not None:
+        calendar.rest()
 
 
 def _opened(home: Home) -> tuple[Calendar, str]:

@@ -158,6 +158,7 @@ class LaunchJob(QObject):
             ask=self._ask,
             caches=self._model.home.caches,
             reserving=self._reserving(self._name or topology.name),
+            own=History(self._model.home.history).records(),
         )
 
     def _reserving(self, name: str) -> LaunchBooking:

@@ -52,6 +52,7 @@ class PlanningTime(QObject):
         self.away = ""
         """Since when the calendar is away, where it is: then what is said of it is as of that time."""
         self._said: object = None
+        self._is_visible = False
         self._tick = QTimer(self)
         self._tick.setInterval(TICK_MS)
         self._tick.timeout.connect(self._go_on)
@@ -84,10 +85,17 @@ class PlanningTime(QObject):
             return
         self._clock = lambda: model.now
         self._tick.start()
+        model.watch(self._is_visible, "planning")
         # Whole days: as "now" moves on, the calendar is not to be read anew each time.
         when = self.planned.interval(self.now)
         since = datetime.combine(when.start.date(), time(), UTC)
         model.show(since, datetime.combine(when.end.date(), time(), UTC) + timedelta(days=1), "planning")
+
+    def watch(self, on: bool) -> None:
+        """Whether the planned time is visible."""
+        self._is_visible = on
+        if self._tick.isActive() and (model := self._calendar()) is not None:  # else no database is opened yet
+            model.watch(on, "planning")
 
     def look(self) -> None:
         """Sees who has what booked in the planned time, and tells the planner."""

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from PySide6.QtCore import QObject
 
 from torchyard_core.errors import HostError, Unreachable
+from torchyard_core.launch.history import History
+from torchyard_core.launch.question import settle
 from torchyard_core.launch.runs import KnownRun
 from torchyard_core.topology.file import topology_from_text
 from torchyard_gui.bridge.fleet_model import FleetModel
@@ -28,7 +30,12 @@ class RestartJob(LaunchJob):
     # On the thread
 
     def _made(self, tell: Callable[..., None]) -> Launch:
-        from torchyard_core.launch.restarting import ended_run
+        from torchyard_core.launch.restarting import (
+            about_a_foreign_run,
+            about_foreign_secrets,
+            allowed_secrets,
+            ended_run,
+        )
         from torchyard_core.launch.secrets import secret_values
         from torchyard_core.launch.start import Launch
 
@@ -40,13 +47,17 @@ class RestartJob(LaunchJob):
                 if isinstance(error, HostError):
                     raise error
             raise Unreachable(run.primary, f"none of the hosts of run {run.run_id} is in the fleet.")
-        again = ended_run(run, links)
+        again = ended_run(run, links, History(self._model.home.history).load(run.run_id))
+        settle(about_a_foreign_run(again), self._ask)
+        about_secrets = about_foreign_secrets(again)
+        settle(about_secrets, self._ask)
+        confirmed = again.topology.program.secrets if about_secrets is not None else ()
         return Launch(
             again.source,
             again.topology,
             again.name,
             fleet,
-            secret_values(again.topology.program.secrets),
+            secret_values(allowed_secrets(again, confirmed)),
             lambda event: None,
             lambda check: tell("check", self._with_remark(check)),
             lambda step, done, total: tell("progress", step, done, total),

@@ -5,15 +5,17 @@ A state is never invented: what a host that does not answer said last stays, wit
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from torchyard_agent.protocol.asked import who
+from torchyard_agent.protocol.report import of_event, own_of_event
 from torchyard_core.launch.plan import Plan
 from torchyard_core.launch.recorded import recorded_plan
 from torchyard_core.launch.runs import is_over
-from torchyard_core.telemetry.latest import Sample, replica_values, slow_ones
-from torchyard_core.telemetry.rings import FIELDS, Ring, capacity_for
+from torchyard_core.telemetry.latest import Sample, replica_values, reported_values, slow_ones
+from torchyard_core.telemetry.rings import Ring, capacity_for
 from torchyard_core.topology.hosts import HostFacts
 from torchyard_gui.bridge.run_parts import Changes, Moment, Track, Waiting, waiting_for, when
 from torchyard_gui.bridge.run_totals import SUMS, TOTALS, TRAINERS, add_up, those_asked, told
@@ -295,8 +297,8 @@ class RunPicture:
     def _take_metrics(self, metrics: Mapping[str, Mapping[str, float | None]], at: float) -> None:
         for name, values in metrics.items():
             track = self.tracks.get(name)
-            known = {field: value for field in FIELDS if (value := values.get(field)) is not None}
-            if track is not None and any(track.ring.last(field) != value for field, value in known.items()):
+            known = {field: value for field, value in reported_values(values, values).items() if value is not None}
+            if track is not None and any(not _same(track.ring.last(field), value) for field, value in known.items()):
                 track.ring.append(at, known)
 
     @property
@@ -371,7 +373,8 @@ class RunPicture:
         if event.get("first") and not any(moment.kind == "first_step" for moment in self.moments):
             self._note(Moment(at, "first_step", replica=track.name, host=track.host), changes)
         # Where telemetry comes too, it says more; the journal's reports are the past that nobody watched.
-        if track.host not in self._heard and track.ring.append(at, {name: event.get(name) for name in FIELDS}):
+        values = reported_values(of_event(event), own_of_event(event))
+        if track.host not in self._heard and track.ring.append(at, values):
             changes.replicas.add(track.name)
             changes.samples = True
             self._add_totals(at)
@@ -414,3 +417,7 @@ class RunPicture:
         self.totals.append(at, add_up(alive, is_whole=is_whole))
         trainers = [track for track in alive if track.role in TRAINERS]
         self.slow = slow_ones({track.name: track.ring.last("compute_s") for track in trainers})
+
+
+def _same(one: float | None, other: float) -> bool:
+    return one == other or (one is not None and math.isnan(one) and math.isnan(other))

@@ -14,10 +14,15 @@ TRAINERS = ("chief", "worker")
 OF_TRAINERS = ("throughput", "loss", "step")
 
 
-def told(tracks: Iterable[Track], name: str) -> list[float]:
-    """The newest value of each replica that told one."""
+def known(tracks: Iterable[Track], name: str) -> list[float]:
+    """The newest value of each replica that has reported one; NaN where it is not finite."""
     values = (track.ring.last(name) for track in tracks)
-    return [value for value in values if value is not None and not math.isnan(value)]
+    return [value for value in values if value is not None]
+
+
+def told(tracks: Iterable[Track], name: str) -> list[float]:
+    """The same, finite ones only."""
+    return [value for value in known(tracks, name) if not math.isnan(value)]
 
 
 def those_asked(tracks: Iterable[Track], name: str) -> list[Track]:
@@ -34,7 +39,8 @@ def add_up(tracks: Sequence[Track], *, is_whole: bool = True) -> dict[str, float
     """
     found: dict[str, float | None] = {}
     for name in TOTALS:
-        values = told(those_asked(tracks, name), name)
+        asked = those_asked(tracks, name)
+        values = known(asked, name) if name == "loss" else told(asked, name)
         if not values or (name in SUMS and not is_whole):
             found[name] = None
         elif name in SUMS:

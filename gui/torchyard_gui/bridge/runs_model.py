@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from torchyard_core.home import Home
 from torchyard_core.launch.agents import AgentLink
 from torchyard_core.launch.fetching import Files, fetch_files, list_files
 from torchyard_core.launch.history import History
-from torchyard_core.launch.runs import KnownRun, list_runs, stop_run
+from torchyard_core.launch.runs import KnownRun, free_prepared, list_runs, stop_run
 from torchyard_gui.bridge.fleet_model import FleetModel
 from torchyard_gui.bridge.jobs import Job
 from torchyard_gui.bridge.log_feed import LogFeed
@@ -106,6 +107,12 @@ class RunsModel(QObject):
 
         def ask() -> None:
             stop_run(run, self._primary(run), force=force)
+            if run.state == "waiting":
+                fleet, links = model.fleet, []
+                for host in run.hosts:
+                    with suppress(TorchyardError):  # one that does not answer gives up by itself
+                        links.append(fleet.link(host, install=False))
+                free_prepared(run, links)
 
         return model.jobs.run(ask, None, failed, owner=owner)
 

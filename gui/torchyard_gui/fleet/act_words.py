@@ -54,6 +54,7 @@ def _of_what(act: Act) -> str:
 def _enforced(act: Act) -> str:
     did = {
         "observed": translate("Fleet", "use of {user} noted"),
+        "reported": translate("Fleet", "violation by {user} reported"),
         "warned": translate("Fleet", "{user} warned"),
         "terminated": translate("Fleet", "process of {user} ended"),
         "killed": translate("Fleet", "process of {user} killed"),

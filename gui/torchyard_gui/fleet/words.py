@@ -8,6 +8,7 @@ from datetime import datetime
 
 from PySide6.QtCore import QCoreApplication, QDateTime, QLocale
 
+from torchyard_agent.protocol.asked import cleaned
 from torchyard_core.errors import KeyChanged, KeyUnknown
 from torchyard_core.fleet.host_check import DEGRADED, READY
 from torchyard_gui.bridge.host_status import UNKNOWN, GpuNow, HostStatus
@@ -179,10 +180,11 @@ def policing_lines(status: HostStatus) -> list[str]:
     }.get(told.level, told.level)
     if told.level == "off":
         return [level]
+    reported = [cleaned(one) for one in told.violations]
     if not told.is_fresh:
-        return [level, translate("Fleet", "once it knows today's")]
+        return [level, translate("Fleet", "once it knows today's"), *reported]
     whose = translate("Fleet", "everybody's processes") if told.of_all else translate("Fleet", "its user's processes")
-    return [translate("Fleet", "{level}, dry run").format(level=level) if told.dry_run else level, whose]
+    return [translate("Fleet", "{level}, dry run").format(level=level) if told.dry_run else level, whose, *reported]
 
 
 def gpu_kinds(gpus: list[GpuNow]) -> str:

@@ -9,6 +9,7 @@ from PySide6.QtWidgets import QFrame, QHBoxLayout, QPushButton, QVBoxLayout, QWi
 from torchyard_core.launch.question import Question
 from torchyard_gui.widgets import StateMark, label
 from torchyard_gui.widgets.advice import as_sentence, in_the_window
+from torchyard_gui.widgets.question import yes_to
 
 
 class AskBlock(QFrame):
@@ -52,7 +53,7 @@ class AskBlock(QFrame):
         """Shows it, and has the keyboard."""
         self.sentence.setText(as_sentence(question.message))
         self.question.setText(question.question)
-        self.yes.setText(self.tr("Book and launch") if question.accept == "book" else self.tr("Send them"))
+        self.yes.setText(yes_to(question.accept))
         self.advice.setText(in_the_window(question.hint))
         self.setAccessibleName(f"{self.sentence.text()} {self.question.text()}")
         self.show()

@@ -134,6 +134,8 @@ def title_of(name: str) -> str:
         "cuda": translate("Launch", "CUDA"),
         "driver": translate("Launch", "NVIDIA driver"),
         "disk": translate("Launch", "Room on disk"),
+        "folder": translate("Launch", "Working folder"),
+        "strategy": translate("Launch", "Program takes part in the strategy"),
         "clock": translate("Launch", "Clocks agree"),
         "limits": translate("Launch", "Limits for open files and locked memory"),
         "shm": translate("Launch", "Shared memory"),

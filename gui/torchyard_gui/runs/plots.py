@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyqtgraph as pg
-from PySide6.QtCore import QEvent, QObject, Qt, QTimer
+from PySide6.QtCore import QEvent, QObject, QSignalBlocker, Qt, QTimer
 from PySide6.QtGui import QHideEvent, QKeyEvent, QResizeEvent, QShowEvent
-from PySide6.QtWidgets import QGridLayout, QHBoxLayout, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QComboBox, QGridLayout, QHBoxLayout, QVBoxLayout, QWidget
 
+from torchyard_core.telemetry.rings import OWN
 from torchyard_gui.bridge.run_feed import RunFeed
 from torchyard_gui.bridge.run_parts import Track
 from torchyard_gui.bridge.step_parts import name_of
@@ -19,6 +20,10 @@ from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets import EmptyState, Segmented, drop_all, label
 
 STEP_PLOTS = ("compute_s", "exchange_s", "wait_s", "staleness")
+OWN_PLOT = "own"
+"""Of what scripts report by names of their own: one at a time."""
+CHOICES = {"progress": ("throughput", "loss", "use", "memory"), "step": STEP_PLOTS, "own": (OWN_PLOT,)}
+"""The plots that are seen together, in one time axis."""
 MOST = 16
 """Curves; more cannot be told apart."""
 KEYS_ACROSS = 6
@@ -31,7 +36,8 @@ AFTER_ZOOM_MS = 30
 
 
 class Plots(QWidget):
-    """Four plots at a time over one time axis: the wheel, + and - zoom it, dragging and arrows move it, 0 shows all.
+    """Four plots at a time, or one, over one time axis: the wheel, + and - zoom it, dragging and arrows move it, 0
+    shows all.
 
     Ranges are set here, in steps, and points thinned to what can be seen: with what pyqtgraph would do by itself, 16
     curves of an hour cost twice as much.
@@ -61,19 +67,30 @@ class Plots(QWidget):
             "exchange_s": self._plot(name_of("exchange_s"), self.tr("s a step")),
             "wait_s": self._plot(name_of("wait_s"), self.tr("s a step")),
             "staleness": self._plot(name_of("staleness"), self.tr("versions")),
+            OWN_PLOT: self._plot(self.tr("Reported"), ""),
         }
-        self.choice = Segmented([("progress", self.tr("Progress")), ("step", self.tr("Step"))])
+        self.choice = Segmented(
+            [("progress", self.tr("Progress")), ("step", self.tr("Step")), ("own", self.tr("Reported"))]
+        )
         self.choice.setAccessibleName(self.tr("What is plotted"))
         self.choice.button("progress").setToolTip(self.tr("Throughput, loss, use and memory"))
         self.choice.button("step").setToolTip(self.tr("What a step is made of: compute, exchange, waiting, staleness"))
+        self.choice.button("own").setToolTip(self.tr("What the script reports by names of its own"))
+        self.choice.button("own").setEnabled(False)
         self.choice.changed.connect(self._choose)
+        self._chosen = self.choice.value
+        self.reported = QComboBox()
+        self.reported.setAccessibleName(self.tr("Reported number"))
+        self.reported.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToContents)
+        self.reported.setVisible(False)
+        self.reported.currentTextChanged.connect(self._show_metric)
         self._curves: dict[str, list[pg.PlotCurveItem]] = {kind: [] for kind in self._plots}
         self._drawn: list[tuple[float | None, int]] = []
         """Of each replica, the newest sample that its curves show."""
         for kind, plot in self._plots.items():
             view = plot.getPlotItem().getViewBox()
             # Within what is seen at a time: pyqtgraph aligns linked plots by where they lie on the screen.
-            first = STEP_PLOTS[0] if kind in STEP_PLOTS else "throughput"
+            first = next(kinds[0] for kinds in CHOICES.values() if kind in kinds)
             if kind != first:
                 view.setXLink(self._plots[first].getPlotItem().getViewBox())
             view.sigRangeChangedManually.connect(self._moved_by_hand)
@@ -81,7 +98,7 @@ class Plots(QWidget):
         grid.setContentsMargins(0, 0, 0, 0)
         grid.setSpacing(12)
         for number, plot in enumerate(self._plots.values()):
-            grid.addWidget(plot, number // 2, number % 2)
+            grid.addWidget(plot, number // 2, number % 2, 1, 2 if plot is self._plots[OWN_PLOT] else 1)
             plot.setVisible(number < 4)
         self._grid = QWidget()
         self._grid.setLayout(grid)
@@ -90,6 +107,7 @@ class Plots(QWidget):
         head.addLayout(self._legend)
         head.addStretch()
         head.addWidget(self._remark, 0, Qt.AlignmentFlag.AlignTop)
+        head.addWidget(self.reported, 0, Qt.AlignmentFlag.AlignTop)
         head.addWidget(self.choice, 0, Qt.AlignmentFlag.AlignTop)
         layout = QVBoxLayout(self)
         layout.setContentsMargins(16, 12, 16, 12)
@@ -102,17 +120,46 @@ class Plots(QWidget):
         self._say_nothing()
 
     def _choose(self, choice: str) -> None:
-        other = "throughput" if choice == "step" else STEP_PLOTS[0]
-        self._time_view.setXRange(*self._plots[other].getPlotItem().getViewBox().viewRange()[0], padding=0)
+        before, self._chosen = CHOICES[self._chosen][0], choice
+        self._time_view.setXRange(*self._plots[before].getPlotItem().getViewBox().viewRange()[0], padding=0)
         for kind, plot in self._plots.items():
-            plot.setVisible((kind in STEP_PLOTS) == (choice == "step"))
+            plot.setVisible(kind in CHOICES[choice])
+        self.reported.setVisible(choice == "own")
         self._drawn.clear()
         self.refresh()
+
+    def _show_metric(self, name: str) -> None:
+        self._title_own(name)
+        self._drawn.clear()
+        self.refresh()
+
+    def _title_own(self, name: str) -> None:
+        plot = self._plots[OWN_PLOT]
+        title = name or self.tr("Reported")
+        plot.getPlotItem().setTitle(title, color=theme().tokens.text2, size="12px", justify="left")
+        plot.getPlotItem().getViewBox().setYRange(0, 1, padding=0)
+        plot.setAccessibleName(title)
+
+    def _offer_metrics(self) -> None:
+        """Names that the chosen replicas report; the chosen one stays."""
+        tracks = self._feed.picture.tracks if self._feed else {}
+        found = sorted({own for name in self._names if name in tracks for own in tracks[name].ring.own})
+        if found == [self.reported.itemText(row) for row in range(self.reported.count())]:
+            return
+        self.choice.button("own").setEnabled(bool(found) or self.choice.value == "own")
+        chosen = self.reported.currentText()
+        with QSignalBlocker(self.reported):
+            self.reported.clear()
+            self.reported.addItems(found)
+            self.reported.setCurrentIndex(found.index(chosen) if chosen in found else 0)
+        if self.reported.currentText() != chosen:
+            self._title_own(self.reported.currentText())
+            self._drawn.clear()
 
     @property
     def _shown(self) -> list[str]:
         """Kinds of the plots that are seen."""
-        return [kind for kind in self._plots if (kind in STEP_PLOTS) == (self.choice.value == "step")]
+        return list(CHOICES[self.choice.value])
 
     @property
     def names(self) -> list[str]:
@@ -141,6 +188,7 @@ class Plots(QWidget):
             self._is_old = True
             return
         self._is_old = False
+        self._offer_metrics()
         self._say_nothing()
         if self._grid.isVisibleTo(self):
             self._draw()
@@ -192,7 +240,7 @@ class Plots(QWidget):
         self._settle.stop()
 
     def curve(self, kind: str, name: str) -> pg.PlotCurveItem:
-        """The curve of a replica in one of `throughput`, `loss`, `use`, `memory` and STEP_PLOTS."""
+        """The curve of a replica in one of the plots of CHOICES."""
         return self._curves[kind][self._names.index(name)]
 
     @property
@@ -260,13 +308,14 @@ class Plots(QWidget):
         self._drawn = newest
         most = max(100, int(self._time_view.width()))
         for kind in self._shown:
+            field = OWN + self.reported.currentText() if kind == OWN_PLOT else kind
             curves = self._curves[kind]
             seen: list[Values] = []
             for number, (curve, track) in enumerate(zip(curves, tracks, strict=True)):
                 if track is None:
                     continue
                 if before[number] != newest[number]:
-                    times, values = extremes(track.ring.times(), _values(kind, track), begin, end, most)
+                    times, values = extremes(track.ring.times(), _values(field, track), begin, end, most)
                     gaps = bool(np.isnan(values).any())
                     curve.setData(times, values, connect="finite" if gaps else "all", skipFiniteCheck=True)
                 seen.append(curve.yData)
@@ -291,7 +340,7 @@ class Plots(QWidget):
             wanted = (0.0, 100.0)
         elif (found := bounds([values for values in seen if values is not None])) is None:
             return
-        elif kind == "loss":
+        elif kind in ("loss", OWN_PLOT):
             wanted = calmed(*found)
         else:
             wanted = (min(0.0, found[0]), found[1])  # amounts: half as high is half as much
@@ -301,7 +350,7 @@ class Plots(QWidget):
         # As long as it fits and is not lost in it, the range stays.
         if low_now <= low and high <= high_now and high_now - low_now < 1.4 * room:
             return
-        view.setYRange(low - 0.06 * room if kind == "loss" else low, high + 0.06 * room, padding=0)
+        view.setYRange(low - 0.06 * room if kind in ("loss", OWN_PLOT) else low, high + 0.06 * room, padding=0)
 
     def _make_curves(self) -> None:
         self._drawn.clear()

@@ -13,7 +13,7 @@ from torchyard_gui.bridge.fleet_model import FleetModel
 from torchyard_gui.bridge.restart_job import RestartJob
 from torchyard_gui.widgets import NoticeBar
 from torchyard_gui.widgets.advice import as_sentence
-from torchyard_gui.widgets.question import Question
+from torchyard_gui.widgets.question import Question, yes_to
 
 
 class Restarting(QObject):
@@ -77,7 +77,7 @@ class Restarting(QObject):
         job = self.job
         if job is None or job.is_cancelled:
             return
-        yes = self.tr("Book and launch") if question.accept == "book" else self.tr("Send them")
+        yes = yes_to(question.accept)
         no = self.tr("Do not launch")
         dialog = Question(question.question, as_sentence(question.message), yes, no, self._page)
         dialog.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)

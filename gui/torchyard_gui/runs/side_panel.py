@@ -157,7 +157,7 @@ class SidePanel(QWidget):
         if value is None:
             if kind in REPORTED:
                 return self.tr("No report of it is known here")
-            return self.tr("Not kept: nobody watched this run here")
+            return self.tr("Not recorded: this run was not watched here")
         told, asked = self._feed.picture.told_by(kind)
         if track is None and told < asked and kind in SUMS:
             return self.tr("From {told} of {asked} replicas; no history").format(told=told, asked=asked)

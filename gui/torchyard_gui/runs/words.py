@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import datetime
 
 from PySide6.QtCore import QCoreApplication
@@ -99,6 +100,8 @@ def restarts(count: int) -> str:
 
 
 def loss(value: float | None) -> str:
+    if value is not None and math.isnan(value):
+        return translate("Runs", "NaN")
     return "–" if value is None else f"{value:.4g}" if abs(value) >= 1000 else f"{value:.4f}"
 
 

@@ -27,6 +27,8 @@ QFrame[toast="true"] {{ background: {text}; border: none; border-radius: {radius
 QFrame[toast="true"] QLabel {{ color: {s2}; }}
 QFrame[divider="true"] {{ background: {hair}; border: none; max-height: 1px; min-height: 1px; }}
 
+/* Words of hosts and colleagues are no markup: it would load files and pictures. */
+QLabel, QToolTip {{ qproperty-textFormat: PlainText; }}
 QLabel[ink="2"] {{ color: {text2}; }}
 QLabel[ink="3"] {{ color: {text3}; }}
 QLabel[ink="fail"] {{ color: {fail}; }}

@@ -32,8 +32,10 @@ class EditActions(QObject):
         dress(self.redo, "edit", keys.Redo, "redo", self.tr("Redo"))
         for one in (self.undo, self.redo):
             one.setToolTip("")  # It is then the text, which names the edit.
-        # Beside the platform's key, the other usual one.
-        self.redo.setShortcuts([QKeySequence(keys.Redo), QKeySequence("Ctrl+Y"), QKeySequence("Ctrl+Shift+Z")])
+        # Both usual keys, the platform's first. Each once: a key that is there twice is ambiguous, and does nothing.
+        platforms = QKeySequence(keys.Redo)
+        others = [key for key in map(QKeySequence, ("Ctrl+Y", "Ctrl+Shift+Z")) if key != platforms]
+        self.redo.setShortcuts([platforms, *others])
         self.cut = make(self.tr("Cu&t"), self._cut, keys.Cut, "cut")
         self.copy = make(self.tr("&Copy"), self._copy, keys.Copy, "copy")
         self.paste = make(self.tr("&Paste"), self._paste, keys.Paste, "paste")

@@ -383,8 +383,10 @@ class TopologyPage(QWidget):
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
         self._hosts.watch(True, "topology")
+        self.planning.watch(True)
         self.files.watch.look()
 
     def hideEvent(self, event: QHideEvent) -> None:
         self._hosts.watch(False, "topology")
+        self.planning.watch(False)
         super().hideEvent(event)

@@ -3,7 +3,7 @@ nothing better to do."""
 
 from __future__ import annotations
 
-from PySide6.QtCore import Signal
+from PySide6.QtCore import QCoreApplication, Signal
 from PySide6.QtWidgets import QDialog, QDialogButtonBox, QPushButton, QVBoxLayout, QWidget
 
 from torchyard_gui.widgets.labels import label
@@ -11,6 +11,17 @@ from torchyard_gui.widgets.labels import label
 WIDTH = 420
 RATHER = 2
 """What `finished` says of who chose neither yes nor no."""
+
+
+def yes_to(accept: str) -> str:
+    """The words of the button for yes, by the `accept` of a launch's question."""
+    if accept == "book":
+        return QCoreApplication.translate("Question", "Book and launch")
+    if accept == "launch":
+        return QCoreApplication.translate("Question", "Launch")
+    if accept == "secrets":
+        return QCoreApplication.translate("Question", "Send the secrets")
+    return QCoreApplication.translate("Question", "Send them")
 
 
 class Question(QDialog):

@@ -9,6 +9,7 @@ from PySide6.QtCore import QCoreApplication, QPoint
 from PySide6.QtGui import QAction
 from PySide6.QtWidgets import QMenu, QWidget
 
+from torchyard_gui.widgets.menus import empty_menu
 from torchyard_gui.windows.pages import MENU, SUBMENU
 
 NAMES = ("file", "edit", "view", "run", "help")
@@ -45,7 +46,7 @@ class WindowMenu(QMenu):
     def fill(self) -> None:
         """Put in what there is to do now."""
         for menu in self.menus.values():
-            menu.clear()
+            empty_menu(menu)
         for actions in (self._page_actions(), self._window_actions()):
             for name, menu in self.menus.items():
                 mine = [action for action in actions if menu_of(action) == name]

@@ -50,7 +50,7 @@ class Wiring(QObject):
         self.planning = PlanningTime(self.fleet, self._calendar, from_text(window.settings.planned), self)
         self.planning.chosen.connect(self._keep_planned)
         self._live_runs: set[str] = set()
-        self._live_bookings: frozenset[Booking] = frozenset()
+        self._live_bookings: tuple[Booking, ...] = ()
         self._say_soon = QTimer(self)
         self._say_soon.setSingleShot(True)
         self._say_soon.setInterval(SAY_AFTER_MS)
@@ -127,7 +127,8 @@ class Wiring(QObject):
     def _bookings_changed(self) -> None:
         """What others have booked is taken on the Topology page, and hosts are to know of it."""
         self.planning.look()
-        live = frozenset(one for one in self.bookings.seen.bookings if one.is_live)
+        # Those that have not changed are the same objects: quickly compared.
+        live = tuple(one for one in self.bookings.seen.bookings if one.is_live)
         if live != self._live_bookings:
             self._live_bookings = live
             self._use_calendar()

@@ -162,7 +162,7 @@ def test_a_program_that_is_not_there_is_told_on_the_page_of_the_run(
 def test_a_full_disk(window_of: OpenWindow, desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
     host = lab3["gpu-a"]
     host.exec(["mkdir", "-p", "/root/.torchyard"], check=True)
-    host.exec(["mount", "-t", "tmpfs", "-o", "size=64k", "none", "/root/.torchyard"], check=True)
+    host.exec(["mount", "-t", "tmpfs", "-o", "size=64k,mode=700", "none", "/root/.torchyard"], check=True)
     try:
         person = window_of(desktop, topology(tmp_path / "full", ON_ONE))
         text = red_lines(person, "host")

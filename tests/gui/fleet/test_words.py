@@ -88,6 +88,24 @@ def test_what_its_agent_does_for_bookings_and_to_whom(
     assert policing_lines(fresh()) == []
 
 
+def test_violations_that_its_agent_does_not_end_are_listed() -> None:
+    told = {"enforcement": {"level": "stop", "dry_run": False}, "capabilities": {"acts_on": "all"}, "fresh": True}
+    sudo = {"user": "ann", "as_root": True, "known_by": "claim", "container": "", "session": ""}
+    findings = [
+        {"verdict": "root", "program": "py\x1bthon", "pid": 7, "user": "ann", "origin": sudo},
+        {"verdict": "unknown", "program": "python", "pid": 8, "user": "carl", "origin": None},
+        {"verdict": "unknown", "program": "python", "pid": 8, "user": "carl", "origin": None},
+        {"verdict": "own", "program": "python", "pid": 9, "user": "lee", "origin": None},
+    ]
+    check = HostCheck("gpu-a", "ready", bookings={**told, "findings": findings})
+    assert policing_lines(fresh().checked(check, NOW)) == [
+        "warns and stops",
+        "everybody's processes",
+        "python (PID 7) of root, sudo says from a login of ann",
+        "python (PID 8) of carl",
+    ]
+
+
 def test_a_missing_agent_is_nothing_to_worry_about() -> None:
     assert tint(failed(AgentMissing("gpu-a", "there is no agent on gpu-a."))) == ""
     assert tint(failed(AgentFailed("gpu-a", "no room."))) == "fail"

@@ -122,3 +122,28 @@ def test_a_tremble_is_no_storm(plots: Plots, page: RunsPage) -> None:
     assert shown("memory")[0] == 0.0
     assert calmed(0.41, 0.43) == pytest.approx((0.334, 0.506))
     assert calmed(0.4, 5.0) == (0.4, 5.0)
+
+
+def test_what_the_script_reports_by_names_of_its_own_is_plotted(qtbot: Any, plots: Plots, page: RunsPage) -> None:
+    assert page.feed is not None
+    button = plots.choice.button("own")
+    assert not button.isEnabled()
+    tracks = page.feed.picture.tracks
+    for second in range(100):
+        values = {"own.accuracy": second / 100, "own.gpu": -1.0, "gpu": 50.0}
+        tracks["worker-0"].ring.append(1_000_000.0 + HOUR + second, values)
+    plots.refresh()
+    QTest.mouseClick(button, Qt.MouseButton.LeftButton)
+    assert plots.reported.isVisible()
+    assert [plots.reported.itemText(row) for row in range(plots.reported.count())] == ["accuracy", "gpu"]
+    values = plots.curve("own", "worker-0").getData()[1]
+    assert values[~np.isnan(values)].tolist()[-1] == pytest.approx(0.99)
+    low, high = plots._plots["own"].getPlotItem().getViewBox().viewRange()[1]
+    assert low <= 0 < 0.99 <= high
+    plots.reported.setCurrentText("gpu")  # which is not the measured one
+    values = plots.curve("own", "worker-0").getData()[1]
+    assert set(values[~np.isnan(values)].tolist()) == {-1.0}
+    assert plots._plots["own"].accessibleName() == "gpu"
+    QTest.mouseClick(plots.choice.button("progress"), Qt.MouseButton.LeftButton)
+    assert not plots.reported.isVisible()
+    assert plots.curve("use", "worker-0").getData()[1][-1] == 50.0

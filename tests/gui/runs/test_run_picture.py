@@ -11,7 +11,7 @@ from torchyard_core.launch.run_id import as_utc
 from torchyard_gui.bridge.run_parts import Changes, short_cause
 from torchyard_gui.bridge.run_picture import RunPicture
 from torchyard_gui.runs.needs_you import needs_of
-from torchyard_gui.runs.words import moment_in_words
+from torchyard_gui.runs.words import loss, moment_in_words
 
 HOSTS = (host("gpu-a", 2), host("gpu-b", 2))
 
@@ -203,3 +203,39 @@ def test_a_run_of_which_only_its_line_is_known_has_no_picture() -> None:
 )
 def test_a_chip_has_room_for_a_word_or_two(reason: str, code: int | None, short: str) -> None:
     assert short_cause(reason, code) == short
+
+
+def test_what_scripts_report_by_names_of_their_own_is_kept_of_the_journal_and_of_telemetry() -> None:
+    run, picture = started()
+    event = {"event": "report", "epoch": "e", "time": as_utc(20.0), "replica": "worker-0", "step": 1}
+    custom = {"accuracy": 0.5, "gpu": -1.0, "bad name": 1.0}
+    picture.take_event({**event, "seq": 1000, "custom": custom}, Changes())
+    ring = picture.tracks["worker-0"].ring
+    assert ring.own == ["accuracy", "gpu"]
+    assert (ring.last("own.accuracy"), ring.last("gpu")) == (0.5, None)
+    sample = run.sample("gpu-a", 30.0, loss=1.0)
+    replica = next(key.partition("/")[2] for key in sample["reports"])
+    sample["reports"][f"{run.run_id}/{replica}"]["perplexity"] = 9.0
+    picture.take_sample("gpu-a", sample, 100.0, Changes())
+    assert picture.tracks[replica].ring.last("own.perplexity") == 9.0
+
+
+def test_a_loss_that_is_not_finite_is_shown_and_not_the_last_finite_one() -> None:
+    run, picture = started()
+    event = {"event": "report", "epoch": "e", "replica": "worker-0", "throughput": None}
+    picture.take_event({**event, "seq": 1000, "time": as_utc(20.0), "step": 1, "loss": 0.5}, Changes())
+    ring = picture.tracks["worker-0"].ring
+    unknown = {**event, "seq": 1001, "time": as_utc(21.0), "step": 2, "loss": None}
+    picture.take_event(unknown, Changes())
+    assert loss(ring.last("loss")) == "0.5000"
+    picture.take_event({**unknown, "seq": 1002, "time": as_utc(22.0), "not_finite": ["loss"]}, Changes())
+    assert loss(ring.last("loss")) == "NaN"
+    sample = run.sample("gpu-a", 30.0, loss=1.0)
+    key = next(iter(sample["reports"]))
+    replica = key.partition("/")[2]
+    picture.take_sample("gpu-a", sample, 100.0, Changes())
+    assert picture.tracks[replica].ring.last("loss") == pytest.approx(1.0, abs=0.1)
+    sample = run.sample("gpu-a", 32.0, loss=1.0)
+    sample["reports"][key]["loss"] = None
+    picture.take_sample("gpu-a", sample, 102.0, Changes())
+    assert loss(picture.tracks[replica].ring.last("loss")) == loss(picture.total("loss")) == "NaN"

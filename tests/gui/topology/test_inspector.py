@@ -102,6 +102,17 @@ def test_what_survives_a_failure_is_typed_and_taken_back(digits: Driver, key: st
     assert digits.page.document.text == DIGITS
 
 
+def test_spares_are_switched_off_and_on(digits: Driver) -> None:
+    failures = digits.page.inspector.program.failures
+    field = failures.field("warm_spares")
+    assert field.currentText() == "one a rank"
+    digits.pick(field, "none")
+    assert digits.value.program.warm_spares is False
+    assert "warm_spares: false" in digits.page.document.text
+    digits.pick(field, "one a rank")
+    assert digits.value.program.warm_spares is True
+
+
 def test_the_least_replicas_are_set_for_many_pools_at_once(digits: Driver) -> None:
     digits.select("chief-0", "worker-1")
     pool = digits.page.inspector.pools.pool

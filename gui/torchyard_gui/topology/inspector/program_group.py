@@ -109,6 +109,13 @@ class ProgramGroup(QWidget):
             WholeField(2),
             self.tr("How often replicas that fail together may be started again, from their last checkpoint."),
         )
+        spares = ChoiceField([(True, self.tr("one a rank")), (False, self.tr("none"))])
+        add(
+            "warm_spares",
+            self.tr("Spares"),
+            spares,
+            self.tr("Interpreters that wait with torch imported, so that a restart is quick; each takes memory."),
+        )
         add(
             "host_wait_s",
             self.tr("Wait for host, s"),
