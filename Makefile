@@ -23,7 +23,7 @@ NEEDS := libEGL.so.1:libegl1 libGL.so.1:libgl1 libxkbcommon.so.0:libxkbcommon0 l
          nsenter:util-linux tcsh:tcsh gcc:gcc git:git psql:postgresql Xvfb:xvfb dbus-run-session:dbus \
          /usr/libexec/at-spi-bus-launcher:at-spi2-core
 
-.PHONY: help setup tensorflow run screenshots test test-quick lint bench clean
+.PHONY: help setup tensorflow run proof screenshots test test-quick lint lock bench clean
 
 help:  ## Says what there is to make
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -57,10 +57,14 @@ run: setup  ## Opens the window with the example; without a display, launches it
 	fi
 
 # Hundreds of short-lived interpreters read the bytecode that the first one writes, whatever the machine's habit is.
-test test-quick: export PYTHONDONTWRITEBYTECODE =
+test test-quick proof: export PYTHONDONTWRITEBYTECODE =
 
 test: setup tensorflow  ## Runs every test, those on real SSH hosts and real training included
 	@$(BIN)/python -m pytest --numprocesses=$(TEST_PROCESSES) --dist=loadfile --no-loadscope-reorder
+
+proof: setup tensorflow  ## Runs what is too much for every test run, and writes its tables into docs (needs root)
+	@$(BIN)/python -m pytest -m proof tests
+	@$(BIN)/python -m tests.upstream
 
 screenshots: setup  ## Renders every page of the window, light and dark, into docs/screenshots
 	@$(BIN)/python -m tools.screenshots docs/screenshots
@@ -73,6 +77,11 @@ lint: setup  ## Style, types and import rules
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+
+lock: setup  ## Writes requirements.lock: the desktop's dependencies, each with its version and hashes
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "uv>=0.9"
+	@$(BIN)/uv pip compile pyproject.toml --extra postgres --universal --python-version 3.11 --generate-hashes \
+		--no-annotate --no-header --quiet --output-file requirements.lock
 
 bench: setup  ## Measures what we promise about speed, as ratios (some minutes, needs root)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[bench]"

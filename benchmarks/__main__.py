@@ -7,16 +7,20 @@ import sys
 from benchmarks import (
     bookings,
     bookings_page,
+    calendar_cost,
     canvas,
     deploy,
     first_paint,
     first_step,
     idle_daemon,
     log_flood,
+    parsers,
     placement,
+    races,
     resend,
     restart,
     roles,
+    roles_cost,
     roles_on_gpus,
     runs_page,
 )
@@ -32,10 +36,14 @@ BENCHMARKS = {
     "canvas": canvas.main,
     "runs_page": runs_page.main,
     "roles": roles.main,
+    "roles_cost": roles_cost.main,
     "roles_on_gpus": roles_on_gpus.main,
+    "parsers": parsers.main,
+    "races": races.main,
     "placement": placement.main,
     "bookings": bookings.main,
     "bookings_page": bookings_page.main,
+    "calendar_cost": calendar_cost.main,
 }
 
 

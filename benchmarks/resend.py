@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Event
 
-from tests.lab import Lab, LabHost
+from tests.lab import Desktop, Lab, LabHost
 
 from benchmarks.harness import Promise, alternate, record, show, timed
 from torchyard_core.errors import HostError
@@ -32,6 +32,15 @@ from torchyard_core.launch.telling import Telling
 FILES, IN_A_FOLDER = 10_000, 100
 HOSTS = 4
 ROUNDS = 8
+COMMAND_ROUNDS = 4
+ADDED_S = 2.0
+TOPOLOGY = """
+version: 1
+name: resend
+pools:
+  - {{name: workers, role: worker, replicas: {replicas}, hosts: [{hosts}], placement: spread}}
+program: {{launcher: command, command: ["true"]}}
+"""
 RSYNC_ROUNDS = 3
 
 
@@ -110,6 +119,40 @@ def prepared(links: Sequence[AgentLink], root: str) -> float:
     return seconds
 
 
+def command_of(desktop: Desktop, folder: Path, hosts: Sequence[str]) -> Callable[[], float]:
+    """Seconds of `torchyard run` on a program in the folder that does nothing."""
+    topology = folder / "topology.yaml"
+    topology.write_text(TOPOLOGY.format(hosts=", ".join(hosts), replicas=len(hosts)))
+
+    def measure() -> float:
+        done: list[subprocess.CompletedProcess[str]] = []
+        seconds = timed(lambda: done.append(desktop.torchyard("run", topology)))
+        assert done[0].returncode == 0, done[0].stderr
+        return seconds
+
+    return measure
+
+
+def by_command(lab: Lab, place: Path, folder: Path) -> tuple[dict[str, list[float]], list[Promise]]:
+    """The command as a user runs it, in a folder of 10,000 unchanged files and in one of two: what they add."""
+    desktop = Desktop(place / "desktop", lab)
+    few = place / "few"
+    few.mkdir()
+    found: dict[str, list[float]] = {}
+    promises = []
+    for count in (1, HOSTS):
+        hosts = [host.name for host in lab.hosts[:count]]
+        where = "1 host" if count == 1 else f"{count} hosts"
+        many, without = f"torchyard run, 10,000 unchanged files, {where}", f"torchyard run, 2 files, {where}"
+        found |= alternate(
+            {many: command_of(desktop, folder, hosts), without: command_of(desktop, few, hosts)}, COMMAND_ROUNDS
+        )
+        added = statistics.median(a - b for a, b in zip(found[many], found[without], strict=True))
+        promises.append(Promise(f"10,000 unchanged files add to `torchyard run` on {where}", added, ADDED_S, "s"))
+    desktop.close()
+    return found, promises
+
+
 def main() -> list[Promise]:
     """Measures all arms in one run, against the same hosts."""
     with tempfile.TemporaryDirectory() as place, Lab(HOSTS, directory=Path(place) / "lab") as lab:
@@ -144,10 +187,13 @@ def main() -> list[Promise]:
             found["rsync to 1 host, its handshake included"] = [
                 rsync(lab, lab.hosts[0], folder) for _ in range(RSYNC_ROUNDS)
             ]
+        commands, command_promises = by_command(lab, Path(place), folder)
+    found |= commands
     promises = [
         Promise(f"an unchanged folder of 10,000 files sent again {arm}", statistics.median(found[arm]), 1.0, "s")
         for arm in ("to 1 host", f"to {HOSTS} hosts")
     ]
+    promises += command_promises
     show("An unchanged folder of 10,000 files, sent again over open links", found)
     record("resend", found, promises)
     return promises

@@ -11,6 +11,7 @@ import array
 import atexit
 import gc
 import importlib
+import itertools
 import json
 import os
 import runpy
@@ -24,24 +25,33 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tests.warm_python import Door
 
 HUGE = 1 << 20
 
 
+class Child(NamedTuple):
+    """A program of a nursery. The system gives process IDs again, within minutes where there are 32768 of them: what
+    is known of a child's end is filed under a number that no other child has."""
+
+    number: int
+    pid: int
+
+
 class Forked:
     """A program of a nursery, to be used like a subprocess.Popen with stdout and stderr in one text."""
 
-    def __init__(self, nursery: Nursery, pid: int, output: int) -> None:
-        self.pid = pid
+    def __init__(self, nursery: Nursery, child: Child, output: int) -> None:
+        self.pid = child.pid
+        self._child = child
         self.stdout = os.fdopen(output, encoding="utf-8", errors="replace")
         self._nursery = nursery
 
     @property
     def returncode(self) -> int | None:
-        return self._nursery.ended.get(self.pid)
+        return self._nursery.ended.get(self._child.number)
 
     def poll(self) -> int | None:
         """Its exit status, None while it runs."""
@@ -64,12 +74,11 @@ class Forked:
         return found[0], None
 
     def wait(self, timeout: float = 10.0) -> int:
-        return self._nursery.wait(self.pid, timeout)
+        return self._nursery.wait(self._child, timeout)
 
     def send_signal(self, number: int) -> None:
         if self.returncode is None:
-            with suppress(ProcessLookupError):
-                os.kill(self.pid, number)
+            self._nursery.send_signal(self._child, number)
 
     def close(self) -> None:
         """End it, if it has not ended."""
@@ -84,9 +93,11 @@ class Nursery:
     def __init__(self, environment: dict[str, str], *modules: str) -> None:
         self.environment = environment
         self.ended: dict[int, int] = {}
+        """Exit statuses, by the children's numbers."""
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._born: list[int] = []
+        self._born: list[Child] = []
         self._served: set[str] = set()
+        self._signalled = 0
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.nursery", *modules],
@@ -101,11 +112,11 @@ class Nursery:
         reading, writing = os.pipe()
         nothing = os.open(os.devnull, os.O_RDONLY)
         try:
-            pid = self.fork(arguments, environment, (nothing, writing, writing))
+            child = self.fork(arguments, environment, (nothing, writing, writing))
         finally:
             os.close(writing)
             os.close(nothing)
-        return Forked(self, pid, reading)
+        return Forked(self, child, reading)
 
     def fork(
         self,
@@ -113,9 +124,9 @@ class Nursery:
         environment: dict[str, str],
         files: tuple[int, int, int],
         folder: Path | None = None,
-    ) -> int:
-        """The process ID of a program with these stdin, stdout and stderr: a script, `-c` and a text, or `-m` and a
-        module, with its arguments."""
+    ) -> Child:
+        """Start a program with these stdin, stdout and stderr: a script, `-c` and a text, or `-m` and a module, with
+        its arguments."""
         order = {"arguments": [str(each) for each in arguments], "environment": environment}
         if folder is not None:
             order["folder"] = str(folder)
@@ -131,10 +142,17 @@ class Nursery:
         self._hear(lambda: str(place) in self._served, 60)
         self._served.remove(str(place))
 
-    def wait(self, pid: int, timeout: float) -> int:
+    def wait(self, child: Child, timeout: float) -> int:
         """The exit status of one of its programs. Raises subprocess.TimeoutExpired."""
-        self._hear(lambda: pid in self.ended, timeout)
-        return self.ended[pid]
+        self._hear(lambda: child.number in self.ended, timeout)
+        return self.ended[child.number]
+
+    def send_signal(self, child: Child, number: int) -> None:
+        """By the child's parent, which alone knows whether the process ID is still the child's: another program may
+        have it a minute after the child's end. Returns once the signal is sent."""
+        before = self._signalled
+        self._socket.send(json.dumps({"signal": number, "child": child.number}).encode())
+        self._hear(lambda: self._signalled > before, 60)
 
     def catch_up(self) -> None:
         """Take what the process has said by now."""
@@ -144,9 +162,11 @@ class Nursery:
     def _take(self) -> None:
         said = json.loads(self._socket.recv(HUGE) or b"{}")
         if "born" in said:
-            self._born.append(said["born"])
+            self._born.append(Child(said["born"], said["pid"]))
         elif "served" in said:
             self._served.add(said["served"])
+        elif "signalled" in said:
+            self._signalled += 1
         elif "ended" in said:
             self.ended[said["ended"]] = said["code"]
         else:
@@ -178,7 +198,8 @@ def rear(modules: Sequence[str]) -> list[str]:
     woken.setblocking(False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(woken.fileno(), warn_on_full_buffer=False)
-    living: set[int] = set()
+    living: dict[int, int] = {}  # numbers, by process ID
+    numbers = itertools.count(1)
     doors: list[Door] = []
 
     def leave_the_nursery() -> None:
@@ -199,7 +220,7 @@ def rear(modules: Sequence[str]) -> list[str]:
                 leave_the_nursery()
                 return _become(*door.enter(client))
             client.close()
-            living.add(pid)
+            living[pid] = next(numbers)
         if orders not in ready:
             continue
         text, rights = b"", []
@@ -210,6 +231,11 @@ def rear(modules: Sequence[str]) -> list[str]:
                 os.kill(child, signal.SIGKILL)
             os._exit(0)
         order = json.loads(text)
+        if "signal" in order:
+            for child in [pid for pid, number in living.items() if number == order["child"]]:
+                os.kill(child, order["signal"])
+            orders.send(json.dumps({"signalled": order["child"]}).encode())
+            continue
         if "serve" in order:
             doors.append(Door(order["serve"], order["inside"]))
             orders.send(json.dumps({"served": order["serve"]}).encode())
@@ -221,18 +247,18 @@ def rear(modules: Sequence[str]) -> list[str]:
             return _become(order, list(files))
         for file in files:
             os.close(file)
-        living.add(pid)
-        orders.send(json.dumps({"born": pid}).encode())
+        living[pid] = next(numbers)
+        orders.send(json.dumps({"born": living[pid], "pid": pid}).encode())
 
 
-def _bury(orders: socket.socket, living: set[int]) -> None:
+def _bury(orders: socket.socket, living: dict[int, int]) -> None:
     with suppress(ChildProcessError):
         while True:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if not pid:
                 return
-            living.discard(pid)
-            orders.send(json.dumps({"ended": pid, "code": os.waitstatus_to_exitcode(status)}).encode())
+            code = os.waitstatus_to_exitcode(status)
+            orders.send(json.dumps({"ended": living.pop(pid), "code": code}).encode())
 
 
 _FOUND_BY_US = os.environ.get("PYTHONPATH", "")

@@ -68,7 +68,7 @@ def main() -> None:
         return
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
     model, optimizer = cluster.distribute(model, optimizer)
-    loader = cluster.loader(train, batch_size=args.batch_size)
+    loader = cluster.loader(train, batch_size=args.batch_size, shuffle=True)
 
     for epoch in range(args.epochs):
         total = 0.0

@@ -17,7 +17,7 @@ def main() -> None:
     model: nn.Module = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
     optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     model, optimizer = cluster.distribute(model, optimizer)
-    loader = cluster.loader(TensorDataset(images[:1500], digits[:1500]), batch_size=30)
+    loader = cluster.loader(TensorDataset(images[:1500], digits[:1500]), batch_size=30, shuffle=True)
     for _ in range(10):
         for inputs, targets in loader:
             optimizer.zero_grad()

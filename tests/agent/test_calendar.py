@@ -92,8 +92,10 @@ def test_a_snapshot_is_fresh_for_an_hour_at_most() -> None:
     assert not known.is_fresh(T0 - HOUR), "the host's clock was set back by an hour"
 
 
-def test_a_login_that_no_table_names_stands_for_the_person_of_that_name() -> None:
-    known = parse(snapshot(booking("lee", T0, T0 + 1), logins=[login("ubuntu", "max")]))
-    assert known.persons_of("gpu-a", "lee") == ("lee",)
-    assert known.persons_of("gpu-a", "max") == ("max",)
+def test_a_login_stands_for_the_person_of_its_name_where_the_table_names_neither_on_any_host() -> None:
+    logins = [login("bob", "max", host="gpu-a"), login("eve", "ada", host="gpu-a")]
+    known = parse(snapshot(booking("lee", T0, T0 + 1), booking("eve", T0, T0 + 1), logins=logins))
+    assert known.persons_of("gpu-b", "lee") == ("lee",)
+    assert known.persons_of("gpu-b", "max") == ()
+    assert known.persons_of("gpu-b", "eve") == ()
     assert known.persons_of("gpu-a", "gdm") == ()

@@ -179,7 +179,9 @@ def test_each_method_of_the_daemon_is_in_the_table_and_no_other() -> None:
 
 def test_each_method_of_a_keeper_is_named() -> None:
     async def names() -> list[str]:
-        return list(Keeper("", "node", "run", Patience())._methods())
+        keeper = Keeper("", "node", "run", Patience())
+        keeper._reports.close()
+        return list(keeper._methods())
 
     described = section(text_of("protocol.md"), "### What a keeper answers")
     assert not {name for name in asyncio.run(names()) if f"`{name}`" not in described}

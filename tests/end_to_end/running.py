@@ -7,10 +7,10 @@ import subprocess
 import textwrap
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tests.lab import Desktop, Lab, LabHost
 
@@ -19,6 +19,7 @@ DIGITS = REPOSITORY / "examples" / "digits"
 PROGRAMS = REPOSITORY / "tests" / "roles" / "programs"
 
 Event = dict[str, Any]
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,19 @@ def wait_until(condition: Callable[[], object], within_s: float = 60.0) -> None:
         # Who asks by running a command leaves the machine to what it waits for as long as that took.
         time.sleep(max(0.05, answered - asked))
         asked = time.monotonic()
+
+
+def only(look: Callable[[], Sequence[Found]]) -> Found:
+    """What `look` finds, once that is one. A process that was forked has its parent's command line and name until it
+    becomes something else: for a moment two look the same."""
+    found: list[Found] = []
+
+    def is_one() -> bool:
+        found[:] = look()
+        return len(found) == 1
+
+    wait_until(is_one)
+    return found[0]
 
 
 def programs_on(lab: Lab) -> list[str]:

@@ -41,10 +41,12 @@ WRITING = r"""
 TALK = """
 import json, os, socket, sys
 sys.path.insert(0, {agent!r})
+from torchyard_agent.keeper import address as keeper_address
 from torchyard_agent.protocol import places
 folder = os.path.expanduser("~/.torchyard")
 run_id = {run_id!r}
-address = places.keeper_socket(folder, os.getuid(), run_id) if run_id else places.daemon_socket(folder, os.getuid())
+run_dir = places.run_dir(folder, os.uname().nodename, run_id)
+address = keeper_address.read(run_dir) if run_id else places.daemon_socket(folder, os.getuid())
 def connect():
     client = socket.socket(socket.AF_UNIX)
     client.settimeout(5)

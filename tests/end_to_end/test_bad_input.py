@@ -184,7 +184,7 @@ def test_a_name_that_would_wreck_every_list(desktop: Desktop, tmp_path: Path, na
 def test_a_full_disk(lab3: Lab, desktop: Desktop, tmp_path: Path) -> None:
     host = lab3["gpu-a"]
     host.exec(["mkdir", "-p", "/root/.torchyard"], check=True)
-    host.exec(["mount", "-t", "tmpfs", "-o", "size=64k", "none", "/root/.torchyard"], check=True)
+    host.exec(["mount", "-t", "tmpfs", "-o", "size=64k,mode=700", "none", "/root/.torchyard"], check=True)
     try:
         refused(run(desktop, topology(tmp_path / "full", ON_ONE)), 3, "gpu-a", "No space left", "room")
     finally:

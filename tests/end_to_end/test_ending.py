@@ -196,6 +196,34 @@ def test_outputs_come_home(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
     assert fetched.returncode == 0, fetched.stderr
     hosts = {replica["name"]: replica["host"] for replica in outcome.ended["replicas"]}
     for name, host in hosts.items():
-        assert (tmp_path / "home" / host / "outputs" / "model.bin").read_bytes() == name.encode() * 1000
+        assert (tmp_path / "home" / host / "outputs" / name / "model.bin").read_bytes() == name.encode() * 1000
         assert (tmp_path / "home" / host / "work" / "scores.txt").read_text() == name
         assert not (tmp_path / "home" / host / "work" / "script.py").exists()
+
+
+def test_replicas_on_one_host_have_folders_of_their_own_and_are_warned_of_the_one_they_share(
+    desktop: Desktop, lab3: Lab, tmp_path: Path
+) -> None:
+    script = """
+        import os, pathlib
+        pathlib.Path(os.environ["TORCHYARD_RUN_DIR"], "snapshot.pt").write_text(os.environ["TORCHYARD_REPLICA"])
+    """
+    pools = """
+        pools:
+          - {name: workers, role: worker, replicas: 2, hosts: [gpu-a]}
+        program: {launcher: command, command: [python3, script.py]}
+    """
+    outcome = run(desktop, topology(tmp_path / "program", pools, script_py=script))
+    assert outcome.ended["state"] == "succeeded"
+    [warned] = [event for event in outcome.of("check") if event["name"] == "folder"]
+    assert warned["warning"]
+    assert warned["message"].startswith("2 replicas share the run's working folder")
+
+    fetched = desktop.torchyard("runs", "fetch", outcome.run_id, "snapshot.pt", "-o", tmp_path / "home")
+
+    assert fetched.returncode == 0, fetched.stderr
+    outputs = tmp_path / "home" / "gpu-a" / "outputs"
+    assert {path.relative_to(outputs).as_posix(): path.read_text() for path in outputs.rglob("*.pt")} == {
+        "worker-0/snapshot.pt": "worker-0",
+        "worker-1/snapshot.pt": "worker-1",
+    }

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.lab
 SCRIPT = """
     import json, os, pathlib, time
     home, role = pathlib.Path(os.path.expanduser("~")), os.environ["TORCHYARD_ROLE"]
-    folder = pathlib.Path(os.environ["TORCHYARD_RUN_DIR"], "checkpoints")
+    folder = pathlib.Path(os.environ["TORCHYARD_CHECKPOINTS"])
     folder.mkdir(exist_ok=True)
 
     def steps():

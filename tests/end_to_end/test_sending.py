@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.end_to_end.running import Event, Outcome, events_of, run, topology, wait_until
-from tests.end_to_end.test_terminal import terminal
+from tests.end_to_end.terminals import terminal
 from tests.lab import Desktop, Lab, LabHost
 from tests.lab_fixtures import LabFactory
 
@@ -263,7 +263,7 @@ def test_the_question_on_a_terminal(desktop: Desktop, lab3: Lab, tmp_path: Path)
 def test_a_disk_without_room_for_the_code(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
     host = lab3["gpu-a"]
     host.exec(["mkdir", "-p", "/root/.torchyard"], check=True)
-    host.exec(["mount", "-t", "tmpfs", "-o", "size=250m", "none", "/root/.torchyard"], check=True)
+    host.exec(["mount", "-t", "tmpfs", "-o", "size=250m,mode=700", "none", "/root/.torchyard"], check=True)
     try:
         refused = run(desktop, folder_with(tmp_path / "work", 1, 90 * MB), "--set", "pools.workers.hosts=[gpu-a]")
 

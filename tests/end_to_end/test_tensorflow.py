@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
+from typing import Any
 
 import pytest
 
-from tests.end_to_end.running import REPOSITORY, Outcome, logs_of, nothing_but, programs_on, run, wait_until
+from tests.end_to_end.example_runs import Place, View, assert_shown, launch
+from tests.end_to_end.running import REPOSITORY, logs_of, nothing_but, programs_on, wait_until
 from tests.lab import Desktop, Lab, LabUnavailable
 from tests.lab_fixtures import unavailable
 
@@ -25,15 +26,17 @@ def _installed() -> None:
         unavailable(LabUnavailable("The lab's hosts have no TensorFlow: `make tensorflow` installs it."))
 
 
-def trained(desktop: Desktop, topology: str, *options: str) -> Outcome:
-    """The outcome of an example whose processes see no variable but these."""
+def trained(desktop: Desktop, lab: Lab, topology: str) -> dict[str, Any]:
+    """The run of an example, followed as text, whose processes see no variable but these; as `runs show` has it."""
     setup = [f"source {ENVIRONMENT}/bin/activate", nothing_but("PATH", "TF_CONFIG", "TF_CPP_MIN_LOG_LEVEL")]
-    return run(desktop, EXAMPLES / topology, f"--set=program.setup={json.dumps(setup)}", *options)
+    place = Place("three hosts", desktop, tuple(host.name for host in lab.hosts), python="")
+    shown = launch(EXAMPLES / topology, place, View(on_terminal=False, as_json=False), setup=setup)
+    return assert_shown(shown, EXAMPLES / topology, place)
 
 
-def ends(outcome: Outcome) -> dict[str, tuple[str, str]]:
+def ends(run: dict[str, Any]) -> dict[str, tuple[str, str]]:
     """Host and last state of each replica."""
-    return {replica["name"]: (replica["host"], replica["state"]) for replica in outcome.ended["replicas"]}
+    return {replica["name"]: (replica["host"], replica["state"]) for replica in run["replicas"]}
 
 
 def losses(log: str) -> tuple[float, ...]:
@@ -45,32 +48,31 @@ def accuracy(log: str) -> float:
     return float(found)
 
 
-def test_workers_on_several_hosts_keep_one_model(desktop: Desktop) -> None:
-    outcome = trained(desktop, "multi-worker.yaml", "--set=pools.workers.replicas=1")
+def test_workers_on_several_hosts_keep_one_model(desktop: Desktop, lab3: Lab) -> None:
+    run = trained(desktop, lab3, "multi-worker.yaml")
 
-    assert outcome.ended["state"] == "succeeded", outcome.ended
-    assert ends(outcome) == {"chief-0": ("gpu-a", "succeeded"), "worker-0": ("gpu-b", "succeeded")}
-    logs = logs_of(desktop, outcome.run_id)
-    assert "chief 0: 2 train together\n" in logs["chief-0"]
-    assert "worker 0: 2 train together\n" in logs["worker-0"]
-    # Each has its own half of the data; what both come to is the same.
-    assert losses(logs["chief-0"]) == losses(logs["worker-0"])
+    hosts = {"chief-0": "gpu-a", "worker-0": "gpu-b", "worker-1": "gpu-c"}
+    assert ends(run) == {name: (host, "succeeded") for name, host in hosts.items()}
+    logs = logs_of(desktop, run["run_id"])
+    for name in hosts:
+        assert f"{name.replace('-', ' ')}: 3 train together\n" in logs[name]
+        # Each has its own part of the data; what all come to is the same.
+        assert losses(logs[name]) == losses(logs["chief-0"])
+        assert accuracy(logs[name]) == accuracy(logs["chief-0"]) > LEARNT
     assert losses(logs["chief-0"])[-1] < losses(logs["chief-0"])[0] / 2
-    assert accuracy(logs["chief-0"]) == accuracy(logs["worker-0"]) > LEARNT
 
 
 def test_parameter_servers_and_workers_serve_until_their_chief_has_ended(desktop: Desktop, lab3: Lab) -> None:
-    outcome = trained(desktop, "parameter-server.yaml")
+    run = trained(desktop, lab3, "parameter-server.yaml")
 
-    assert outcome.ended["state"] == "succeeded", outcome.ended
-    assert ends(outcome) == {
+    assert ends(run) == {
         "chief-0": ("gpu-a", "succeeded"),
         "worker-0": ("gpu-b", "stopped"),
         "worker-1": ("gpu-c", "stopped"),
         "ps-0": ("gpu-a", "stopped"),
     }
-    logs = logs_of(desktop, outcome.run_id)
-    for name in ends(outcome):
+    logs = logs_of(desktop, run["run_id"])
+    for name in ends(run):
         assert f"{name.replace('-', ' ')} in a cluster of 1 chief, 2 worker, 1 ps\n" in logs[name]
     chief = logs["chief-0"]
     assert re.findall(r" lies on (\S+)$", chief, re.MULTILINE) == ["/job:ps/replica:0/task:0/device:CPU:0"] * 2

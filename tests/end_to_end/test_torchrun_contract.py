@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from tests.agent.fake_nvml import FakeGpu
-from tests.end_to_end.running import log_of, run, topology
-from tests.lab import Lab
+from tests.end_to_end.running import Outcome, log_of, logs_of, run, topology
+from tests.lab import Desktop, Lab
 from tests.lab.gpus import give_gpus
 from tests.lab_fixtures import LabFactory
 
@@ -44,17 +45,17 @@ def with_gpus(lab: Lab) -> None:
         give_gpus(host, [FakeGpu(uuid=name, name="Fake A100") for name in names])
 
 
-def torchrun_environments(lab: Lab, script: Path) -> dict[int, dict[str, str]]:
-    """What each rank sees under torchrun, started by hand on every host, by RANK."""
+def torchrun_environments(lab: Lab, script: Path, processes: Mapping[str, int]) -> dict[int, dict[str, str]]:
+    """What each rank sees under torchrun, started by hand on every host with so many processes, by RANK."""
     torchrun = str(Path(sys.executable).with_name("torchrun"))
     started = []
     for node_rank, host in enumerate(lab.hosts):
         (host.home / script.name).write_text(script.read_text())
-        options = [f"--nnodes={len(lab.hosts)}", f"--node-rank={node_rank}", f"--nproc-per-node={GPUS[host.name]}"]
+        options = [f"--nnodes={len(lab.hosts)}", f"--node-rank={node_rank}", f"--nproc-per-node={processes[host.name]}"]
         options += [f"--master-addr={lab.hosts[0].address}", "--master-port=29555"]
         started.append(host.start([torchrun, *options, f"/root/{script.name}"]))
     outputs = [process.communicate(timeout=120)[0] for process in started]
-    assert [process.returncode for process in started] == [0, 0, 0]
+    assert [process.returncode for process in started] == [0] * len(lab.hosts)
     found = {}
     for output in outputs:
         for line in output.splitlines():
@@ -82,15 +83,44 @@ def test_every_variable_is_torchruns(lab: LabFactory, make_desktop, tmp_path: Pa
 
     outcome = run(desktop, file, "--book", "1h")
 
+    assert_as_under_torchrun(desktop, outcome, hosts, file.parent / "print.py", GPUS)
+
+
+def test_replicas_without_gpus_are_what_one_torchrun_on_their_host_starts(
+    lab: LabFactory, make_desktop, tmp_path: Path
+) -> None:
+    hosts = lab(2)
+    desktop = make_desktop(hosts)
+    file = topology(
+        tmp_path / "contract",
+        """
+        pools:
+          - {name: chief, role: chief, replicas: 1, hosts: [gpu-a]}
+          - {name: here, role: worker, replicas: 2, hosts: [gpu-a]}
+          - {name: there, role: worker, replicas: 1, hosts: [gpu-b]}
+        program: {script: print.py}
+        """,
+        print_py=PRINT_ENVIRONMENT,
+    )
+
+    outcome = run(desktop, file)
+
+    assert_as_under_torchrun(desktop, outcome, hosts, file.parent / "print.py", {"gpu-a": 3, "gpu-b": 1})
+
+
+def assert_as_under_torchrun(
+    desktop: Desktop, outcome: Outcome, hosts: Lab, script: Path, processes: Mapping[str, int]
+) -> None:
+    """Every rank of the run, whose script is `script`, saw what torchrun with so many processes a host gives it."""
     assert outcome.ended["state"] == "succeeded", (outcome.ended, outcome.stderr)
     ours: dict[int, dict[str, str]] = {}
-    for name in ("chief-0", "worker-0", "worker-1"):
-        for line in log_of(desktop, outcome.run_id, name).splitlines():
+    for log in logs_of(desktop, outcome.run_id).values():
+        for line in log.splitlines():
             environment = json.loads(line[line.index("{") :])
             ours[int(environment["RANK"])] = environment
-    theirs = torchrun_environments(hosts, file.parent / "print.py")
-    assert sorted(ours) == sorted(theirs) == list(range(6))
-    for rank in range(6):
+    theirs = torchrun_environments(hosts, script, processes)
+    assert sorted(ours) == sorted(theirs) == list(range(sum(processes.values())))
+    for rank in ours:
         for name in sorted({*ours[rank], *theirs[rank]} - DIFFERENT_BY_DESIGN.keys()):
             if name in DIFFERENT_BY_NATURE:
                 assert ours[rank].get(name), (rank, name)

@@ -122,7 +122,9 @@ def test_after_a_reboot_the_run_says_what_it_needs(desktop: Desktop, lab3: Lab, 
     record.write_text(json.dumps({**known, "boot_id": "of before"}))
     kill_keepers(lab3["gpu-a"])
 
-    shown = json.loads(desktop.torchyard("runs", "show", run_id, "--json").stdout)
+    answer = desktop.torchyard("runs", "show", run_id, "--json")
+    assert answer.stdout, answer
+    shown = json.loads(answer.stdout)
     assert shown["state"] == "failed"
     assert shown["reason"] == "gpu-a was rebooted: its replicas and the run's secrets are gone; launch it again"
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.end_to_end.running import REPOSITORY, log_of, programs_on, topology, wait_until
+from tests.end_to_end.running import REPOSITORY, log_of, only, programs_on, topology, wait_until
 from tests.lab import Desktop, Lab, LabHost
 from torchyard_agent import __version__ as OURS
 
@@ -112,6 +112,11 @@ def keepers_on(host: LabHost) -> dict[int, str]:
     return found
 
 
+def keeper_on(host: LabHost) -> tuple[int, str]:
+    """PID and archive of the one keeper there."""
+    return only(lambda: list(keepers_on(host).items()))
+
+
 def runs_on(lab: Lab) -> list[str]:
     """What runs there beside daemons, those included that were started out of a newer archive than the desktop's."""
     return [line for line in programs_on(lab) if "__main__.py daemon" not in line]
@@ -132,15 +137,15 @@ def test_a_run_lives_across_an_upgrade_and_nothing_of_it_is_lost(
     older = install("0.0.9")
     run_id = older.launches(until_told)
     hosts = lab3.hosts[:2]
-    keepers = [keepers_on(host) for host in hosts]
+    keepers = [keeper_on(host) for host in hosts]
     before = noted_on(hosts[0], "0.0.9")
-    assert [list(found.values()) for found in keepers] == [[before["sha256"]]] * 2
+    assert [archive for _, archive in keepers] == [before["sha256"]] * 2
 
     stdout, stderr = says(desktop, "deploy", "gpu-a", "gpu-b")
 
     assert [line.split(" (")[0] for line in stdout.splitlines()] == [f"gpu-a: agent {OURS}", f"gpu-b: agent {OURS}"]
     assert "older" not in stderr
-    assert [keepers_on(host) for host in hosts] == keepers
+    assert [keeper_on(host) for host in hosts] == keepers
     wait_until(lambda: shown(desktop, run_id)["state"] == "running")
     wait_until(lambda: all("line 20" in log_of(desktop, run_id, f"worker-{number}") for number in range(2)))
     for folder in folders(lab3, run_id):
@@ -213,11 +218,11 @@ def test_a_newer_desktop_takes_over_from_an_older_daemon_whose_run_goes_on(
     desktop: Desktop, lab3: Lab, install: Callable[..., Installation], until_told: Path
 ) -> None:
     run_id = json.loads(says(desktop, "run", until_told, "--detach", "--json")[0].splitlines()[-1])["run_id"]
-    keepers = keepers_on(lab3["gpu-a"])
+    keeper = keeper_on(lab3["gpu-a"])
     newer = install("9.0.0")
 
     wait_until(lambda: json.loads(newer.says("runs", "show", run_id, "--json")[0])["state"] == "running")
-    assert keepers_on(lab3["gpu-a"]) == keepers
+    assert keeper_on(lab3["gpu-a"]) == keeper
     noted_on(lab3["gpu-a"], "9.0.0")
     newer.says("runs", "stop", run_id)
     wait_until(lambda: not runs_on(lab3))

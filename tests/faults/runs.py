@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tests.end_to_end.running import Event, programs_on, topology, wait_until
+from tests.end_to_end.running import Event, only, programs_on, topology, wait_until
 from tests.lab import Desktop, Lab, LabHost
 from torchyard_core.cli.context import Settings
 from torchyard_core.fleet.fleet import Fleet
@@ -166,14 +166,12 @@ def kill(host: LabHost, word: str, number: int = signal.SIGKILL) -> list[int]:
 
 def keeper_of(host: LabHost) -> int:
     """The one keeper there."""
-    (pid,) = outside_pids(host, "keeper.main")
-    return pid
+    return only(lambda: outside_pids(host, "keeper.main"))
 
 
 def daemon_of(host: LabHost) -> int:
     """The daemon there, by the name that it gives itself."""
-    (pid,) = [pid for pid in _argv_by_outside_pid(host) if _comm(pid) == "torchyard-agent"]
-    return pid
+    return only(lambda: [pid for pid in _argv_by_outside_pid(host) if _comm(pid) == "torchyard-agent"])
 
 
 def environment_of(pid: int) -> dict[str, str]:

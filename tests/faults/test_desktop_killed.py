@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,39 @@ def test_a_desktop_killed_in_a_launch_leaves_a_whole_run_or_none(team: Team, sta
         assert last["event"] == "run_ended"
     if state == "running":
         assert {_state(folder) for folder in run_folders(team.lab)} == {"succeeded"}
+
+
+def test_a_prepared_launch_ends_with_the_connection_of_its_desktop(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It held its GPUs for four minutes."""
+
+    def cut(*_: object) -> None:
+        team.fleet.close()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("torchyard_core.launch.start.check_ways", cut)
+    monkeypatch.setattr("torchyard_core.launch.start.take_back", lambda *_: set())  # as one that was killed
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        team.launch(team.topology(SHORT))
+
+    wait_until(lambda: not run_folders(team.lab))
+    team.nothing_is_left()
+    assert time.monotonic() - began < 120
+
+
+def test_stopping_a_launch_that_never_began_frees_all_its_hosts(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only its primary was freed; on the others, GPUs were "held by run …", which `runs list` showed as stopped."""
+
+    def leave(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("torchyard_core.launch.start.check_ways", leave)
+    monkeypatch.setattr("torchyard_core.launch.start.take_back", lambda *_: set())
+    with pytest.raises(KeyboardInterrupt):
+        team.launch(team.topology(SHORT))
+
+    assert team.desktop.torchyard("runs", "stop", "last").returncode == 0  # over another connection than the launch's
+    team.nothing_is_left()
 
 
 def test_a_desktop_killed_while_it_sends_leaves_no_half_file(team: Team, tmp_path: Path) -> None:

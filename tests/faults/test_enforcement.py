@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -11,21 +10,17 @@ from typing import Any
 
 import pytest
 
-from tests.agent.fake_nvml import FakeGpu, build_fake_nvml, write_gpus
 from tests.end_to_end.running import wait_until
-from tests.faults.runs import FOREVER, Team
-from tests.lab import Desktop, HostSpec, Lab, LabHost
-from torchyard_core.booking.agents import Exchanged, exchange_with_agents
-from torchyard_core.booking.model import Draft, Login, Slot
-from torchyard_core.booking.rules import Enforcement, Rules
-from torchyard_core.booking.store import BookingStore, open_store
+from tests.faults.booked_host import SLEEPER, UUID, Site, booked_host
+from tests.faults.runs import FOREVER
+from tests.lab import Desktop, Lab
+from torchyard_core.booking.agents import exchange_with_agents
+from torchyard_core.booking.rules import Rules
 from torchyard_core.launch.start import Launch
 from torchyard_core.topology.file import read_topology
 
 pytestmark = pytest.mark.lab
 
-UUID = "GPU-11111111-2222-3333-4444-555555555555"
-SLEEPER = "import os, signal, sys, time; print(os.getpid(), flush=True); time.sleep(600)"
 STUBBORN = "import os, signal, sys, time; signal.signal(15, signal.SIG_IGN); " + SLEEPER.partition("; ")[2]
 AT_A_TERMINAL = """
 import os
@@ -38,87 +33,10 @@ while True:
 """
 
 
-class Site:
-    """A host with one GPU, two users beside root, and the team's calendar."""
-
-    def __init__(self, there: Lab, desktop: Callable[..., Desktop], folder: Path):
-        self.host: LabHost = there["gpu-a"]
-        self._there = there
-        self._desktop = desktop
-        self._folder = folder
-        self._started: dict[int, subprocess.Popen[str]] = {}
-        self._teams: list[Team] = []
-        self.store: BookingStore = open_store(f"sqlite:///{folder / 'bookings.sqlite3'}", "kim")
-        self.store.remember_slots([Slot(UUID, "gpu-a", 0)])
-        self.store.set_logins([Login("gpu-*", "ann", "kim"), Login("gpu-*", "bob", "lee")])
-
-    def team(self, user: str) -> Team:
-        """Somebody who logs in as that user: the agent there is that user's."""
-        folder = self._folder / user
-        folder.mkdir()
-        made = Team(self._there, self._desktop(self._there, python=None, user=user), folder)
-        self._teams.append(made)
-        made.fleet.link("gpu-a")
-        return made
-
-    def run(self, user: str, program: str = SLEEPER) -> tuple[subprocess.Popen[str], int]:
-        """A program of a user there, and the PID that it has there."""
-        process = self.host.start(["python3", "-c", program], user)
-        assert process.stdout is not None
-        pid = int(process.stdout.readline())
-        self._started[pid] = process
-        return process, pid
-
-    def on_gpu(self, *pids: int) -> None:
-        write_gpus(
-            self.host.tmp / "nvml" / "gpus", [FakeGpu(UUID, compute=[(pid, 1000) for pid in pids], utilisation=0)]
-        )
-
-    def booked_by(self, person: str) -> None:
-        now = self.store.now()
-        self.store.book(Draft("tune", (UUID,), now, now + timedelta(hours=1), "UTC", owner=person))
-
-    def exchange(self, team: Team, level: str, grace_s: float = 0.5, *, dry_run: bool = False) -> Exchanged:
-        self.store.set_rules(Rules(enforcement=(Enforcement("gpu-*", level, grace_s, dry_run),)))
-        done = exchange_with_agents(team.fleet, self.store)
-        assert done.problems == {}
-        assert done.hosts == ("gpu-a",)
-        return done
-
-    def acts(self, team: Team, pid: int) -> list[str]:
-        told = team.call("gpu-a", "audit.read")
-        return [act["act"] for act in told if act["what"] == "enforcement" and act["pid"] == pid]
-
-    def is_alive(self, pid: int) -> bool:
-        return any(process.pid == pid and "<defunct>" not in process.argv[0] for process in self.host.processes())
-
-    def close(self) -> None:
-        for team in self._teams:
-            team.close()
-        for pid, process in self._started.items():
-            self.host.exec(["kill", "-KILL", str(pid)])
-            process.wait(60)
-            for pipe in (process.stdin, process.stdout):
-                assert pipe is not None
-                pipe.close()
-        self.store.close()
-
-
 @pytest.fixture
 def site(lab: Callable[..., Lab], make_desktop: Callable[..., Desktop], tmp_path: Path) -> Iterator[Site]:
-    inside = "/tmp/nvml"
-    environment = {
-        "LD_LIBRARY_PATH": inside,
-        "FAKE_NVML_FILE": f"{inside}/gpus",
-        "TORCHYARD_BOOKINGS_ENFORCE_S": "0.1",
-        "TORCHYARD_BOOKINGS_EVIDENCE_S": "0.1",
-    }
-    there = lab(hosts=[HostSpec("gpu-a", users=("ann", "bob"), ssh_environment=environment)])
-    build_fake_nvml(there["gpu-a"].tmp / "nvml")
-    made = Site(there, make_desktop, tmp_path)
-    made.on_gpu()
-    yield made
-    made.close()
+    with booked_host(lab, make_desktop, tmp_path) as made:
+        yield made
 
 
 def test_a_root_agent_ends_what_uses_somebody_elses_booking_and_leaves_its_owner_alone(site: Site) -> None:

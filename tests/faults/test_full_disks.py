@@ -159,3 +159,33 @@ def test_a_rank_that_a_full_disk_ends_says_so(on_a_small_disk: Team) -> None:
     assert ended["reason"].startswith("worker-1 on gpu-b: exited with ")
     assert "disk" in ended["reason"]
     assert "full" in ended["reason"]
+
+
+def end_daemon(host: LabHost) -> None:
+    host.exec(["sh", "-c", "pkill -9 -x torchyard-agent; while pgrep -x torchyard-agent; do sleep 0.05; done"])
+
+
+def test_a_daemon_that_cannot_be_unpacked_or_started_says_so_and_no_connection_is_lost(
+    lab3: Lab, make_desktop: Callable[..., Desktop]
+) -> None:
+    host = lab3["gpu-a"]
+    host.exec(["mkdir", "-p", AGENT_DIR], check=True)
+    host.exec(["mount", "-t", "tmpfs", "-o", "size=230m,mode=755", "small", AGENT_DIR], check=True)
+    desktop = make_desktop(lab3, agent_dir=AGENT_DIR)
+
+    fill(host)
+    host.exec(["truncate", "-s", "-1000000", f"{AGENT_DIR}/filler"], check=True)  # room for the archive alone
+    told = desktop.torchyard("hosts", "check", "gpu-a").stdout
+    assert f"the agent on gpu-a has ended: No space left on device. Is there room in {AGENT_DIR} there" in told
+
+    make_room(host)
+    assert "connection" not in desktop.torchyard("hosts", "check", "gpu-a").stdout
+    wait_until(lambda: host.exec(["sh", "-c", f"ls -d {AGENT_DIR}/store/*/torchyard_agent"]).returncode == 0)
+    end_daemon(host)
+    host.exec(["mount", "-o", "remount,ro", AGENT_DIR], check=True)
+    try:
+        told = desktop.torchyard("hosts", "check", "gpu-a").stdout
+        assert f"the agent on gpu-a has ended: Read-only file system: {AGENT_DIR}/" in told
+    finally:
+        host.exec(["mount", "-o", "remount,rw", AGENT_DIR], check=True)
+        host.exec(["umount", "-l", AGENT_DIR], check=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 import re
 import signal
@@ -15,6 +16,7 @@ from tests.end_to_end.running import wait_until
 from tests.faults.runs import (
     BUSY_S,
     COUNTING,
+    FOREVER,
     QUICK,
     Team,
     daemon_of,
@@ -194,3 +196,19 @@ def test_a_script_that_takes_another_name_is_stopped_completely(team: Team) -> N
 
 def _parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def test_a_run_whose_keeper_is_stopped_is_shown_as_of_when_it_was_last_heard(team: Team) -> None:
+    """It was shown as running, and `--json` said that this was fresh."""
+    run = team.launch(team.topology(FOREVER, replicas=1))
+    run.wait_for("running")
+    keeper = keeper_of(team.lab[run.primary])
+    os.kill(keeper, signal.SIGSTOP)
+    try:
+        (line,) = json.loads(team.desktop.torchyard("runs", "list", "--json").stdout)
+        assert (line["state"], line["fresh"]) == ("running", False)
+        assert "running (as of " in team.desktop.torchyard("runs", "list").stdout
+        assert "running (as of " in team.desktop.torchyard("runs", "show", "last").stdout
+    finally:
+        os.kill(keeper, signal.SIGCONT)
+    run.stop()

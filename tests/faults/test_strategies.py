@@ -37,7 +37,7 @@ SCRIPT = """
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
     model, optimizer = cluster.distribute(model, optimizer)
     data = torch.randn(240, 8, generator=torch.Generator().manual_seed(3))
-    loader = cluster.loader(data, batch_size=4, seed=0)
+    loader = cluster.loader(data, batch_size=4, shuffle=True, seed=0)
     counter = torch.optim.lr_scheduler.StepLR(optimizer, step_size=50, gamma=0.9)
     cluster.checkpoint(counter=counter)
     hurry = pathlib.Path(os.path.expanduser("~/enough"))

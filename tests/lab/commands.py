@@ -59,13 +59,13 @@ class Commands:
             stdin.flush()
             os.lseek(stdin.fileno(), 0, os.SEEK_SET)
             numbers = (stdin.fileno(), stdout.fileno(), stderr.fileno())
-            pid = nursery.fork(["-m", MODULE, *arguments], environment, numbers, folder)
+            child = nursery.fork(["-m", MODULE, *arguments], environment, numbers, folder)
             try:
-                code = nursery.wait(pid, timeout)
+                code = nursery.wait(child, timeout)
             except subprocess.TimeoutExpired:
                 with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-                code = nursery.wait(pid, 30)
+                    os.kill(child.pid, signal.SIGKILL)
+                code = nursery.wait(child, 30)
                 said = {}
                 for name, file in (("output", stdout), ("stderr", stderr)):
                     file.seek(0)

@@ -22,6 +22,7 @@ from torchyard_agent.daemon import audit
 from torchyard_agent.daemon.bookings import Bookings, Pace, next_look
 from torchyard_agent.daemon.runs import Runs
 from torchyard_agent.daemon.streams import Telemetry
+from torchyard_agent.keeper import cgroup
 from torchyard_agent.protocol.calendar import Calendar, parse, rfc3339
 from torchyard_agent.protocol.jsonrpc import RpcError
 from torchyard_agent.telemetry.processes import user_name
@@ -125,6 +126,13 @@ def daemon(tmp_path: Path) -> Iterator[Daemon]:
 
 
 @pytest.fixture
+def busy() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as process:
+        yield process
+        process.kill()
+
+
+@pytest.fixture
 def sleeper() -> Iterator[subprocess.Popen[bytes]]:
     with subprocess.Popen(["sleep", "60"]) as process:
         yield process
@@ -181,8 +189,8 @@ def test_use_of_somebody_elses_booking_is_warned_about_and_then_ended(
     daemon.hand(lees(), logins=[login(ME, "kim")], enforcement=[enforcement("stop", 0.5)])
     assert sleeper.wait(60) == -signal.SIGTERM
     until(lambda: "terminated" in daemon.whats())
-    assert daemon.whats() == ["observed", "warned", "terminated"]
-    last = daemon.acts()[-1]
+    assert daemon.whats()[:3] == ["observed", "warned", "terminated"]  # the fake GPU goes on listing what has ended
+    last = daemon.acts()[2]
     assert (last["pid"], last["owner"], last["persons"], last["outcome"]) == (sleeper.pid, "lee", ["kim"], "sent")
     assert last["dry_run"] is False
     first, third = daemon.acts()[0], last
@@ -217,20 +225,47 @@ def test_a_lower_level_and_ones_own_booking_leave_processes_alone(
     assert daemon.whats() == ["observed", "warned"]
 
 
-def test_nothing_is_done_by_a_calendar_that_is_too_old(daemon: Daemon, sleeper: subprocess.Popen[bytes]) -> None:
-    daemon.gpus(sleeper.pid)
-    stop = {"logins": [login(ME, "kim")], "enforcement": [enforcement("stop", 0.0)]}
-    daemon.hand(lees(), taken=time.time() - 2, fresh_s=1, **stop)
-    until(lambda: daemon.call("bookings.evidence")["uses"])
-    assert daemon.acts() == []
-    assert sleeper.poll() is None
-    assert daemon.call("bookings.status")["fresh"] is False
-
-
-def test_idle_bookings_and_use_are_noted_while_no_desktop_is_there(
+def test_by_a_calendar_that_is_too_old_use_is_noted_and_nothing_is_ended(
     daemon: Daemon, sleeper: subprocess.Popen[bytes]
 ) -> None:
     daemon.gpus(sleeper.pid)
+    stop = {"logins": [login(ME, "kim")], "enforcement": [enforcement("stop", 0.0)]}
+    daemon.hand(lees(), taken=time.time() - 2, fresh_s=1, **stop)
+    until(daemon.whats)
+    time.sleep(0.3)  # some looks, in which nothing is to happen
+    assert daemon.whats() == ["observed"]
+    assert sleeper.poll() is None
+    status = daemon.call("bookings.status")
+    assert (status["fresh"], [one["verdict"] for one in status["findings"]]) == (False, ["others"])
+
+
+def test_a_calendar_that_does_not_reach_to_now_calls_nothing_unbooked(
+    daemon: Daemon, sleeper: subprocess.Popen[bytes]
+) -> None:
+    daemon.gpus(sleeper.pid)
+    over = rfc3339(time.time() - 1)
+    daemon.hand(lees(), taken=time.time() - 5000, until=over, enforcement=[enforcement("observe")])
+    until(lambda: daemon.call("bookings.evidence")["uses"])
+    assert daemon.acts() == []
+
+
+def test_after_a_dry_run_users_are_warned_before_anything_is_ended(
+    daemon: Daemon, sleeper: subprocess.Popen[bytes]
+) -> None:
+    daemon.gpus(sleeper.pid)
+    daemon.hand(lees(), logins=[login(ME, "kim")], enforcement=[enforcement("stop", 0.0, dry_run=True)])
+    until(lambda: "terminated" in daemon.whats())
+    dry = len(daemon.acts())
+    daemon.hand(lees(), logins=[login(ME, "kim")], enforcement=[enforcement("stop", 3600.0)])
+    until(lambda: "warned" in daemon.whats()[dry:])
+    assert [act["act"] for act in daemon.acts() if not act["dry_run"]] == ["observed", "warned"]
+    assert sleeper.poll() is None
+
+
+def test_idle_bookings_and_use_are_noted_while_no_desktop_is_there(
+    daemon: Daemon, busy: subprocess.Popen[bytes]
+) -> None:
+    daemon.gpus(busy.pid)
     mine = booking("kim", time.time() - 60, time.time() + HOUR, B)
     daemon.hand(lees(), mine)
 
@@ -262,6 +297,31 @@ def test_gpus_that_a_run_holds_are_never_idle(daemon: Daemon) -> None:
         time.sleep(1.1)  # times are told in whole seconds
         (idle,) = daemon.call("bookings.evidence")["idle"]
         assert idle["since"] == idle["seen"]
+
+
+def test_a_container_that_a_run_started_is_the_runs(daemon: Daemon) -> None:
+    """This process is the run's keeper: it holds the GPU, and made the control group that the container is in."""
+    import socket
+
+    group = cgroup.create(os.urandom(6).hex(), "gpu-a")
+    assert group is not None, "this test needs cgroup v2, mounted where this user may make groups"
+    container = os.urandom(32).hex()
+    with socket.socket(socket.AF_UNIX) as lock, subprocess.Popen(["unshare", "--mount", "sleep", "60"]) as process:
+        lock.bind(f"\0torchyard/gpu/{A}")
+        lock.listen()
+        try:
+            group.make(container)
+            group.join(container, process.pid)
+            daemon.gpus(process.pid)
+            daemon.hand(lees(), logins=[login(ME, "kim")], enforcement=[enforcement("observe")])
+            (found,) = until(lambda: daemon.call("bookings.status")["findings"])
+            assert (found["verdict"], found["user"]) == ("others", ME)
+            assert (found["origin"]["known_by"], found["origin"]["as_root"]) == ("cgroup", False)
+            assert found["origin"]["container"] == container
+        finally:
+            process.kill()
+            process.wait()
+            group.remove()
 
 
 def known(*bookings: dict[str, Any]) -> Calendar:

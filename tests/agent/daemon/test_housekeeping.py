@@ -18,6 +18,7 @@ import pytest
 from tests.agent.telemetry.running import until
 from torchyard_agent.daemon import housekeeping, installed
 from torchyard_agent.daemon.housekeeping import GB, Limits, OverRun, surplus, tidy
+from torchyard_agent.keeper import address
 from torchyard_agent.protocol import places
 
 DAY = 86400.0
@@ -64,10 +65,12 @@ def an_archive(base: Path, sha256: str, *, days: float, packed: bool = True) -> 
 
 @contextmanager
 def a_keeper(base: Path, run_id: str) -> Iterator[None]:
-    """Somebody at the name of the run's keeper."""
+    """A process at the address of the run's keeper."""
+    name = places.random_socket(os.getuid())
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as keeper:
-        keeper.bind(places.keeper_socket(str(base), os.getuid(), run_id))
+        keeper.bind(name)
         keeper.listen()
+        assert address.publish(places.run_dir(str(base), "gpu-a", run_id), name)
         yield
 
 
@@ -222,6 +225,14 @@ def test_archives_go_once_unused_for_a_month_never_that_of_a_daemon(tmp_path: Pa
     )
     do(tmp_path, UNLIMITED)
     assert (tmp_path / "store" / THEIRS).exists()
+
+
+def test_what_a_script_made_beside_the_runs_of_another_host_keeps_no_archive(tmp_path: Path) -> None:
+    archive = an_archive(tmp_path, OLD, days=90)
+    (tmp_path / "hosts" / "gpu-b" / "runs" / "data" / "mnist").mkdir(parents=True)
+    installed.note(str(tmp_path), "gpu-b", "0.0.9", THEIRS)
+    do(tmp_path, UNLIMITED)
+    assert not archive.exists()
 
 
 @pytest.mark.parametrize("where", ["process", "run there", "unknown there"])

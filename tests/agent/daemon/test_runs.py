@@ -31,6 +31,19 @@ def test_a_run_that_a_power_cut_has_damaged_hides_no_other(tmp_path: Path, recor
     assert asyncio.run(listed()) == [("1-damaged", "", "draft"), ("2-whole", "digits", "draft")]
 
 
+def test_a_folder_that_a_script_made_beside_the_runs_is_none(tmp_path: Path) -> None:
+    """`os.makedirs("../../data/mnist")`, as public scripts have it, in a run's working folder."""
+    run = Path(places.run_dir(str(tmp_path), "gpu-a", "20261123-042912-3f6a"))
+    (run / "work").mkdir(parents=True)
+    (run / "keeper.log").touch()
+    (run / "work" / ".." / ".." / "data" / "mnist").mkdir(parents=True)
+
+    runs = Runs(str(tmp_path), "gpu-a")
+
+    assert runs.ids() == [run.name]
+    assert [line["run_id"] for line in asyncio.run(runs.list())] == [run.name]
+
+
 class LeftMeanwhile(Runs):
     """As if a run's keeper ended just when it is asked for."""
 
@@ -42,7 +55,9 @@ class LeftMeanwhile(Runs):
 
 
 def test_a_run_whose_keeper_leaves_while_it_is_asked_for_has_ended_as_its_keeper_wrote(tmp_path: Path) -> None:
-    Path(places.run_dir(str(tmp_path), "gpu-a", "1-run")).mkdir(parents=True)
+    folder = Path(places.run_dir(str(tmp_path), "gpu-a", "1-run"))
+    folder.mkdir(parents=True)
+    (folder / "keeper.log").touch()
     (told,) = asyncio.run(LeftMeanwhile(str(tmp_path), "gpu-a").list())
     assert (told["state"], told["alive"]) == ("stopped", False)
 
@@ -58,6 +73,7 @@ class SlowToRise(Runs):
 
     async def _start_keeper(self, run_id: str, folder: str, archive: str) -> Any:
         Path(folder).mkdir(parents=True)
+        Path(folder, "keeper.log").touch()
         self.starting.set()
         await self.may_start.wait()
         self._keepers[run_id] = self._started

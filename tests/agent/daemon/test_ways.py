@@ -58,6 +58,26 @@ def test_ports_that_a_run_holds_are_reached_and_free_again_afterwards() -> None:
             program.bind((HERE, port))
 
 
+def test_a_host_behind_nat_is_reached_by_an_address_that_it_does_not_have() -> None:
+    held, translated = network.hold_ports(2), "192.0.2.7"
+
+    async def work(a: Ways, b: Ways, desk: Connection) -> None:
+        there = await a.listen(desk, {"token": "secret", "address": translated, "ports": held.ports, "traffic": True})
+        assert there == {"address": translated, "ports": held.ports, "busy": False}
+        targets = [{"host": "a", "address": HERE, "port": port} for port in held.ports]  # as the router rewrites it
+        assert await b.reach(desk, {"token": "secret", "source": translated, "targets": targets}) == []
+        way = {"token": "secret", "address": HERE, "port": held.ports[0], "source": translated, "seconds": 0.1}
+        assert (await b.pull(desk, way))["bytes_s"] > 0
+        await a.close(desk, {"token": "secret"})
+        assert (await a.listen(desk, {"token": "other", "address": translated, "port_range": None}))["ports"]
+        await a.close(desk, {"token": "other"})
+
+    try:
+        between(work)
+    finally:
+        held.release()
+
+
 def test_a_port_where_nobody_listens_and_one_where_somebody_else_does() -> None:
     stranger = socket.create_server((HERE, 0))
     with socket.create_server((HERE, 0)) as gone:

@@ -46,8 +46,11 @@ def test_a_booking_counts_only_while_it_runs_and_only_by_the_gpus_here() -> None
         ({"utilisation": 4}, (), False),
         ({"utilisation": 5}, (), True),
         ({"utilisation": None}, (), True),
-        ({"processes": [{"program": "python"}]}, (), True),
-        ({"processes": [{"program": "Xorg"}]}, (), False),
+        ({"processes": [{"pid": 7, "draws_screen": False}]}, (), True),
+        ({"processes": [{"pid": 7, "draws_screen": True}]}, (), False),
+        ({"processes": [{"pid": 8, "draws_screen": False}]}, (), False),
+        ({"processes": [{"pid": 8, "draws_screen": False}], "utilisation": 5}, (), True),
+        ({"processes": [{"pid": 8, "draws_screen": False}]}, (A,), True),
         ({"problem": "fell off the bus"}, (), True),
         ({}, (A,), True),
         ({}, (B,), False),
@@ -55,7 +58,7 @@ def test_a_booking_counts_only_while_it_runs_and_only_by_the_gpus_here() -> None
 )
 def test_a_gpu_is_idle_only_where_that_is_certain(changes: dict[str, Any], held: tuple[str, ...], busy: bool) -> None:
     gpu = {"uuid": A, "utilisation": 0, "processes": [], "problem": None}
-    assert is_busy({**gpu, **changes}, held) is busy
+    assert is_busy({**gpu, **changes}, held, asleep={8}) is busy
 
 
 def test_uses_are_joined_while_they_go_on() -> None:

@@ -269,8 +269,9 @@ def test_a_member_is_back_only_once_the_primary_knows_that_it_was_cut_off(play: 
             "members": [{"host": "gpu-a", "address": "127.0.0.1", "gang_port": 1}, b.member],
             "cluster": {**CLUSTER, "options": {}},
             "replicas": [replica("worker-0", "gpu-b", stubborn)],
-            "policy": {"host_wait_s": 600.0},
+            "policy": {"host_wait_s": 600.0, "max_restarts": 0},
             "setup": [],
+            "spare_imports": [],
             "secrets": {},
         }
         primary = PosedPrimary()

@@ -57,8 +57,25 @@ def test_a_replicas_numbers_are_those_of_its_first_rank_with_the_throughput_of_a
 
 def test_a_server_has_no_step() -> None:
     latest = Latest({"ps-0"})
-    latest.take(report.encode("ps-0", 0, {"version": 12, "clients": 3, "bytes_s": 1e6, "else": 1}))
+    latest.take(report.encode("ps-0", 0, {"version": 12, "clients": 3, "bytes_s": 1e6}))
     assert latest.of("ps-0") == {"version": 12, "clients": 3, "bytes_s": 1e6}
+
+
+def test_names_of_a_scripts_own_are_kept_and_hostile_ones_are_not() -> None:
+    latest = Latest({"worker-0"})
+    hostile = {"a b": 1, "\x1b[31mred": 2, "x" * 65: 3, "1st": 4, "é": 5, "flag": True, "text": "6", "": 7, "x\n": 8}
+    assert latest.take(report.encode("worker-0", 0, {"step": 1, "accuracy": 0.5, **hostile})) == "worker-0"
+    assert latest.of("worker-0") == {"step": 1, "accuracy": 0.5}
+    assert latest.take(report.encode("worker-0", 0, {"accuracy": float("nan")})) == "worker-0"
+    assert latest.of("worker-0") == {"step": 1, "accuracy": None}
+
+
+def test_a_replica_has_at_most_32_names_of_its_own_however_they_come() -> None:
+    latest = Latest({"worker-0"})
+    latest.take(report.encode("worker-0", 0, {f"a{number}": number for number in range(40)}))
+    assert list(latest.of("worker-0")) == [f"a{number}" for number in range(32)]
+    latest.take(report.encode("worker-0", 0, {"b": 1.0, "a0": 7.0, "step": 3}))
+    assert latest.of("worker-0") == {"step": 3, "a0": 7.0, **{f"a{number}": number for number in range(1, 32)}}
 
 
 def test_what_is_no_report_is_dropped() -> None:

@@ -61,7 +61,12 @@ def test_reports_reach_the_primary_and_the_end_of_the_journal(play: Play) -> Non
     async def story(yard: Yard) -> None:
         a, b = await yard.add("gpu-a", "gpu-b")
         wait = "import time\nwhile not os.path.exists('go'): time.sleep(0.01)\n"
-        work = REPORTS + "report(step=1, loss=2.5)\n" + wait + "report(step=7, loss=float('nan'), throughput=8.0)"
+        work = (
+            REPORTS
+            + "report(step=1, loss=2.5, accuracy=0.5, epoch=3)\n"
+            + wait
+            + "report(step=7, loss=float('nan'), throughput=8.0, accuracy=0.75)"
+        )
         await yard.begin(
             replica("chief-0", "gpu-a", shell("while [ ! -e go ]; do sleep 0.01; done")),
             replica("worker-0", "gpu-b", python(work)),
@@ -69,6 +74,7 @@ def test_reports_reach_the_primary_and_the_end_of_the_journal(play: Play) -> Non
         await eventually(lambda: any(event["event"] == "report" for event in a.journal()))
         first = next(event for event in a.journal() if event["event"] == "report")
         assert (first["replica"], first["step"], first["loss"], first["first"]) == ("worker-0", 1, 2.5, True)
+        assert first["custom"] == {"accuracy": 0.5, "epoch": 3.0}  # apart from the journal's own epoch
         status = await a.call("status")
         assert status["first_step_at"] is not None
         assert status["metrics"]["worker-0"]["step"] == 1
@@ -78,7 +84,12 @@ def test_reports_reach_the_primary_and_the_end_of_the_journal(play: Play) -> Non
         for host in (a, b):
             (host.run_dir / "work" / "go").touch()
         ended = await yard.end()
-        assert ended["metrics"]["worker-0"] == {"step": 7, "loss": None, "throughput": 8.0}
+        last = [event for event in a.journal() if event["event"] == "report"][-1]
+        assert (last["step"], last["loss"], last.get("not_finite")) in ((1, 2.5, None), (7, None, ["loss"]))
+        assert ended["metrics"]["worker-0"] == {
+            **{"step": 7, "loss": None, "throughput": 8.0},
+            **{"accuracy": 0.75, "epoch": 3.0},
+        }
         assert 0 <= ended["timings"]["started_s"] <= ended["timings"]["first_step_s"] <= ended["timings"]["ended_s"]
 
     play(story)

@@ -40,7 +40,7 @@ def test_those_who_knock_at_once_make_room_each_the_oldest_of_them_first(
 
     with socket.create_server((HERE, 0), backlog=20) as door:
         assert asyncio.run(knocking(door)) == [True] * 6 + [False] * 4
-    assert caplog.text.count("turned away ('127.0.0.1', ") == 10
+    assert caplog.text.count("turned away ('127.0.0.1', ") == 1  # the others are counted
 
 
 def was_turned_away(stranger: socket.socket) -> bool:

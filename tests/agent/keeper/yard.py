@@ -17,6 +17,7 @@ from typing import Any
 
 from tests.agent.enforcement.calendars import snapshot
 from torchyard_agent import rpc
+from torchyard_agent.keeper import address as keeper_address
 from torchyard_agent.keeper import cgroup
 from torchyard_agent.protocol import places
 from torchyard_agent.rpc import Connection
@@ -111,15 +112,12 @@ class Host:
             )
 
     async def connect(self) -> None:
-        address = places.keeper_socket(self.agent_dir, os.getuid(), self.run_id)
         deadline = time.monotonic() + 60
-        while self.connection is None:
-            try:
-                self.connection = await rpc.connect(address, self._on_notification)
-            except ConnectionRefusedError:
-                assert self.process.poll() is None, self.log()
-                assert time.monotonic() < deadline, "the keeper did not start"
-                await asyncio.sleep(0.01)
+        while (address := keeper_address.read(str(self.run_dir))) is None:
+            assert self.process.poll() is None, self.log()
+            assert time.monotonic() < deadline, "the keeper did not start"
+            await asyncio.sleep(0.01)
+        self.connection = await rpc.connect(address, self._on_notification)
 
     def _on_notification(self, method: str, params: dict[str, Any]) -> None:
         self.pokes += method == "journal"
@@ -205,9 +203,13 @@ class Yard:
         interpreter: str = sys.executable,
         patience: dict[str, float] | None = None,
         environment: dict[str, str] | None = None,
+        warm: Callable[[str], dict[str, Any]] | None = None,
         **prepare: Any,
     ) -> list[Host]:
-        """Starts a keeper on each of these hosts and prepares it."""
+        """Starts a keeper on each of these hosts and prepares it.
+
+        `warm`: what each is asked to start early, by its name; then it is not prepared.
+        """
         waits = {f"TORCHYARD_KEEPER_{name.upper()}": str(value) for name, value in (patience or {}).items()}
         for name in names:
             host = Host(
@@ -216,6 +218,9 @@ class Yard:
             self.hosts[name] = host
         for number, name in enumerate(names):
             await self.hosts[name].connect()
+            if warm is not None:
+                await self.hosts[name].call("warm", run_id=self.run_id, host=name, **warm(name))
+                continue
             await self.hosts[name].prepare(**{"data_address": f"127.0.0.{number + 1}", **prepare})
         return [self.hosts[name] for name in names]
 
@@ -230,6 +235,7 @@ class Yard:
         options: dict[str, Any] | None = None,
         start_at: float | str | None = None,
         booking: dict[str, Any] | None = None,
+        spare_imports: list[str] | None = None,
         **policy: Any,
     ) -> None:
         """`join` to the members, `start` to the primary, the first host.
@@ -259,6 +265,7 @@ class Yard:
             carry=carry,
             start_at=start_at,
             booking=booking,
+            spare_imports=spare_imports or [],
         )
 
     async def end(self, within_s: float = 60.0) -> dict[str, Any]:

@@ -59,7 +59,10 @@ def test_every_value_of_a_gpu_is_told(nvml_environment: dict[str, str], gpu_file
         "throttling": ["sw_power_cap", "hw_thermal_slowdown"],
         "ecc_errors": 2,
         "xid": None,
-        "processes": [{"pid": 11, "memory_mb": 500}, {"pid": 12, "memory_mb": None}],
+        "processes": [
+            {"pid": 11, "memory_mb": 500, "computes": True},
+            {"pid": 12, "memory_mb": None, "computes": False},
+        ],
         "problem": None,
     }
     assert (second["index"], second["uuid"], second["name"], second["memory_mb"]) == (1, "GPU-b", "NVIDIA A100", 40960)
@@ -72,7 +75,8 @@ def test_what_a_gpu_has_suffered_is_told(nvml_environment: dict[str, str], gpu_f
     with conversation(nvml_environment) as python:
         open_nvml(python)
         first, second, lost = python.say("([nvml.health(gpu) for gpu in nvml.gpus])")
-        assert python.say("([nvml.running(gpu) for gpu in nvml.gpus])") == [[], [{"pid": 11, "memory_mb": 500}], []]
+        running = {"pid": 11, "memory_mb": 500, "computes": True}
+        assert python.say("([nvml.running(gpu) for gpu in nvml.gpus])") == [[], [running], []]
         assert python.say("(nvml.cuda_version())") == "13.1"
     assert first == fine
     assert second == {
@@ -102,10 +106,13 @@ def test_what_an_older_driver_does_not_tell_is_unknown(tmp_path: Path, gpu_file:
 
 
 def test_a_process_that_computes_and_draws_counts_once(nvml_environment: dict[str, str], gpu_file: Path) -> None:
-    write_gpus(gpu_file, [FakeGpu("GPU-a", compute=[(11, 500)], graphics=[(11, 700)])])
+    write_gpus(gpu_file, [FakeGpu("GPU-a", compute=[(11, 500)], graphics=[(11, 700), (12, 5)])])
     with conversation(nvml_environment) as python:
         open_nvml(python)
-        assert python.say("(nvml.sample()[0]['processes'])") == [{"pid": 11, "memory_mb": 700}]
+        assert python.say("(nvml.sample()[0]['processes'])") == [
+            {"pid": 11, "memory_mb": 700, "computes": True},
+            {"pid": 12, "memory_mb": 5, "computes": False},
+        ]
 
 
 @pytest.mark.parametrize(
@@ -161,7 +168,7 @@ def test_what_a_gpu_does_not_support_is_none_and_the_rest_is_told(
         (gpu,) = python.say("(nvml.sample())")
     assert [gpu[name] for name in ("power_w", "ecc_errors", "utilisation", "temperature_c")] == [None] * 4
     assert gpu["throttling"] == []
-    assert gpu["processes"] == [{"pid": 5, "memory_mb": 6}]
+    assert gpu["processes"] == [{"pid": 5, "memory_mb": 6, "computes": False}]
     assert (gpu["memory_used_mb"], gpu["sm_clock_mhz"], gpu["problem"]) == (1644, 1755, None)
 
 

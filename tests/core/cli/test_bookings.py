@@ -81,6 +81,12 @@ def test_gpus_are_booked_listed_shown_extended_and_let_go(kim: Desktop) -> None:
     assert "gpu-a:0-1, gpu-b:0-3" in listed.stdout
     assert "only on this computer" in listed.stderr
     assert "a paper" in torchyard(kim, "bookings", "show", booked["id"][:6]).stdout
+    told = torchyard(kim, "bookings", "history", booked["id"][:6]).stdout
+    assert "kim (" in told
+    assert "made it" in told
+    (made,) = answer(kim, "bookings", "history", booked["id"])
+    assert (made["person"], made["kind"]) == ("kim", "made")
+    assert {"field": "ends", "before": None, "after": booked["end"]} in made["fields"]
     assert answer(kim, "bookings", "list", "--gpus", "gpu-a:3") == []
     assert answer(kim, "bookings", "list", "--title", "DIGITS") == [booked]
 
@@ -97,6 +103,18 @@ def test_times_are_of_the_persons_zone_and_a_night_ends_on_the_next_day(kim: Des
     assert (booked["start"], booked["end"]) == (utc("22:00"), utc("06:00", days=1))
     other = answer(kim, "book", "gpu-a:1", "--from", f"{TUESDAY} 22:00", "--to", "+8h", "--zone", "Asia/Seoul")
     assert (other["start"], other["end"]) == (utc("22:00", "Asia/Seoul"), utc("06:00", "Asia/Seoul", days=1))
+
+
+def test_words_of_an_end_count_from_now_and_the_whole_interval_is_printed(kim: Desktop) -> None:
+    for words in (["tomorrow 9", "tomorrow 17"], ["내일 오후 6시", "내일 오후 8시"]):
+        booked = answer(kim, "book", "gpu-a:0", "--from", words[0], "--to", words[1])
+        assert datetime.fromisoformat(booked["end"]) - datetime.fromisoformat(booked["start"]) <= timedelta(hours=8)
+    told = torchyard(kim, "book", "gpu-a:1", "--from", f"{TUESDAY} 22:00", "--to", "1h30m").stdout
+    assert f" from Tue {TUESDAY} 22:00 to Tue {TUESDAY} 23:30 (Europe/Berlin, 90 min)." in told
+    year = TODAY.year if TODAY.month < 3 else TODAY.year + 1
+    sunday = next(day for day in (datetime(year, 3, number) for number in range(31, 24, -1)) if day.weekday() == 6)
+    error = refused(kim, "book", "gpu-a:1", "--from", f"{sunday:%Y-%m-%d} 02:30", "--to", "03:30", code=2)
+    assert error["code"] == "no_such_time"
 
 
 def test_a_clash_says_whose_when_and_the_command_that_books_the_nearest(kim: Desktop) -> None:
@@ -188,8 +206,24 @@ def test_repeated_bookings_are_all_or_nothing_or_the_free_ones(kim: Desktop) -> 
     assert [one["start"] for one in made["booked"]] == [utc("09:00"), utc("09:00", days=14)]
     assert [one["start"] for one in made["missed"]] == [utc("09:00", days=7)]
 
-    gone = answer(kim, "bookings", "cancel", made["booked"][0]["id"], "--series", "-y")
-    assert [one["state"] for one in gone] == ["cancelled", "cancelled"]
+    beyond = ["book", "gpu-a:1", "--from", f"{TUESDAY} 09:00", "--to", "+1h", "--repeat", "FREQ=WEEKLY;COUNT=30"]
+    error = refused(kim, *beyond)
+    assert error["code"] == "too_far"
+    assert "of the 30 bookings of the series" in error["message"]
+
+    first, last = (one["id"] for one in made["booked"])
+    changed = answer(kim, "bookings", "change", first, "--from", f"{TUESDAY} 11:00", "--title", "later", "--following")
+    assert [(one["start"], one["title"]) for one in changed] == [
+        (utc("11:00"), "later"),
+        (utc("11:00", days=14), "later"),
+    ]
+    assert [one["id"] for one in answer(kim, "bookings", "change", last, "--extend", "1h", "--series")] == [first, last]
+    assert (
+        refused(kim, "bookings", "change", last, "--title", "x", "--series", "--following", code=2)["code"] == "usage"
+    )
+    assert [one["id"] for one in answer(kim, "bookings", "cancel", last, "--following", "-y")] == [last]
+    gone = answer(kim, "bookings", "cancel", first, "--series", "-y")
+    assert [one["state"] for one in gone] == ["cancelled"]
     assert refused(kim, "book", "gpu-a:0", "--to", "+2h", "--repeat", "FREQ=SOMETIMES", code=2)["message"]
 
 
@@ -301,9 +335,30 @@ def test_bookings_go_to_other_calendars_and_come_back(kim: Desktop, tmp_path: Pa
     (there,) = answer(other, "bookings", "import", file, "-y")["booked"]
     assert (there["names"], there["start"], there["owner"]) == ("gpu-a:0-1", booked["start"], "lee")
 
+    text = file.read_text()
+    file.write_text(
+        text.replace("END:VCALENDAR", "BEGIN:VEVENT\nUID:y\nSUMMARY:bad\nDTSTART:x\nEND:VEVENT\nEND:VCALENDAR")
+    )
+    line = text.splitlines().index("END:VCALENDAR") + 1
+    assert f"bad (line {line}): left out, DTSTART" in torchyard(kim, "bookings", "import", file, "-y", code=1).stderr
+
     file.write_text("BEGIN:VCALENDAR\nBEGIN:VEVENT\nSUMMARY:x\n")
     assert refused(kim, "bookings", "import", str(file), "-y", code=2)["code"] == "bad_calendar"
     assert refused(kim, "bookings", "import", str(tmp_path / "none.ics"), code=2)["code"] == "bad_calendar"
+
+
+def test_bookings_of_any_time_are_shown_changed_and_exported(kim: Desktop, tmp_path: Path) -> None:
+    torchyard(kim, "bookings", "rules", "--set", "furthest_days=null")
+    far = answer(kim, "book", "gpu-a:0", "--from", f"{TODAY.year + 3}-07-01 09:00", "--to", "+2h")
+    told = torchyard(kim, "bookings", "show", far["id"][:8]).stdout
+    assert f"{TODAY.year + 3}-07-01 09:00 to " in told
+    assert answer(kim, "bookings", "export")["bookings"] == 1
+    assert answer(kim, "bookings", "change", far["id"][:8], "--extend", "1h")["id"] == far["id"]
+    assert refused(kim, "bookings", "show", "b%", code=2)["code"] == "no_such_booking"
+    assert refused(kim, "bookings", "show", "", code=2)["message"]
+    for number in (0, 6, 12):  # one wrong letter
+        wrong = far["id"][:number] + "x" + far["id"][number + 1 :]
+        assert f"did you mean `{far['id']}`" in refused(kim, "bookings", "show", wrong.upper(), code=2)["message"]
 
 
 def test_usage_is_counted_and_written_as_csv(kim: Desktop) -> None:

@@ -109,6 +109,36 @@ def test_a_calendar_of_a_newer_torchyard_is_left_alone(
     assert sql("SELECT version_num FROM alembic_version") == [("9999",)]
 
 
+@pytest.mark.parametrize("wish", ["junk", "{}", "[[", '{"count": "x"}', "[" * 20000])
+def test_an_entry_that_cannot_be_read_is_named_and_fails_no_command(
+    make_desktop: MakeDesktop, tmp_path: Path, wish: str
+) -> None:
+    file = tmp_path / "team.sqlite3"
+    kim = with_fleet(make_desktop(), bookings_url=f"sqlite:///{file}", person="kim")
+    answer(kim, "book", "gpu-a:0", "--to", "+4h")
+    with closing(sqlite3.connect(file, isolation_level=None)) as connection:
+        row = ("junk", "lee", "t", wish, "UTC", 0, "waiting", None)
+        connection.execute("INSERT INTO waitlist VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+    kim.fleet_file.write_text("version: 1\nhosts: []\n")
+    done = torchyard(kim, "status")
+    assert "the entry junk of lee in the waitlist cannot be read, and was left out" in done.stderr
+
+
+def test_rules_that_cannot_be_read_are_an_error_of_the_calendar_alone(
+    make_desktop: MakeDesktop, tmp_path: Path
+) -> None:
+    file = tmp_path / "team.sqlite3"
+    kim = with_fleet(make_desktop(), bookings_url=f"sqlite:///{file}", person="kim")
+    answer(kim, "book", "gpu-a:0", "--to", "+4h")
+    with closing(sqlite3.connect(file, isolation_level=None)) as connection:
+        connection.execute("INSERT INTO rules VALUES (1, '{')")
+    assert told(kim, "bookings", "rules")["code"] == "store_unreadable"
+    kim.fleet_file.write_text("version: 1\nhosts: []\n")
+    done = torchyard(kim, "status")
+    assert "the calendar was not brought up to date" in done.stderr
+    assert "holds a value that cannot be read: the rules" in done.stderr
+
+
 def test_a_newer_teams_calendar_is_not_set_up_again(server: Cluster, make_desktop: MakeDesktop) -> None:
     on_server(server, "UPDATE alembic_version SET version_num = '9999'")
     roles = on_server(server, "SELECT rolname FROM pg_roles ORDER BY 1")

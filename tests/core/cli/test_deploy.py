@@ -6,6 +6,7 @@ import hashlib
 import json
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from tests.core.cli.runs import sleeping
 from tests.end_to_end.running import wait_until
 from tests.lab import Desktop, HostSpec, Lab, LabHost
 from tests.lab_fixtures import LabFactory
-from torchyard_core.fleet.archive import Archive, build_archive
+from torchyard_core.fleet.archive import Archive, build_archive, hash_of_sources
 from torchyard_core.fleet.deploy import attach
 from torchyard_core.fleet.inventory import Host
 from torchyard_core.fleet.ssh import SshDialer
@@ -32,9 +33,10 @@ def archive_of_version(version: str) -> Archive:
     sources = json.loads(zlib.decompress(own.data))
     package = "torchyard_agent/__init__.py"
     sources[package] = sources[package].replace(f'"{own.version}"', f'"{version}"')
-    data = zlib.compress(json.dumps(sources).encode())
-    unpacked = own.unpacked + len(version) - len(own.version)
-    return Archive(version, hashlib.sha256(data).hexdigest(), data, own.bootstrap, unpacked)
+    text = json.dumps(sources).encode()
+    return Archive(
+        version, hashlib.sha256(text).hexdigest(), zlib.compress(text), own.bootstrap, hash_of_sources(sources)
+    )
 
 
 def put_version(version: str, host: LabHost, lab: Lab, desktop: Desktop) -> int:
@@ -46,6 +48,32 @@ def put_version(version: str, host: LabHost, lab: Lab, desktop: Desktop) -> int:
         return int(link.hello["pid"])
     finally:
         link.close()
+
+
+def test_desktops_whose_zlib_compresses_otherwise_share_one_agent(desktop: Desktop, lab3: Lab) -> None:
+    host = lab3["gpu-a"]
+    known = Host(name=host.name, address=host.address, user=host.user, identity_file=str(lab3.identity_file))
+    own = build_archive()
+    other = replace(own, data=zlib.compress(zlib.decompress(own.data), 1))  # as zlib-ng does
+    assert other.data != own.data
+    pids = []
+    for archive in (other, own):
+        link = attach(known, SshDialer(desktop.known_hosts), archive)
+        pids.append(link.hello["pid"])
+        link.close()
+    assert pids[0] == pids[1]
+
+
+def test_the_archive_is_named_by_what_it_holds_however_it_is_compressed(monkeypatch: pytest.MonkeyPatch) -> None:
+    build_archive.cache_clear()
+    one = build_archive()
+    compress = zlib.compress
+    monkeypatch.setattr("torchyard_core.fleet.archive.zlib.compress", lambda data, level: compress(data, 1))
+    build_archive.cache_clear()
+    other = build_archive()
+    build_archive.cache_clear()
+    assert one.data != other.data
+    assert one.sha256 == other.sha256
 
 
 def test_deploy_starts_one_daemon_a_host_however_often(desktop: Desktop, lab3: Lab) -> None:

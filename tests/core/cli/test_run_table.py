@@ -17,6 +17,7 @@ def shown(**metrics: dict[str, float | None]) -> dict[str, Any]:
         "name": "digits",
         "state": "running",
         "reason": "",
+        "fresh": True,
         "submitted": "2026-11-22T00:00:00Z",
         "launched_from": "",
         "restarted_from": "",
@@ -53,6 +54,13 @@ def test_servers_tell_their_versions_clients_and_traffic(capsys: pytest.CaptureF
         "118 MB/s",
         "2.4 GB/s",
     ]
+
+
+def test_what_scripts_report_by_names_of_their_own_is_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
+    print_run(shown(worker_0={"step": 12.0, "accuracy": 0.93751, "epoch": 3.0, "lr": None}, ps_0={"version": 1.0}))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == "worker-0  accuracy 0.9375, epoch 3, lr NaN"
+    assert "accuracy" not in "".join(lines[:-1])
 
 
 def test_a_run_that_told_none_has_none(capsys: pytest.CaptureFixture[str]) -> None:

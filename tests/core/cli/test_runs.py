@@ -70,7 +70,9 @@ def test_a_run_that_is_over_is_found_shown_read_and_fetched(desktop: Desktop, la
     assert "is over: it succeeded" in torchyard(desktop, "runs", "stop", run_id, code=1).stderr
 
     fetched = torchyard(desktop, "runs", "fetch", run_id, "*.bin").stdout.split()
-    assert fetched == [f"{run_id}/{host.name}/outputs/model.bin" for host in lab3.hosts]
+    assert fetched == [
+        f"{run_id}/{host.name}/outputs/worker-{number}/model.bin" for number, host in enumerate(lab3.hosts)
+    ]
     assert (desktop.directory / fetched[1]).read_text() == "worker-1"
     assert "no file that matches *.pt" in torchyard(desktop, "runs", "fetch", run_id, "*.pt", code=1).stderr
     (tmp_path / "taken").write_text("a file, not a folder")

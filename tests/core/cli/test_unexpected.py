@@ -15,6 +15,7 @@ import pytest
 from tests.core.cli.commands import torchyard
 from tests.lab import Desktop
 from torchyard_core.cli import main
+from torchyard_core.cli.context import Settings
 from torchyard_core.cli.find_run import note_end
 from torchyard_core.launch.history import History, RunRecord
 
@@ -56,6 +57,23 @@ def test_an_error_that_nobody_thought_of_is_a_sentence(
     assert len(details) == isinstance(error, KeyError)
 
 
+def test_a_broken_pipe_to_another_program_is_no_reader_who_has_gone(
+    make_desktop: MakeDesktop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """click ends a command at any broken pipe, with nothing on stdout and stderr."""
+
+    def break_down(chosen: Settings) -> None:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setattr(Settings, "inventory", break_down)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    done = torchyard(make_desktop(), "runs", "list", "--json", code=1)
+
+    assert "a fault in Torchyard itself: BrokenPipeError" in json.loads(done.stdout)["error"]["message"]
+    assert "a fault in Torchyard itself: BrokenPipeError" in done.stderr
+
+
 def test_a_program_may_be_started_with_nothing_open_and_any_encoding(make_desktop: MakeDesktop) -> None:
     desktop = make_desktop()
     (desktop.directory / "pools.yaml").write_text(
@@ -66,6 +84,7 @@ def test_a_program_may_be_started_with_nothing_open_and_any_encoding(make_deskto
     latin = shell(desktop, "$T validate pools.yaml", env={"PYTHONIOENCODING": "latin-1", "PYTHONUTF8": "0"})
     odd = shell(desktop, "$T validate $'caf\\xe9.yaml' --json")
     full = shell(desktop, "$T hosts list > /dev/full")
+    unread = shell(desktop, "mkfifo unread; exec 3<>unread 4>unread 3>&-; $T presets list >&4; echo $?")
 
     assert closed.returncode == 0
     assert latin.returncode == 1
@@ -74,7 +93,9 @@ def test_a_program_may_be_started_with_nothing_open_and_any_encoding(make_deskto
     assert "there is no such file" in json.loads(odd.stdout)["error"]["message"]
     assert b"No space left on device. Make room there" in full.stderr
     assert full.returncode == 1
-    for done in (closed, latin, odd, full):
+    assert unread.stdout == b"1\n"
+    assert unread.stderr == b""
+    for done in (closed, latin, odd, full, unread):
         assert b"Traceback" not in done.stderr
         assert b"Exception" not in done.stderr
 

@@ -11,8 +11,8 @@ from torchyard_core.fleet.usage import with_use
 HOST = replace(host("a", 3), use_known=False)
 
 
-def process(user: str | None, program: str = "python") -> dict[str, Any]:
-    return {"pid": 4711, "user": user, "program": program, "memory_mb": 900, "replica": None}
+def process(user: str | None, **more: Any) -> dict[str, Any]:
+    return {"pid": 4711, "user": user, "program": "Xorg", "memory_mb": 900, "replica": None, **more}
 
 
 def sample(*processes: list[dict[str, Any]]) -> dict[str, Any]:
@@ -33,5 +33,6 @@ def test_without_a_sample_nobody_knows_who_uses_it() -> None:
 
 
 def test_what_draws_the_screen_uses_no_gpu() -> None:
-    drawn = with_use(HOST, sample([process("root", "Xorg")], [process("root", "Xorg"), process("kim")], []))
-    assert [drawn.user_of(gpu) for gpu in drawn.gpus] == [None, "kim", None]
+    screen = process("root", draws_screen=True)
+    drawn = with_use(HOST, sample([screen], [screen, process("kim", draws_screen=False)], [process("lee")]))
+    assert [drawn.user_of(gpu) for gpu in drawn.gpus] == [None, "kim", "lee"]

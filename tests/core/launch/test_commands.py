@@ -82,8 +82,8 @@ def test_rank_run_folder_and_trial_are_filled_in_per_process() -> None:
     )
     run = launched(what, trial="2")
     assert [rank["argv"][2:] for rank in run["worker-0"]["ranks"]] == [
-        ["0/2", "/runs/one/outputs/out", "t2"],
-        ["1/2", "/runs/one/outputs/out", "t2"],
+        ["0/2", "/runs/one/outputs/worker-0/out", "t2"],
+        ["1/2", "/runs/one/outputs/worker-0/out", "t2"],
     ]
     assert launched(what)["worker-0"]["ranks"][0]["argv"][-1] == "t"
 

@@ -31,7 +31,7 @@ from torchyard_roles.environment import Options, read
 # torchrun's contract
 
 
-def test_trainers_see_torchrun_s_contract_with_a_replica_for_a_node() -> None:
+def test_trainers_see_torchrun_s_contract_with_a_replica_with_gpus_for_a_node() -> None:
     run = launched(
         topology(
             "{name: c, role: chief, replicas: 1, gpus: 1}",
@@ -57,6 +57,50 @@ def test_trainers_see_torchrun_s_contract_with_a_replica_for_a_node() -> None:
         "TORCHELASTIC_MAX_RESTARTS": "2",
     }
     assert env(run["worker-1"], 2)["TORCHELASTIC_ERROR_FILE"] == "/runs/two/errors/worker-1.2.json"
+
+
+def nodes(run: dict[str, ReplicaShare]) -> list[tuple[str, ...]]:
+    """(LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE) of each rank."""
+    names = ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE")
+    ranks = [rank["env"] for share in run.values() if share["trainer"] for rank in share["ranks"]]
+    return [tuple(env[name] for name in names) for env in ranks]
+
+
+def test_replicas_without_gpus_on_one_host_are_one_node_of_torchrun_s() -> None:
+    four = "{name: w, role: worker, replicas: 4}"
+    run = launched(topology(four, pins="{worker-0: one, worker-1: two, worker-2: one, worker-3: one}"))
+    assert nodes(run) == [("0", "3", "0", "2"), ("0", "1", "1", "2"), ("1", "3", "0", "2"), ("2", "3", "0", "2")]
+    # The processes of each replica count from 0, as its reports, logs and checkpoints do.
+    assert [rank["local_rank"] for share in run.values() for rank in share["ranks"]] == [0, 0, 0, 0]
+    places = [read(env(share)) for share in run.values()]
+    assert [(place.local_rank, place.local_world_size, place.name) for place in places] == [
+        (0, 1, f"worker-{number}") for number in range(4)
+    ]
+
+
+def test_a_replica_with_gpus_is_a_node_of_its_own_beside_others_on_its_host() -> None:
+    """It sees only its own GPUs, so that `cuda:LOCAL_RANK` has to be one of them."""
+    pools = (
+        "{name: g, role: worker, replicas: 2, gpus: 2, hosts: [one]}",
+        "{name: c, role: worker, replicas: 2, hosts: [one]}",
+    )
+    run = launched(topology(*pools))
+    assert nodes(run) == [
+        *[(local, "2", group, "3") for group in "01" for local in "01"],
+        ("0", "2", "2", "3"),
+        ("1", "2", "2", "3"),
+    ]
+    assert [read(env(run["worker-1"], number)).local_rank for number in (0, 1)] == [0, 1]
+
+
+def test_worker_groups_on_one_host_are_worlds_with_nodes_of_their_own() -> None:
+    what = topology(
+        "{name: w, role: worker, replicas: 2}",
+        SERVERS,
+        strategy="{kind: downpour}",
+        pins="{worker-0: one, worker-1: one}",
+    )
+    assert nodes(launched(what)) == [("0", "1", "0", "1")] * 2
 
 
 def test_ranks_and_the_master_are_the_same_to_all() -> None:
@@ -198,7 +242,7 @@ def test_torchyard_s_own_variables() -> None:
         "REPLICA": "worker-1",
         "ROLE": "worker",
         "INDEX": "1",
-        "RUN_DIR": "/runs/three/outputs",
+        "RUN_DIR": "/runs/three/outputs/worker-1",
         "CHECKPOINTS": "/runs/three/outputs/checkpoints",
         "RANK": "2",
         "WORLD_SIZE": "3",
@@ -208,6 +252,8 @@ def test_torchyard_s_own_variables() -> None:
         "GROUP_RANK": "2",
         "GROUP_SIZE": "3",
         "GENERATION": "0",
+        "PROCESS": "0",
+        "PROCESSES": "1",
         "STORE": "10.0.0.1:4000",
     }
     assert [trainer[0] for trainer in peers["trainers"]] == ["chief-0", "worker-0", "worker-1"]

@@ -102,3 +102,53 @@ def test_a_file_that_is_offered_from_outside_is_refused(tmp_path: Path) -> None:
 
 def _mute(host: str, done: int, total: int) -> None:
     pass
+
+
+class Endless(Holder):
+    """A host that sends without end what it announced as a few bytes."""
+
+    asked = 0
+
+    def call(self, method: str, params: dict[str, Any], timeout_s: float = 60.0) -> Any:
+        self.asked += 1
+        assert self.asked < 100
+        return {"data": base64.b64encode(b"x" * 4).decode(), "next": 0, "size": 1 << 60}
+
+
+def test_a_file_ends_where_its_host_said_that_it_would(tmp_path: Path) -> None:
+    files = [{"path": "outputs/model.pt", "size": 10}, {"path": "outputs/empty", "size": 0}]
+    link = Endless("gpu-a", {})
+    written = fetch_files("r", files, tmp_path, link, lambda *_: None)
+    assert [path.read_bytes() for path in written] == [b"x" * 10, b""]
+    assert link.asked == 3
+
+
+@pytest.mark.parametrize("answer", [None, {}, {"data": 7}, {"data": "*"}])
+def test_a_piece_that_is_none_is_an_error_of_the_host(tmp_path: Path, answer: Any) -> None:
+    link = Holder("gpu-a", {})
+    link.call = lambda *_, **__: answer  # type: ignore[method-assign]
+    with pytest.raises(HostError, match="gpu-a sent no bytes of"):
+        fetch_files("r", [{"path": "outputs/model.pt", "size": 1}], tmp_path, link, lambda *_: None)  # type: ignore[arg-type]
+    assert list((tmp_path / "gpu-a" / "outputs").iterdir()) == []
+
+
+def test_names_that_would_act_on_a_terminal_are_written_with_escapes(tmp_path: Path) -> None:
+    names = {"a\0b": "a%00b", "\x1b]0;title\x07": "%1b]0;title%07", "two\nlines": "two%0alines", "\ud800": "%ed%a0%80"}
+    link = Holder("gpu-a", {f"outputs/{name}": b"1" for name in names})
+    files = [{"path": f"outputs/{name}", "size": 1} for name in names]
+    written = fetch_files("r", files, tmp_path, link, lambda *_: None)  # type: ignore[arg-type]
+    assert [path.name for path in written] == list(names.values())
+    assert {path.name for path in (tmp_path / "gpu-a" / "outputs").iterdir()} == set(names.values())
+
+
+@pytest.mark.parametrize(
+    "answer", [None, 7, [7], [{"path": "x"}], [{"path": "x", "size": "a"}], [{"path": "x", "size": -1}]]
+)
+def test_a_list_that_is_none_is_an_error_of_its_host_alone(answer: Any) -> None:
+    bad, good = Holder("gpu-a", {}), Holder("gpu-b", {"logs/x": b"1"})
+    future: Future[Any] = Future()
+    future.set_result(answer)
+    bad.submit = lambda *_: future  # type: ignore[method-assign]
+    files, problems = list_files("r", "", ["gpu-a", "gpu-b"], {"gpu-a": bad, "gpu-b": good})  # type: ignore[dict-item]
+    assert list(files) == ["gpu-b"]
+    assert "gpu-a gave no list of the run's files" in str(problems["gpu-a"])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from torchyard_core.launch.preflight import Check, check_host, failed
+from tests.core import examples
+from torchyard_core.launch.plan import plan
+from torchyard_core.launch.preflight import Check, check_host, check_strategy, check_working_folders, failed
 from torchyard_core.topology.file import topology_from_text
 from torchyard_core.topology.model import Topology
 
@@ -64,3 +66,41 @@ def test_severity_is_a_colour() -> None:
     assert [line.severity for line in lines] == ["green", "amber", "red"]
     assert [line.to_event().get("warning") for line in lines] == [None, True, None]
     assert {"name", "host", "ok", "message"} < set(lines[0].to_event())
+
+
+WORKERS = "{name: w, role: worker, replicas: 2}"
+SERVERS = "{name: s, role: ps, replicas: 2}"
+EVALUATOR = "{name: e, role: evaluator, replicas: 1}"
+
+
+def shared(*pools: str, hosts: int = 1, **more: str) -> list[tuple[str, bool, str]]:
+    """(host, whether it warns, message) of each line about working folders."""
+    known = [examples.host(f"gpu-{number}", 8) for number in range(hosts)]
+    lines = check_working_folders(plan(examples.topology(*pools, **more), known))
+    assert all(line.name == "folder" and line.ok and "TORCHYARD_RUN_DIR" in line.hint for line in lines)
+    return [(line.host, line.warning, line.message.partition(":")[0]) for line in lines]
+
+
+def test_several_replicas_that_train_in_one_folder_are_warned_of() -> None:
+    three = ("gpu-0", True, "3 replicas share the run's working folder")
+    assert shared(WORKERS, EVALUATOR) == [three]
+    assert shared("{name: w, role: worker, replicas: 2, placement: spread}", hosts=2) == []
+
+
+def test_servers_do_not_come_to_the_training_loop_unless_the_command_is_the_users() -> None:
+    one = "{name: w, role: worker, replicas: 1}"
+    assert shared(one, SERVERS, strategy="{kind: sandblaster}") == []
+    told = shared(one, SERVERS, strategy="{kind: none}", program="{launcher: command, command: [python, a.py]}")
+    assert told == [("gpu-0", True, "3 replicas share the run's working folder")]
+
+
+def test_a_strategy_that_the_program_does_not_take_part_in_is_warned_of() -> None:
+    served = examples.topology("{name: w, role: worker, replicas: 1}", SERVERS, strategy="{kind: downpour}")
+    (line,) = check_strategy(served, joins=False)
+    assert line.ok
+    assert line.warning
+    assert "does not import torchyard_roles, so downpour has no effect" in line.message
+    assert "torchyard_roles.join()" in line.hint
+    assert check_strategy(served, joins=True) == check_strategy(served, joins=None) == []
+    for kind in ("all_reduce", "none"):
+        assert check_strategy(examples.topology(WORKERS, strategy=f"{{kind: {kind}}}"), joins=False) == []

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from torchyard_core.errors import RunFailed
-from torchyard_core.launch.question import Question, about_size, nobody, settle, size_of
+from torchyard_core.launch.question import Question, about_size, no_answer, settle, size_of
 
 FOLDER = Path("/work/digits")
 MB, GB = 10**6, 10**9
@@ -53,9 +53,9 @@ def test_yes_goes_on_and_no_stops_with_a_way_out() -> None:
     asked = about_size(FOLDER, {"big": GB}, 1)
     answers: list[Question] = []
 
-    settle(None, nobody)
+    settle(None, no_answer)
     settle(asked, lambda question: answers.append(question) or True)
-    for no in (nobody, lambda question: False):
+    for no in (no_answer, lambda question: False):
         with pytest.raises(RunFailed, match="a file over 100 MB: big") as refused:
             settle(asked, no)
         assert refused.value.code == "large_files"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from torchyard_core.telemetry.latest import Latest, replica_values, slow_ones
 
 
@@ -39,6 +41,16 @@ def test_a_replica_of_several_gpus_has_their_mean_use_and_their_memory_in_all() 
     assert values["gpu_memory_mb"] == 2000
     assert values["power_w"] == 600
     assert (values["step"], values["loss"], values["throughput"]) == (7, 0.5, None)
+
+
+def test_what_a_script_reports_by_a_name_of_its_own_never_stands_for_what_is_measured() -> None:
+    reports = {"r1/worker-0": {"loss": 0.5, "gpu": -1.0, "accuracy": 0.9, "\x1b[2J": 1.0, "cpu": None}}
+    sample = {"gpus": [gpu("A", 80)], "replicas": {"r1/worker-0": {"cpu": 50.0}}, "reports": reports}
+    values = replica_values(sample, "r1", {"worker-0": ["A"]})["worker-0"]
+    assert (values["gpu"], values["cpu"], values["loss"]) == (80, 50.0, 0.5)
+    own = {name: value for name, value in values.items() if name.startswith("own.")}
+    assert math.isnan(own.pop("own.cpu") or 0.0)  # it is not finite, which JSON has as null
+    assert own == {"own.gpu": -1.0, "own.accuracy": 0.9}
 
 
 def test_what_a_gpu_does_not_tell_is_unknown_and_not_zero() -> None:

@@ -55,3 +55,20 @@ def test_many_replicas_keep_less_each() -> None:
     assert capacity_for(1) == CAPACITY
     assert capacity_for(200) == CAPACITY
     assert 300 <= capacity_for(1000) < CAPACITY
+
+
+def test_fields_of_a_scripts_own_come_later_and_are_no_measured_ones() -> None:
+    ring = Ring(100, ["gpu"])
+    for second in range(70):  # beyond what the first piece of memory holds
+        ring.append(float(second), {"gpu": 90.0})
+    assert np.isnan(ring.values("own.gpu")).all()
+    assert len(ring.values("own.gpu")) == 70
+    ring.append(70.0, {"gpu": 91.0, "own.gpu": -1.0, "unknown": 1.0})
+    assert ring.own == ["gpu"]
+    assert (ring.last("gpu"), ring.last("own.gpu")) == (91.0, -1.0)
+    assert np.isnan(ring.values("own.gpu")[:-1]).all()
+    for second in range(71, 300):
+        ring.append(float(second), {"own.gpu": float(second)})
+    assert ring.values("own.gpu").tolist() == list(range(200, 300))
+    ring.append(300.0, {f"own.name{number}": 1.0 for number in range(40)})
+    assert len(ring.own) == 32

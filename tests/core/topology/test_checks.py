@@ -169,6 +169,15 @@ def test_a_chief_and_one_worker_are_one_group_which_is_hardly_meant() -> None:
     assert problems("{name: w, role: worker, replicas: 2}", strategy="{kind: hogwild}") == []
 
 
+def test_a_bound_of_staleness_that_groups_in_turns_exceed_is_said() -> None:
+    strategy = "{kind: downpour, max_staleness: 2}"
+    assert problems(WORKERS, SERVERS, strategy=strategy) == [
+        "3: warning strategy-counts the pushes of 2 groups that take turns are 3 versions old, and would be dropped "
+        "with `max_staleness` 2: set it to 3 or more"
+    ]
+    assert problems(WORKERS, SERVERS, strategy="{kind: downpour, worker_groups: 1, max_staleness: 0}") == []
+
+
 @pytest.mark.parametrize(
     "setting",
     [

@@ -47,7 +47,7 @@ def test_what_is_left_out_has_the_format_s_defaults() -> None:
     assert (pool.gpus, pool.hosts, pool.placement, pool.min_replicas) == (0, (), None, None)
     assert (program.launcher, program.workdir, program.max_restarts) == (Launcher.TORCH, ".", 2)
     assert (program.stop_grace_s, program.failure_grace_s, program.host_wait_s) == (30, 2, 600)
-    assert program.checkpoint_every_s == 600
+    assert (program.checkpoint_every_s, program.warm_spares) == (600, True)
 
 
 def test_a_topology_cannot_be_changed_in_place() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.core.topology.checking import WORKERS, problems
+from tests.core.topology.checking import SERVERS, WORKERS, problems
 from torchyard_core.topology.file import read_topology
 
 
@@ -75,9 +75,11 @@ def test_braces_that_are_no_placeholder_are_no_problem() -> None:
 # Files
 
 
-def checked(folder: Path, program: str) -> list[str]:
+def checked(folder: Path, program: str, strategy: str = "") -> list[str]:
     path = folder / "t.yaml"
-    path.write_text(f"version: 1\nname: x\npools: [{WORKERS}]\nprogram: {program}\n")
+    pools = f"{WORKERS}, {SERVERS}" if strategy else WORKERS
+    text = f"version: 1\nname: x\npools: [{pools}]\nprogram: {program}\n"
+    path.write_text(f"{text}strategy: {strategy}\n" if strategy else text)
     return [problem.printed("t").removeprefix("t:") for problem in read_topology(path).check()]
 
 
@@ -101,6 +103,16 @@ def test_a_script_that_is_not_there_names_its_neighbour(tmp_path: Path) -> None:
         "4: error script-missing the script other/x.py is not in the working folder"
     ]
     assert checked(tmp_path, "{script: src}") == ["4: error script-missing the script src is a folder"]
+
+
+def test_a_script_that_clips_gradients_cannot_have_backup_workers(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("norm = cluster.clip_gradients(1.0)\n")
+    (tmp_path / "other.py").write_text("# cluster.clip_gradients(1.0)\n")
+    backups = "{kind: sandblaster, backup_workers: 1}"
+    [line] = checked(tmp_path, "{script: train.py}", backups)
+    assert "error strategy-clips train.py calls cluster.clip_gradients(), which cannot be used with" in line
+    assert checked(tmp_path, "{script: other.py}", backups) == []
+    assert checked(tmp_path, "{script: train.py}", "{kind: sandblaster}") == []
 
 
 def test_a_script_outside_the_working_folder_would_not_be_sent(tmp_path: Path) -> None:

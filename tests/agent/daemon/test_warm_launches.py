@@ -1,0 +1,144 @@
+"""Keepers that a launch starts before it prepares them, with interpreters that wait: real keepers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.agent.keeper.yard import AGENT, SECRET, eventually
+from torchyard_agent.daemon.runs import Runs
+from torchyard_agent.protocol import places
+from torchyard_agent.protocol.jsonrpc import RpcError
+
+RUN_ID = "20260101-warm"
+ARCHIVE = "a" * 64
+Story = Callable[[Runs], Awaitable[None]]
+
+
+@pytest.fixture
+def play(tmp_path: Path) -> Callable[[Story], None]:
+    """Runs a story with the runs of a host; its keepers are given up at the end."""
+    archive = Path(places.archive_dir(str(tmp_path), ARCHIVE))
+    archive.parent.mkdir(parents=True)
+    archive.symlink_to(AGENT)
+
+    def run(story: Story) -> None:
+        async def told() -> None:
+            runs = Runs(str(tmp_path), "gpu-a")
+            try:
+                await story(runs)
+            finally:
+                with contextlib.suppress(RpcError):  # a keeper that leaves at this moment
+                    if await runs.keeper(RUN_ID) is not None:
+                        await runs.forward("abort", {"run_id": RUN_ID})
+                await eventually(lambda: not waiting())
+
+        asyncio.run(told())
+
+    return run
+
+
+def waiting() -> list[int]:
+    """Interpreters of the run. One that executes its command at this moment has no environment, and is not seen."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdecimal() and f"TORCHYARD_RUN_ID={RUN_ID}".encode() in (entry / "environ").read_bytes():
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+def warm() -> dict[str, Any]:
+    rank = {"rank": 0, "local_rank": 0, "argv": [sys.executable, "script.py"], "env": {}}
+    replicas = [{"name": "worker-0", "ranks": [rank]}]
+    wanted = {"run_id": RUN_ID, "host": "gpu-a", "replicas": replicas, "run_dir": "<folder>", "imports": ["colorsys"]}
+    return {**wanted, "archive": ARCHIVE}
+
+
+def prepare() -> dict[str, Any]:
+    none = dict.fromkeys(("snapshot", "port_range", "interface", "towards"))
+    wanted = {"run_id": RUN_ID, "name": "test", "host": "gpu-a", "secret": SECRET, "gpus": [], "ports": 1}
+    return {**wanted, **none, "data_address": "127.0.0.1", "record": {}, "archive": ARCHIVE}
+
+
+def test_the_keeper_that_was_started_early_is_the_one_that_is_prepared(play: Callable[[Story], None]) -> None:
+    async def story(runs: Runs) -> None:
+        await runs.warm(warm())
+        assert len(await eventually(waiting)) == 1
+        assert await runs.list() == []  # it only checks yet
+        prepared = await runs.prepare(prepare())
+        runs.cool(RUN_ID)  # a launch that has come so far does not hang on its connection
+        assert await eventually(lambda: _parents(waiting())) == [prepared["pid"]]
+        assert [line["name"] for line in await runs.list()] == ["test"]
+
+    play(story)
+
+
+def _parents(pids: list[int]) -> list[int]:
+    return [int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) for pid in pids]
+
+
+def test_a_launch_whose_desktop_has_gone_leaves_nothing(play: Callable[[Story], None], tmp_path: Path) -> None:
+    async def story(runs: Runs) -> None:
+        await runs.warm(warm())
+        await eventually(waiting)
+        runs.cool(RUN_ID)
+        await eventually(lambda: not waiting())
+        await eventually(lambda: not Path(places.run_dir(str(tmp_path), "gpu-a", RUN_ID)).exists())
+
+    play(story)
+
+
+def test_a_launch_whose_connection_was_made_anew_goes_on_with_another_keeper(play: Callable[[Story], None]) -> None:
+    async def story(runs: Runs) -> None:
+        await runs.warm(warm())
+        first = _parents(await eventually(waiting))
+        runs.cool(RUN_ID)
+        prepared = await runs.prepare(prepare())
+        assert prepared["pid"] not in first
+        assert not waiting()
+
+    play(story)
+
+
+def test_a_keeper_that_has_died_meanwhile_is_started_again(play: Callable[[Story], None]) -> None:
+    async def story(runs: Runs) -> None:
+        await runs.warm(warm())
+        (first,) = _parents(await eventually(waiting))
+        os.kill(first, 9)
+        await eventually(lambda: not runs.is_alive(RUN_ID))
+        assert (await runs.prepare(prepare()))["pid"] != first
+
+    play(story)
+
+
+def test_prepare_and_abort_that_overtake_wait_for_the_keeper(play: Callable[[Story], None]) -> None:
+    async def story(runs: Runs) -> None:
+        rising = asyncio.ensure_future(runs.warm(warm()))
+        await asyncio.sleep(0)
+        assert runs.is_rising(RUN_ID)
+        prepared = await runs.prepare(prepare())
+        await asyncio.wait({rising})
+        assert prepared["run_dir"].endswith(RUN_ID)
+
+    play(story)
+
+
+def test_a_launch_that_was_aborted_is_not_started_early(play: Callable[[Story], None]) -> None:
+    async def story(runs: Runs) -> None:
+        with pytest.raises(RpcError, match="is over"):
+            await runs.forward("abort", {"run_id": RUN_ID})
+        with pytest.raises(RpcError, match="aborted"):
+            await runs.warm(warm())
+        assert not waiting()
+
+    play(story)

@@ -1,0 +1,155 @@
+"""Other users of a host, who bind the names of abstract sockets before or after their owner does."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.agent.keeper.conftest import Play
+from tests.agent.keeper.yard import Yard, replica, shell
+from torchyard_agent import bridge, rpc
+from torchyard_agent.daemon.runs import Runs
+from torchyard_agent.keeper import address
+from torchyard_agent.protocol import places
+
+STRANGER = 65534
+SQUATTER = """
+import socket, sys
+kind, backlog, *names = sys.argv[1:]
+held = []
+for name in names:
+    one = socket.socket(socket.AF_UNIX, getattr(socket, kind))
+    one.bind("\\0" + name)
+    if kind == "SOCK_STREAM":
+        one.listen(int(backlog))
+    held.append(one)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root can start a process of another user")
+RANDOM = re.compile(rf"torchyard/{os.getuid()}/[0-9a-f]{{32}}")
+
+
+@contextmanager
+def squatter(*names: str, kind: str = "SOCK_STREAM", backlog: int = 8) -> Iterator[None]:
+    """A process of another user that holds these names and never accepts."""
+    command = ["/usr/bin/python3", "-I", "-c", SQUATTER, kind, str(backlog), *names]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, user=STRANGER) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            yield
+        finally:
+            process.kill()
+
+
+def test_no_name_of_a_run_can_be_foreseen(play: Play) -> None:
+    async def story(yard: Yard) -> None:
+        scope = places.scope(str(yard.folder / "gpu-a"))
+        foreseen = [f"torchyard/{os.getuid()}/{scope}/{what}/{yard.run_id}" for what in ("run", "report")]
+        with squatter(*foreseen), squatter(*foreseen, kind="SOCK_DGRAM"):
+            (a,) = await yard.add("gpu-a")
+            await yard.begin(replica("worker-0", "gpu-a", shell("echo $TORCHYARD_REPORT")))
+            served = address.read(str(a.run_dir))
+            ended = await yard.end()
+        assert ended["state"] == "succeeded", ended
+        reported_at = a.output("worker-0").strip()
+        assert served is not None
+        assert RANDOM.fullmatch(served[1:])
+        assert RANDOM.fullmatch(reported_at[1:])
+        assert served[1:] != reported_at[1:]
+
+    play(story)
+
+
+def test_a_killed_keepers_name_in_another_users_hands_is_no_keeper(play: Play) -> None:
+    async def story(yard: Yard) -> None:
+        (a,) = await yard.add("gpu-a")
+        name = address.read(str(a.run_dir))
+        assert name is not None
+        assert address.is_alive(str(a.run_dir))
+        a.process.kill()
+        await a.gone()
+        with squatter(name[1:]):
+            assert not address.is_alive(str(a.run_dir))
+            shown = await Runs(a.agent_dir, "gpu-a").show(yard.run_id)
+        assert (shown["alive"], shown["died"]) == (False, "its keeper died")
+
+    play(story)
+
+
+def test_a_keeper_that_leaves_withdraws_its_name(play: Play) -> None:
+    async def story(yard: Yard) -> None:
+        (a,) = await yard.add("gpu-a")
+        await yard.begin(replica("worker-0", "gpu-a", shell("true")))
+        await yard.end()
+        await a.gone()
+        assert not os.path.lexists(places.keeper_note(str(a.run_dir)))
+
+    play(story)
+
+
+def daemons_name(agent_dir: Path) -> str:
+    return places.daemon_socket(str(agent_dir), os.getuid())[1:]
+
+
+def test_the_user_who_holds_the_daemons_name_is_named(tmp_path: Path) -> None:
+    answers: list[dict[str, Any]] = []
+    with squatter(daemons_name(tmp_path)):
+        assert bridge.main(str(tmp_path), "0" * 64, answers.append, lambda: None) == 1
+        with pytest.raises(PermissionError, match=r"held by a process of user nobody \(UID 65534\)"):
+            bridge.run_daemon(str(tmp_path), "0" * 64)
+    (answer,) = answers
+    assert answer["error"] == (
+        f"the agent could not be started: the name @{daemons_name(tmp_path)} is held by a process of user nobody "
+        "(UID 65534); ask them, or the host's administrator, to end it"
+    )
+
+
+def test_a_daemons_name_whose_holder_accepts_no_connection_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bridge, "UP_WITHIN_S", 0.5)
+    answers: list[dict[str, Any]] = []
+    name = daemons_name(tmp_path)
+    with squatter(name, backlog=0), socket.socket(socket.AF_UNIX) as waiting:
+        waiting.connect(f"\0{name}")  # fills the queue of a listener with a backlog of 0
+        assert bridge.main(str(tmp_path), "0" * 64, answers.append, lambda: None) == 1
+    assert "accepts no connections" in str(answers[0]["error"])
+
+
+def test_of_two_keepers_of_a_run_the_first_is_found_until_it_ends(tmp_path: Path) -> None:
+    folder = str(tmp_path)
+    names = [places.random_socket(os.getuid()) for _ in range(2)]
+    with socket.socket(socket.AF_UNIX) as first, socket.socket(socket.AF_UNIX) as second:
+        for one, name in zip((first, second), names, strict=True):
+            one.bind(name)
+            one.listen()
+        assert address.publish(folder, names[0])
+        assert not address.publish(folder, names[1])
+        first.close()
+        assert address.publish(folder, names[1])
+    assert address.read(folder) == names[1]
+
+
+def test_a_keeper_that_accepts_nothing_is_not_taken_for_gone() -> None:
+    name = places.random_socket(os.getuid())
+
+    async def connect() -> None:
+        with socket.socket(socket.AF_UNIX) as busy, socket.socket(socket.AF_UNIX) as waiting:
+            busy.bind(name)
+            busy.listen(0)
+            waiting.connect(name)
+            with pytest.raises(BlockingIOError, match="accepts no connections"):
+                await rpc.connect(name)
+
+    asyncio.run(connect())

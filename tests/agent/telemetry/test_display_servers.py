@@ -1,0 +1,96 @@
+"""Display servers are known by their executables, and not by what a process calls itself."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from torchyard_agent.telemetry.display_servers import draws_screen, is_display_server
+from torchyard_agent.telemetry.processes import Owners
+
+SLEEP = shutil.which("sleep") or "/bin/sleep"
+needs_root = pytest.mark.skipif(os.getuid() != 0, reason="needs root, to install an executable as root does")
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[[Path], int]]:
+    """PID of what runs an executable."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def begin(path: Path) -> int:
+        started.append(subprocess.Popen([path, "60"]))
+        return started[-1].pid
+
+    yield begin
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def installed() -> Iterator[Path]:
+    """An executable of root's in a folder that only root may write to, as `/usr/bin` is."""
+    with tempfile.TemporaryDirectory(dir="/opt") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(shutil.copy(SLEEP, Path(folder, "Xorg")))
+
+
+@needs_root
+def test_an_executable_of_roots_draws(installed: Path, start: Callable[[Path], int]) -> None:
+    assert is_display_server(start(installed)) is True
+
+
+@needs_root
+def test_one_that_an_upgrade_has_replaced_still_draws(installed: Path, start: Callable[[Path], int]) -> None:
+    pid = start(installed)
+    installed.unlink()
+    shutil.copy(SLEEP, installed)
+    assert is_display_server(pid) is True
+
+
+@needs_root
+@pytest.mark.parametrize("change", ["name", "file writable", "folder writable", "owner"])
+def test_what_a_user_could_have_put_there_does_not(change: str, installed: Path, start: Callable[[Path], int]) -> None:
+    if change == "name":
+        installed = installed.rename(installed.with_name("train"))
+    elif change == "file writable":
+        installed.chmod(0o775)
+    elif change == "folder writable":
+        installed.parent.chmod(0o777)
+    else:
+        os.chown(installed, 1234, -1)
+    assert is_display_server(start(installed)) is False
+
+
+def test_a_process_that_has_gone_draws_nothing() -> None:
+    assert is_display_server(2**22 + 1) is False
+
+
+@pytest.mark.parametrize(
+    ("display_server", "name", "computes", "draws"),
+    [
+        (True, "anything", False, True),
+        (True, "Xorg", True, False),
+        (False, "Xorg", False, False),
+        (None, "Xorg", False, True),
+        (None, "Xorg", True, False),
+        (None, "python", False, False),
+    ],
+)
+def test_the_name_counts_only_where_the_executable_cannot_be_seen(
+    display_server: bool | None, name: str, computes: bool, draws: bool
+) -> None:
+    assert draws_screen(display_server, name, computes) is draws
+
+
+def test_a_listed_process_is_told_with_it() -> None:
+    process: dict[str, Any] = {"pid": os.getpid(), "memory_mb": 1, "computes": True}
+    Owners().describe(process, 0.0)
+    assert (process["draws_screen"], process["user"]) == (False, Path("/proc/self").owner())

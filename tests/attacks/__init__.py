@@ -1,0 +1,1 @@
+"""Attacks that succeeded once: each is played on real hosts and sockets, and must fail."""

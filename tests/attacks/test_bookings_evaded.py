@@ -1,0 +1,271 @@
+"""A member who uses another person's booking, and hides it from enforcement; each of these went unnoticed once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.end_to_end.running import wait_until
+from tests.faults.booked_host import SLEEPER, Site, booked_host
+from tests.faults.runs import Team, outside_pids
+from tests.lab import Desktop, Lab
+from torchyard_agent.keeper.cgroup import _own_group
+from torchyard_core.booking.agents import exchange_with_agents
+from torchyard_core.booking.model import Login
+from torchyard_core.booking.rules import Rules
+
+pytestmark = pytest.mark.lab
+
+NAMED_XORG = f"open('/proc/self/comm', 'w').write('Xorg'); {SLEEPER}"
+SAYS_IT_SLEEPS = "echo $$; exec"
+DRAWING = "/run/drawing/Xorg"
+SUDO = """
+#include <unistd.h>
+int main(int count, char **arguments) { return setgid(0) || setuid(0) || execvp(arguments[1], arguments + 1); }
+"""
+CONTAINER = os.urandom(32).hex()
+
+
+@pytest.fixture
+def site(lab: Callable[..., Lab], make_desktop: Callable[..., Desktop], tmp_path: Path) -> Iterator[Site]:
+    with booked_host(lab, make_desktop, tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def root(site: Site) -> Team:
+    """An administrator's desktop: the agent is root's. Lee has booked the GPU."""
+    site.booked_by("lee")
+    return site.team("root")
+
+
+def shell(site: Site, user: str, script: str, *under: str) -> int:
+    """PID of what a shell of the user becomes."""
+    process = site.host.start([*under, "sh", "-c", script], user)
+    assert process.stdout is not None
+    pid = int(process.stdout.readline())
+    site.watch(process, pid)
+    return pid
+
+
+def reported(team: Team, pid: int) -> dict[str, Any]:
+    """What the audit says of a process, once it was reported."""
+
+    def found() -> list[dict[str, Any]]:
+        acts = team.call("gpu-a", "audit.read")
+        return [act for act in acts if act["what"] == "enforcement" and act["pid"] == pid and act["act"] == "reported"]
+
+    wait_until(found)
+    (act,) = found()
+    return act
+
+
+def looks(root: Team) -> None:
+    """Returns once the agent has looked a few times more."""
+    for _ in range(3):
+        root.call("gpu-a", "bookings.status")
+        time.sleep(0.2)
+
+
+def test_a_process_that_names_itself_xorg_is_ended(site: Site, root: Team) -> None:
+    _, pid = site.run("ann", NAMED_XORG)
+    copy = shell(site, "ann", f"cp /bin/sleep ~/Xorg && {SAYS_IT_SLEEPS} ~/Xorg 600")
+    site.host.exec(["sh", "-c", f"mkdir {Path(DRAWING).parent} && cp /bin/sleep {DRAWING}"], check=True)
+    mount = f"mount --bind /bin/sleep {DRAWING} && {SAYS_IT_SLEEPS} {DRAWING} 600"
+    mounted = shell(site, "ann", mount, "unshare", "--user", "--map-root-user", "--mount")
+    genuine = shell(site, "ann", f"{SAYS_IT_SLEEPS} {DRAWING} 600")
+    loaded = shell(site, "ann", f"{SAYS_IT_SLEEPS} {DRAWING} 600")
+    site.on_gpu(pid, loaded, drawing=(copy, mounted, genuine))
+
+    site.exchange(root, "stop")
+
+    for ended in (pid, copy, mounted):
+        wait_until(lambda ended=ended: not site.is_alive(ended))
+    wait_until(lambda: "warned" in site.acts(root, loaded))
+    looks(root)
+    assert (site.is_alive(genuine), site.acts(root, genuine)) == (True, [])
+    assert (site.is_alive(loaded), site.acts(root, loaded)) == (True, ["observed", "warned"])
+
+
+def test_a_job_that_restarts_all_the_time_gets_one_grace(site: Site, root: Team) -> None:
+    site.exchange(root, "stop", grace_s=2.0)
+    began = time.monotonic()
+    ended = None
+    while time.monotonic() - began < 60 and ended is None:
+        process, pid = site.run("ann")
+        site.on_gpu(pid)
+        time.sleep(0.7)
+        ended = process.poll()
+        process.kill()
+
+    assert ended == 128 + signal.SIGTERM or ended == -signal.SIGTERM
+    assert time.monotonic() - began >= 2.0
+
+
+def test_a_container_of_a_user_is_that_users_whatever_uids_it_maps(site: Site, root: Team) -> None:
+    remapped = f"print(os.getpid(), flush=True); input(); os.setgid(999); os.setuid(999); {SLEEPER.partition('; ')[2]}"
+    process, pid = site.run("ann", f"import os, signal, sys, time; {remapped}", "unshare", "--user", "--keep-caps")
+    own = site.uid("ann")
+    for name in ("uid_map", "gid_map"):  # as newuidmap(1) does by /etc/subuid
+        mapped = f"printf '0 {own} 1\\n1 100000 65535\\n' >/proc/{pid}/{name}"
+        site.host.exec(["sh", "-c", mapped], check=True)
+    assert process.stdin is not None
+    print(file=process.stdin, flush=True)
+    assert process.stdout is not None
+    process.stdout.readline()
+    assert site.uid_of(pid) == 100998
+    site.on_gpu(pid)
+
+    site.exchange(root, "stop")
+
+    wait_until(lambda: not site.is_alive(pid))
+    (act,) = [act for act in root.call("gpu-a", "audit.read") if act.get("act") == "terminated" and act["pid"] == pid]
+    assert (act["user"], act["persons"], act["origin"]["known_by"]) == ("ann", ["kim"], "namespace")
+
+
+@contextmanager
+def container(site: Site, user_inside: str) -> Iterator[int]:
+    """PID of a process in a container of root's daemon: with mounts of its own, in the container's control group.
+
+    Its parent there, which runs as the same user, is in the container too.
+    """
+    under = ["unshare", "--mount", "setpriv", f"--reuid={user_inside}", "--clear-groups"]
+    pid = shell(site, "root", "sleep 4711 & echo $!; wait", *under)
+    own = _own_group()
+    assert own is not None, "this test needs cgroup v2, mounted where root may make groups"
+    group = Path(own, CONTAINER)
+    group.mkdir()
+    both = outside_pids(site.host, "4711")
+    try:
+        assert len(both) == 2
+        for outside in both:
+            (group / "cgroup.procs").write_text(str(outside))
+        yield pid
+    finally:
+        for outside in both:
+            os.kill(outside, signal.SIGKILL)
+        wait_until(lambda: not (group / "cgroup.procs").read_text())
+        group.rmdir()
+
+
+def test_a_container_that_runs_as_the_bookers_uid_is_not_the_bookers(site: Site, root: Team) -> None:
+    with container(site, "bob") as pid:
+        site.on_gpu(pid)
+        site.exchange(root, "stop")
+        act = reported(root, pid)
+        assert (act["verdict"], act["owner"], act["persons"]) == ("root", "lee", [])
+        assert act["origin"] == {
+            "uid": None,
+            "user": None,
+            "known_by": "",
+            "as_root": True,
+            "container": CONTAINER,
+            "session": "",
+        }
+        looks(root)
+        assert site.is_alive(pid)
+
+
+@pytest.mark.parametrize(("user", "verdict"), [("ann", "root"), ("bob", "own")])
+def test_what_runs_by_sudo_is_reported_with_its_caller(site: Site, root: Team, user: str, verdict: str) -> None:
+    source = site.host.tmp / "sudo.c"
+    source.write_text(SUDO)
+    subprocess.run(["gcc", "-o", str(source.with_suffix("")), str(source)], check=True)
+    site.host.exec(["sh", "-c", "cp /tmp/sudo /run/sudo && chmod 4755 /run/sudo"], check=True)
+    pid = shell(site, user, "/run/sudo sh -c 'echo $$; exec sleep 600' & wait")
+    assert site.uid_of(pid) == 0
+    site.on_gpu(pid)
+
+    site.exchange(root, "stop")
+
+    if verdict == "root":
+        origin = reported(root, pid)["origin"]
+        assert (origin["user"], origin["known_by"], origin["as_root"]) == (user, "parent", True)
+    wait_until(lambda: [one["verdict"] for one in root.call("gpu-a", "bookings.status")["findings"]] == [verdict])
+    looks(root)
+    assert site.is_alive(pid)
+
+
+def test_what_left_its_session_is_reported_with_the_login_that_it_came_from(site: Site, root: Team) -> None:
+    login = f"echo {site.uid('ann')} >/proc/self/loginuid; {SAYS_IT_SLEEPS} sleep 600"  # as pam_loginuid does
+    pid = shell(site, "root", login, "setsid", "--wait")
+    site.on_gpu(pid)
+
+    site.exchange(root, "stop")
+
+    origin = reported(root, pid)["origin"]
+    assert (origin["user"], origin["known_by"], origin["as_root"]) == ("ann", "loginuid", True)
+    shown = root.desktop.torchyard("hosts", "check", "gpu-a").stdout
+    assert f"For admins to look into: sleep (PID {pid}) of root, from a login of ann" in shown
+    audit = root.desktop.torchyard("hosts", "audit", "gpu-a").stdout
+    assert f"sleep ({pid}) of root, from a login of ann" in audit
+    assert site.is_alive(pid)
+
+
+def test_a_login_in_no_table_is_reported_and_warned(site: Site, root: Team) -> None:
+    _, pid = site.run("carl")
+    site.on_gpu(pid)
+
+    site.exchange(root, "stop")
+
+    assert (reported(root, pid)["verdict"], reported(root, pid)["owner"]) == ("unknown", "lee")
+    wait_until(lambda: site.acts(root, pid) == ["reported", "warned"])
+    looks(root)
+    assert site.is_alive(pid)
+    assert f"(PID {pid}) of carl" in root.desktop.torchyard("hosts", "check", "gpu-a").stdout
+
+
+def test_a_login_that_has_the_bookers_name_on_another_host_is_not_the_booker(site: Site, root: Team) -> None:
+    site.store.set_logins([Login("gpu-b", "lee", "lee")])
+    _, pid = site.run("lee")
+    site.on_gpu(pid)
+
+    site.exchange(root, "stop")
+
+    assert reported(root, pid)["verdict"] == "unknown"
+
+
+def test_an_hour_without_a_desktop_is_no_licence(site: Site, root: Team) -> None:
+    _, pid = site.run("ann")
+    site.on_gpu(pid)
+    site.exchange(root, "stop", grace_s=1.0)
+    wait_until(lambda: site.acts(root, pid) == ["observed", "warned"])
+    old = {**site.store.snapshot(), "fresh_s": 0}
+    root.fleet.link("gpu-a").call("bookings.snapshot", {"snapshot": old, "host": "gpu-a", "by": "kim@laptop"})
+    time.sleep(1.5)
+    _, another = site.run("ann")
+    site.on_gpu(pid, another)
+    wait_until(lambda: site.acts(root, another) == ["observed"])
+    assert site.is_alive(pid)
+
+    site.exchange(root, "stop", grace_s=1.0)
+
+    wait_until(lambda: not site.is_alive(pid) and not site.is_alive(another))
+    assert site.acts(root, pid) == ["observed", "warned", "terminated"]
+    assert site.acts(root, another) == ["observed", "terminated"]
+
+
+def test_a_process_that_sleeps_does_not_keep_a_booking(site: Site) -> None:
+    site.booked_by("kim")
+    root = site.team("root")
+    _, pid = site.run("ann")
+    site.on_gpu(pid)
+    site.exchange(root, "off")
+
+    def idle() -> bool:
+        told = root.call("gpu-a", "bookings.evidence")["idle"]
+        return bool(told and told[0]["seen"] > told[0]["since"])
+
+    wait_until(idle)
+    site.store.set_rules(Rules(idle_release_min=0.01))
+    (freed,) = exchange_with_agents(root.fleet, site.store).freed
+    assert (freed.owner, freed.is_live) == ("kim", False)
+    assert site.is_alive(pid)

@@ -1,0 +1,38 @@
+"""No input to a parser leads to a fault, a long wait or much memory: a fixed sample of what `make bench` tries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from tests.attacks.parsers import PARSERS, Parser, violation
+
+SAMPLE = 60
+
+
+@pytest.mark.parametrize("parser", PARSERS, ids=lambda parser: parser.name)
+def test_a_parser_gives_a_value_or_its_own_error(parser: Parser) -> None:
+    @settings(
+        max_examples=SAMPLE, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck)
+    )
+    @given(parser.inputs)
+    def tried(given: Any) -> None:
+        assert violation(parser, given) == ""
+
+    tried()
+
+
+def test_the_check_sees_what_breaks_the_promise() -> None:
+    """Else a parser that is not called would pass too."""
+    from hypothesis import strategies as st
+
+    def wrong(given: Any) -> Any:
+        raise KeyError(given)
+
+    anything = st.just("x")
+    assert "KeyError: 'x'" in violation(Parser("wrong", anything, wrong), "x")
+    assert violation(Parser("right", anything, wrong, (KeyError,)), "x") == ""
+    assert "read again it is" in violation(Parser("again", anything, str, (), lambda value: value + "y"), "x")
+    assert "MB" in violation(Parser("large", anything, lambda _: len(bytearray(400 << 20))), "x")

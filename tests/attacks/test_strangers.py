@@ -1,0 +1,146 @@
+"""Strangers on the data network: silent connections that exhaust descriptors, and floods that fill a log."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any, cast
+
+import pytest
+
+from tests.lab.boot import REPOSITORY
+from torchyard_agent.protocol import refusals
+from torchyard_agent.protocol.refusals import Refusals
+from torchyard_roles.errors import ProtocolError
+from torchyard_roles.exchange import admission
+from torchyard_roles.exchange.reducer import Reducer
+from torchyard_roles.exchange.wire import Connection, Peer, listen
+from torchyard_roles.serving.deltas import DeltaServer
+from torchyard_roles.serving.parameter_server import ParameterServer
+from torchyard_roles.serving.rounds import Rules
+
+KEY = os.urandom(32)
+DEADLINE_S = 30.0
+
+
+@contextmanager
+def parameter_server(listener: socket.socket) -> Iterator[None]:
+    server = ParameterServer("ps-0", 0, 1, KEY, cast(Rules, None))
+    thread = threading.Thread(target=server.serve, args=(listener,), daemon=True)
+    thread.start()
+    yield
+    server.stop()
+    thread.join(DEADLINE_S)
+
+
+@contextmanager
+def reducer(listener: socket.socket) -> Iterator[None]:
+    one = Reducer(listener, KEY, "reducer-0").start()
+    yield
+    one.close()
+
+
+@contextmanager
+def masters(listener: socket.socket) -> Iterator[None]:
+    one = DeltaServer(listener, KEY, "worker-0", "its model", cast(Any, None))
+    yield
+    one.close()
+
+
+def was_ended(stranger: socket.socket) -> bool:
+    stranger.setblocking(False)
+    try:
+        while stranger.recv(4096):
+            pass
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        pass
+    return True
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("serving", "answer"),
+    [
+        (parameter_server, "does not understand the introduction"),
+        (reducer, "sums gradients, which"),
+        (masters, "exchanges deltas, and nothing else"),
+    ],
+)
+def test_silent_strangers_end_no_server_and_keep_no_caller_out(
+    serving: Callable[[socket.socket], Any],
+    answer: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("torchyard_agent.protocol.frames.HANDSHAKE_DEADLINE_S", 600.0)
+    monkeypatch.setattr(admission, "STRANGERS", 20)
+    monkeypatch.setattr(admission, "PAUSE_S", 0.0517)
+    failed, sleep = threading.Event(), time.sleep
+
+    def sleeping(seconds: float) -> None:
+        if seconds == admission.PAUSE_S:
+            failed.set()
+        sleep(seconds)
+
+    monkeypatch.setattr(time, "sleep", sleeping)
+    listener = listen("127.0.0.1", 0)
+    address = listener.getsockname()
+    with ExitStack() as stack:
+        stack.enter_context(serving(listener))
+        silent = [stack.enter_context(socket.create_connection(address)) for _ in range(60)]
+        wait_until(lambda: sum(map(was_ended, silent)) >= 40)
+        assert sum(map(was_ended, silent)) == 40
+
+        # No descriptor is left for the next ones: accept() fails until some are.
+        more = [stack.enter_context(socket.socket()) for _ in range(5)]
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(one.fileno() for one in more) + 1, hard))
+        with suppress(OSError):
+            while True:
+                stack.enter_context(socket.socket())
+        try:
+            for one in more:
+                one.connect(address)
+            assert failed.wait(DEADLINE_S)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+        with pytest.raises(ProtocolError, match=answer):
+            Connection.connect(Peer("it", *address), KEY, {"name": "a rank"}, DEADLINE_S)
+    assert capfd.readouterr().err.count("was refused") <= 1
+
+
+def test_refusals_are_counted_and_said_once_a_minute() -> None:
+    now = 100.0
+    counted = Refusals(lambda: now)
+    said = [counted.note(f"{number}") for number in range(1000)]
+    now += refusals.EVERY_S
+    said.append(counted.note("the next"))
+    assert [line for line in said if line] == ["0", "the next (999 more since the last such line, 1001 in all)"]
+
+
+def test_ranks_may_open_more_files_than_the_usual_soft_limit() -> None:
+    script = (
+        "import resource, subprocess, sys; from torchyard_agent.keeper import processes as p; "
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (256, 4096)); p.raise_descriptor_limit(); "
+        "print(subprocess.run(['sh', '-c', 'ulimit -Sn'], capture_output=True, text=True).stdout)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, env={"PYTHONPATH": str(REPOSITORY / "agent")}
+    )
+    assert done.stdout.strip() == "4096", done.stderr

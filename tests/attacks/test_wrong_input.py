@@ -1,0 +1,186 @@
+"""Inputs that once were a fault in Torchyard: nested too deep, numbers without end, texts where none belong."""
+
+from __future__ import annotations
+
+import copy
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.attacks.parsers import (
+    ENVIRONMENT,
+    JOURNAL,
+    MANIFEST,
+    PUSH,
+    _link,
+    _push,
+    _questions,
+    journal_said,
+    kept_calendar,
+    link_says,
+)
+from torchyard_agent.daemon import audit
+from torchyard_agent.daemon.journal_file import JournalReader
+from torchyard_agent.keeper.checkpoint_folders import newest
+from torchyard_agent.protocol import report
+from torchyard_core.booking.model import from_rfc3339
+from torchyard_core.errors import HostError, RunFailed
+from torchyard_core.fleet.answers import NOTIFICATIONS, misfit
+from torchyard_core.fleet.facts import planner_hosts
+from torchyard_core.fleet.inventory import Host
+from torchyard_core.launch.bandwidth import Bandwidths
+from torchyard_core.launch.history import History
+from torchyard_core.topology.recovery import Recovery
+from torchyard_roles.checkpoints import files
+from torchyard_roles.checkpoints.files import Damaged
+from torchyard_roles.environment import read as read_environment
+from torchyard_roles.errors import EnvironmentProblem, ProtocolError
+from torchyard_roles.layout import Layout
+
+DEEP = "[" * 40_000
+ENDLESS = "1e999"
+"""JSON of a number that json.loads takes for infinity."""
+
+
+def test_headers_of_the_exchange() -> None:
+    with pytest.raises(ProtocolError, match="what is no header"):
+        _link(DEEP.encode())
+    for size in ("true", str(2**63), "-1"):
+        with pytest.raises(ProtocolError, match="announced"):
+            _link(f'{{"bytes": {size}}}'.encode())
+
+
+@pytest.mark.parametrize("name", ["round", "chunk", "base", "changed"])
+def test_a_push_of_an_endless_number(name: str) -> None:
+    with pytest.raises(ValueError, match="not a push"):
+        _push({**PUSH, name: float("inf")})
+
+
+@pytest.mark.parametrize("text", [DEEP, '{"whole_parameters":false,"parameters":[["w",[1e999],"float32",0]]}'])
+def test_a_fingerprint_that_is_none(text: str) -> None:
+    with pytest.raises(ValueError, match="not a layout's fingerprint"):
+        Layout.read(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("TORCHYARD_OPTIONS", DEEP),
+        ("TORCHYARD_PEERS", DEEP),
+        ("TORCHYARD_PEERS", '{"ps": [["ps-0", "10.0.0.1", 1e999]]}'),
+        ("TORCHYARD_GROUP", "9" * 5000),
+        ("TORCHYARD_REPLICA", "worker-" + "9" * 5000),
+    ],
+)
+def test_a_variable_of_the_contract(name: str, value: str) -> None:
+    with pytest.raises(EnvironmentProblem, match=name):
+        read_environment({**ENVIRONMENT, name: value})
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        DEEP,
+        json.dumps(MANIFEST).replace('"step": 3', f'"step": {ENDLESS}'),
+        json.dumps({**MANIFEST, "files": {**MANIFEST["files"], "a\0b": 2}}),
+    ],
+)
+def test_a_manifest_of_a_checkpoint(tmp_path: Path, manifest: str) -> None:
+    folder = tmp_path / files.name_of(3)
+    folder.mkdir()
+    for name in files.FILES:
+        (folder / name).write_bytes(b"ab")
+    (folder / files.ABOUT).write_text(manifest)
+    with pytest.raises(Damaged):
+        files.read(tmp_path, 3)
+    assert files.complete(tmp_path) == []
+
+
+def test_a_checkpoint_of_an_endless_size_is_no_newest_one(tmp_path: Path) -> None:
+    folder = tmp_path / files.name_of(3)
+    folder.mkdir()
+    (folder / files.ABOUT).write_text('{"step": 3, "files": {"model.pt": 1e999}}')
+    assert newest(str(tmp_path)) == ""
+
+
+@pytest.mark.parametrize("datagram", ["[" * 8000, '{"replica": "worker-0", "local_rank": 1e999, "metrics": {}}'])
+def test_a_report_is_dropped(datagram: str) -> None:
+    assert report.decode(datagram.encode()) is None
+
+
+def test_questions_at_the_join_store() -> None:
+    get = {"id": 4, "done": 1, "do": "get", "key": "a", "wait_s": 0}
+    _questions([json.dumps({"id": 1, "done": 0, "do": "add", "key": "n", "amount": 2}).replace("2", ENDLESS), DEEP])
+    _questions([json.dumps({**get, "id": 0}).replace('"id": 0', f'"id": {ENDLESS}')])
+    _questions([json.dumps(get)] * 2)  # the timer of the first fell over the second
+    _questions(["{"])
+
+
+def test_files_of_this_desktop_and_of_a_host(tmp_path: Path) -> None:
+    (tmp_path / "r.json").write_text(DEEP)
+    assert History(tmp_path).load("r") is None
+    assert Recovery(tmp_path).left_behind() == []
+    for content in (DEEP, "[]", '"x"'):
+        assert kept_calendar(content.encode()) is None
+    (tmp_path / "bandwidth.json").write_text(f'{{"k": {{"bytes_s": {"9" * 400}, "at": 1}}}}')
+    assert Bandwidths(tmp_path / "bandwidth.json").of(("a", "b"), "k").bytes_s is None
+    event = {"epoch": 1, "seq": 1, "time": "2031-01-10T09:00:00Z", "event": "note"}
+    (tmp_path / "journal.jsonl").write_text(f"{DEEP}\n{json.dumps(event)}\n")
+    assert JournalReader(str(tmp_path)).read() == [event]
+    log = Path(audit._path(str(tmp_path), "node"))
+    log.parent.mkdir(parents=True)
+    log.write_text(f'{DEEP}\n{{"what": "deploy"}}\n')
+    assert audit.read(str(tmp_path), "node") == [{"what": "deploy"}]
+
+
+def test_facts_of_an_endless_number() -> None:
+    gpu = {"index": 0, "uuid": "GPU-1", "name": "A100", "memory_mb": float("inf")}
+    (host,) = planner_hosts([Host(name="a")], {"a": {"address": "a", "gpus": [gpu]}})
+    assert host.gpus == ()
+
+
+def test_a_time_before_all_years_is_no_time() -> None:
+    with pytest.raises(ValueError, match="in no year of UTC"):
+        from_rfc3339("0001-01-01T00:00:00+14:00")
+
+
+@pytest.mark.parametrize("answer", [1, [], {"idle": 1}, {"uses": [1]}])
+def test_what_a_host_saw_is_an_error_of_that_host(answer: Any) -> None:
+    """It ended the thread in which a desktop exchanges the calendar with all hosts."""
+    with pytest.raises(HostError, match=r"bookings\.evidence is malformed"):
+        link_says([{"jsonrpc": "2.0", "id": 1, "result": answer}], "bookings.evidence")
+
+
+@pytest.mark.parametrize(
+    ("number", "key", "wrong"),
+    [
+        *((0, "state", "flying"), (0, "seq", "x"), (1, "host", None), (2, "generation", []), (4, "step", "x")),
+        *((4, "loss", "x"), (6, "timings", {"ended_s": "x"}), (6, "replicas", [1]), (0, "epoch", {})),
+    ],
+)
+def test_a_journal_of_a_host_is_judged_as_it_comes(number: int, key: str, wrong: Any) -> None:
+    assert misfit(JOURNAL, NOTIFICATIONS["state"]) == ""
+    said = copy.deepcopy(JOURNAL)
+    said["entries"][number][key] = wrong
+    assert misfit(said, NOTIFICATIONS["state"]).startswith(f"entries[{number}].{key}")
+
+
+def test_a_host_that_does_not_say_why_a_keeper_is_gone() -> None:
+    with pytest.raises(RunFailed, match="the keeper of run r on gpu-a is gone"):
+        journal_said({"run_id": "r", "entries": [], "alive": False, "died": None})
+
+
+def test_a_report_of_a_replica_with_no_number_shows_nothing() -> None:
+    entry = {**JOURNAL["entries"][4], "replica": "worker-x"}
+    assert journal_said({**JOURNAL, "entries": [entry], "alive": True}) is None
+
+
+def test_a_message_with_no_name_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    faults: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", faults.append)
+    said = [{"jsonrpc": "2.0", "method": []}, {"jsonrpc": "2.0", "id": 1, "result": {}}]
+    assert link_says(said, "bookings.evidence") == {}
+    assert faults == []

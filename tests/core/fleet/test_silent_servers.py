@@ -1,0 +1,70 @@
+"""SSH servers that stop in the middle of the first exchange, and what the user reads of each."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from torchyard_core.errors import Unreachable
+from torchyard_core.fleet.inventory import Host
+from torchyard_core.fleet.ssh import SshDialer, dialer
+
+
+@contextmanager
+def server(*, closes: bool) -> Iterator[int]:
+    """The port of a server that sends its banner, and then nothing: its longer packets are lost, or it closes."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        clients: list[socket.socket] = []
+
+        def serve() -> None:
+            while True:
+                try:
+                    client, _ = listener.accept()
+                except OSError:
+                    return
+                client.sendall(b"SSH-2.0-OpenSSH_9.2\r\n")
+                if closes:
+                    client.close()
+                else:
+                    clients.append(client)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield int(listener.getsockname()[1])
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join(10)
+            for client in clients:
+                client.close()
+
+
+def refusal(port: int, folder: Path) -> Unreachable:
+    known = Host(name="gpu-a", address="127.0.0.1", port=port)
+    with pytest.raises(Unreachable) as refused:
+        SshDialer(folder / "known_hosts").connect(known)
+    return refused.value
+
+
+def test_a_path_that_loses_large_packets_is_not_taken_for_a_flooded_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dialer, "HANDSHAKE_TIMEOUT_S", 1.0)
+    with server(closes=False) as port:
+        told = refusal(port, tmp_path)
+    assert f"gpu-a (127.0.0.1:{port}) says that it speaks SSH and then nothing more" in told.message
+    assert "MTU" in told.hint
+    assert "ping -M do -s 1472 127.0.0.1" in told.hint
+
+
+def test_a_server_that_closes_before_the_login_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dialer, "DROPS_FOR_S", 0.5)
+    with server(closes=True) as port:
+        told = refusal(port, tmp_path)
+    assert "takes the connection and closes it before the login" in told.message
+    assert "MaxStartups" in told.hint

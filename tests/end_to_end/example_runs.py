@@ -1,0 +1,166 @@
+"""The topologies of `examples/`, launched as they are on whatever hosts there are."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.end_to_end.running import REPOSITORY
+from tests.end_to_end.terminals import terminal
+from tests.lab import Desktop
+
+EXAMPLES = sorted((REPOSITORY / "examples").glob("*/*.yaml"))
+TENSORFLOW = REPOSITORY / ".venv-tensorflow"
+FEW_EPOCHS = ["--epochs", "3"]
+"""For scripts that take them: what is looked at here is the command, not how well they learn."""
+WITHIN_S = 170.0
+LEARNT = 0.5
+"""Test accuracy of telling ten classes apart after a few epochs; a guess has 0.1."""
+TRAINERS = ("chief", "worker")
+MISTAKES = ("Traceback", "fault in Torchyard", "Error:")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Hosts to launch on."""
+
+    name: str
+    desktop: Desktop
+    hosts: tuple[str, ...]
+    python: str
+    """With torch and scikit-learn."""
+
+
+@dataclass(frozen=True)
+class View:
+    """How the command is run."""
+
+    on_terminal: bool
+    as_json: bool
+
+    @property
+    def name(self) -> str:
+        return f"{'JSON' if self.as_json else 'text'}, {'terminal' if self.on_terminal else 'pipe'}"
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What `torchyard run` has shown of an example's run, and the exit code."""
+
+    code: int
+    text: str
+    """Of stdout, and of stderr: on a terminal in one, without what colours and moves."""
+    view: View
+
+
+def name_of(example: Path) -> str:
+    return f"{example.parent.name}/{example.stem}"
+
+
+def uses_tensorflow(example: Path) -> bool:
+    return example.parent.name == "tensorflow"
+
+
+def launch(
+    example: Path, place: Place, view: View, *, is_short: bool = True, setup: Sequence[str] | None = None
+) -> Shown:
+    """Runs `torchyard run` with an example to its end, on the hosts of `place`.
+
+    `is_short`: with few epochs, where its script takes them. `setup`: shell lines in place of those that find Python.
+    """
+    settings = _settings(example, place, is_short=is_short, setup=setup)
+    arguments: list[str | Path] = ["run", example, *settings, *["--json"] * view.as_json]
+    if not view.on_terminal:
+        done = place.desktop.torchyard(*arguments, timeout=WITHIN_S)
+        return Shown(done.returncode, done.stdout + done.stderr, view)
+    with terminal(place.desktop, *arguments) as screen:
+        code = screen.read_to_the_end(WITHIN_S)
+    return Shown(code, re.sub(r"\r+\n?", "\n", screen.shown), view)  # what is drawn over is there too
+
+
+def _settings(example: Path, place: Place, *, is_short: bool, setup: Sequence[str] | None) -> list[str]:
+    """What a user changes in the file: the hosts, how Python is found on them; and here, how long it trains."""
+    document = yaml.safe_load(example.read_text())
+    pools: list[dict[str, Any]] = document["pools"]
+    settings: dict[str, Any] = {}
+    missing = len(place.hosts) - sum(pool["replicas"] for pool in pools)
+    if missing > 0:  # each host is to have its part
+        workers = next(pool for pool in pools if pool["role"] == "worker")
+        workers["replicas"] += missing
+        settings[f"pools.{workers['name']}.replicas"] = workers["replicas"]
+    placed = 0
+    for pool in pools:
+        own = pool.get("hosts", [])
+        if not own or not set(own) <= set(place.hosts):
+            is_one = pool["replicas"] == 1
+            hosts = [place.hosts[placed % len(place.hosts)]] if is_one else list(place.hosts)
+            settings[f"pools.{pool['name']}.hosts"] = hosts
+            settings[f"pools.{pool['name']}.placement"] = "spread"
+        placed += pool["replicas"]
+    program = document["program"]
+    if uses_tensorflow(example):
+        settings["program.setup"] = [f"source {TENSORFLOW}/bin/activate"]
+    elif "command" in program:
+        settings["program.setup"] = []
+        settings["program.command"] = [place.python, *program["command"][1:]]
+    if setup is not None:
+        settings["program.setup"] = list(setup)
+    if is_short and "--epochs" in (example.parent / program.get("script", example.name)).read_text():
+        settings["program.args"] = FEW_EPOCHS
+    return [f"--set={path}={json.dumps(value)}" for path, value in settings.items()]
+
+
+def assert_shown(shown: Shown, example: Path, place: Place) -> dict[str, Any]:
+    """All that a user should see of an example's run was there: its end, its replicas, its progress, its result.
+
+    Returns the run as `runs show --json` has it.
+    """
+    assert shown.code == 0, shown.text
+    assert not any(word in shown.text for word in MISTAKES), shown.text
+    events = [json.loads(line) for line in shown.text.splitlines() if line.startswith("{")]
+    if shown.view.as_json:
+        ended = events[-1]
+        assert (ended["event"], ended["state"]) == ("run_ended", "succeeded"), shown.text
+        run_id = ended["run_id"]
+    else:
+        assert not events, shown.text
+        found = re.search(r"^✓ run (\S+) succeeded after [0-9.]+ s", shown.text, re.MULTILINE)
+        assert found, shown.text
+        run_id = found[1]
+    answer = place.desktop.torchyard("runs", "show", run_id, "--json")
+    run: dict[str, Any] = json.loads(answer.stdout)
+    replicas: list[dict[str, Any]] = run["replicas"]
+    assert {replica["host"] for replica in replicas} == set(place.hosts)
+    trainers = sorted(replica["name"] for replica in replicas if replica["name"].startswith(TRAINERS))
+    assert_reported(run["metrics"], replicas, document=yaml.safe_load(example.read_text()))
+    if shown.view.as_json:
+        return run
+    chief = trainers[0]
+    [accuracy] = re.findall(rf"{chief} \| test accuracy ([0-9.]+)", shown.text)
+    assert float(accuracy) > LEARNT, shown.text
+    for replica in replicas:
+        if replica["state"] == "succeeded":
+            assert f"{replica['name']} on {replica['host']} succeeded" in shown.text, shown.text
+    if chief in run["metrics"]:
+        progress = r" step \d+" if shown.view.on_terminal else r"^(chief|worker)-\d+ step \d+"
+        assert re.search(progress, shown.text, re.MULTILINE), shown.text
+    return run
+
+
+def assert_reported(metrics: dict[str, Any], replicas: Sequence[dict[str, Any]], *, document: dict[str, Any]) -> None:
+    """Every trainer of a strategy has reported its steps. Servers and reducers have none; the first second's end is the
+    first time that they report."""
+    if document.get("strategy", {}).get("kind", "none") == "none":
+        return
+    for replica in replicas:
+        role = replica["name"].rpartition("-")[0]
+        if role in TRAINERS:
+            assert metrics[replica["name"]]["step"] > 0
+        elif role in ("ps", "reducer"):
+            assert metrics.get(replica["name"], {}).get("step") is None

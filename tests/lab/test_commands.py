@@ -1,0 +1,43 @@
+"""Commands that are forked instead of started."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.nursery import Forked, Nursery
+
+pytestmark = pytest.mark.lab
+
+LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
+"""The next process gets the free ID that follows this one."""
+
+
+def test_a_command_is_waited_for_although_an_earlier_one_had_its_process_id() -> None:
+    """The system gives an ID again after 32768 processes: the earlier end is none of the later command's."""
+    nursery = Nursery(dict(os.environ), "json")
+    made: list[Forked] = []
+
+    def start(code: str) -> Forked:
+        made.append(nursery.start("-c", code, environment=dict(os.environ)))
+        return made[-1]
+
+    try:
+        first = start("raise SystemExit(3)")
+        assert first.wait() == 3
+        for _ in range(1000):
+            LAST_PID.write_text(str(first.pid - 1))
+            again = start("import sys; sys.stdin.read(); print('said at its end')")
+            if again.pid == first.pid:  # no other process on this machine was faster
+                break
+            again.close()
+        else:
+            pytest.fail(f"process ID {first.pid} was not given again")
+        output, _ = again.communicate()
+        assert (output, again.returncode, first.returncode) == ("said at its end\n", 0, 3)
+    finally:
+        for each in made:
+            each.close()
+        nursery.close()
