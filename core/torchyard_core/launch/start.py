@@ -93,13 +93,13 @@ class Launch:
     `sending`, which counts bytes."""
     run_id: str = field(default_factory=new_run_id)
     ask: Ask = no_answer
-    """Answers questions (is so much to be sent?), on the thread of `run`; no_answer does by default."""
+    """Answers questions (is so much to be sent?), on the thread of `run`; by default none is answered."""
     caches: Path | None = None
     """This computer's folder for hashes of files and measured bandwidths; without one all is found out anew."""
     again: EndedRun | None = None
     """The run that is launched again: with the code that it ran, from its newest checkpoint."""
     reserving: Reserving | None = None
-    """The team's calendar; without one, no_answer's bookings are asked for."""
+    """The team's calendar; without one, bookings are not looked at."""
     own: Sequence[RunRecord] = ()
     """What this desktop launched before."""
     _links: dict[str, AgentLink] = field(default_factory=dict)

@@ -61,7 +61,7 @@ class Serving(Writing):
             raise NoRights(f"only an admin can change {what}", hint="Ask one of the team's admins.")
 
     def wait(self, wish: Wish, title: str, zone: str = "UTC") -> Waiting:
-        """Joins the waitlist, behind all who wait. Raises Refused for a wish that cannot be met whatever becomes free."""
+        """Joins the end of the waitlist. Raises Refused for a wish that cannot be met whatever becomes free."""
         if wish.count < 1 or wish.length < timedelta(minutes=1):
             raise Refused("the wish names no GPU, or no time", code="bad_wish", hint="Say how many, and for how long.")
         with transaction(self._engine, writes=True) as connection:
