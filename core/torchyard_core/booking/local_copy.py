@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from torchyard_core.booking.intervals import Interval
-from torchyard_core.booking.model import Booking, Position, Slot
+from torchyard_core.booking.model import Booking, Changes, Position, Slot
 
 if TYPE_CHECKING:
     from torchyard_core.booking.store import BookingStore
@@ -93,16 +93,27 @@ class LocalCopy:
 
         return self._with(look) if self._file.exists() else None
 
-    def follow(self, store: BookingStore, now: datetime, slots: Iterable[Slot], at_a_time: int = AT_A_TIME) -> bool:
+    def follow(
+        self,
+        store: BookingStore,
+        now: datetime,
+        slots: Iterable[Slot],
+        at_a_time: int = AT_A_TIME,
+        just_read: tuple[Position, Changes] | None = None,
+    ) -> bool:
         """Takes over what has changed in the store, and some of the time that is not covered yet. False: there is more
-        to take over, and the file can be written. Raises what the store raises.
+        to take over, and the file can be written. `just_read`: changes, and since when they are; they are not asked for
+        again. Raises what the store raises.
         """
         state = self._with(self._state)
         hour = now.replace(minute=0, second=0, microsecond=0)
         wanted = Interval(hour - KEPT_BEFORE, hour + timedelta(hours=1) + KEPT_AFTER)
         changes = None
         if state is not None and state.known.start <= now < state.known.end:
-            changes = store.changes(state.position)
+            if just_read is not None and just_read[0] == state.position:
+                changes = just_read[1]
+            else:
+                changes = store.changes(state.position)
         if state is None or changes is None:
             position, known = store.position(), Interval(now, min(now + _FIRST_STEP, wanted.end))
             puts, gone, is_new = {one.id: one for one in store.bookings(known.start, known.end)}, set[str](), True

@@ -51,6 +51,8 @@ class _Read:
     """By start and ID."""
     slots: tuple[Slot, ...] = ()
     as_of: datetime | None = None
+    last: tuple[Position, Changes] | None = None
+    """The changes that it was last brought up to date with, and since when they are."""
 
     def part(self, since: datetime, until: datetime) -> tuple[Booking, ...]:
         """Those that touch a shorter time."""
@@ -70,7 +72,12 @@ class _Read:
         bookings = [one for one in self.bookings if one.id not in changed]
         for one in touching:
             insort(bookings, one, key=_start_and_id)
-        return replace(self, position=changes.position, bookings=tuple(bookings) if changed else self.bookings)
+        return replace(
+            self,
+            position=changes.position,
+            bookings=tuple(bookings) if changed else self.bookings,
+            last=(self.position, changes),
+        )
 
 
 class Calendar:
@@ -238,7 +245,8 @@ class Calendar:
         from torchyard_core.booking.local_copy import AT_A_TIME, MANY
 
         try:
-            is_whole = self._copy().follow(store, now, slots, MANY if all_of_it else AT_A_TIME)
+            last = self._read.last if self._read is not None else None
+            is_whole = self._copy().follow(store, now, slots, MANY if all_of_it else AT_A_TIME, last)
         except StoreAway:
             return True  # it was there a moment ago; the next question says so
         self._is_kept = True

@@ -72,15 +72,13 @@ def hue_of(person: str) -> int:
     return crc32(person.encode(), 55) % HUES
 
 
-def steps(slots: Iterable[Slot], bookings: Iterable[Booking]) -> tuple[tuple[Interval, int], ...]:
-    """How many of a folded host's slots are booked, for each time in which that is one number above 0."""
-    own = {slot.id for slot in slots}
+def steps(booked: Iterable[Interval]) -> tuple[tuple[Interval, int], ...]:
+    """How many of a folded host's slots are booked, for each time in which that is one number above 0. `booked`: the
+    times of each of its slots."""
     changes: dict[datetime, int] = defaultdict(int)
-    for booking in bookings:
-        count = sum(gpu in own for gpu in booking.gpus)
-        if count and is_shown(booking):
-            changes[booking.start] += count
-            changes[booking.until] -= count
+    for interval in booked:
+        changes[interval.start] += 1
+        changes[interval.end] -= 1
     found: list[tuple[Interval, int]] = []
     level, since = 0, None
     for moment in sorted(changes):
@@ -96,7 +94,7 @@ def free_now(
     slots: Iterable[Slot], bookings: Iterable[Booking], in_use: Collection[str], now: datetime
 ) -> tuple[int, int]:
     """How many GPUs nobody has booked nor uses now, and how many there are. CPU slots are no GPUs."""
-    booked = {gpu for booking in bookings if booking.is_running(now) for gpu in booking.gpus}
+    booked = {gpu for one in bookings if one.start <= now < one.end and one.is_live for gpu in one.gpus}
     gpus = [slot.id for slot in slots if not slot.is_cpu]
     return sum(gpu not in booked and gpu not in in_use for gpu in gpus), len(gpus)
 
@@ -117,7 +115,7 @@ def usage_of(
     uses: Sequence[Use], bookings: Iterable[Booking], evidence: Iterable[IdleEvidence], now: datetime
 ) -> Usage:
     """Compares use with bookings; see UsageSoFar."""
-    return UsageSoFar().of(uses, bookings, evidence, now)
+    return UsageSoFar().of(uses, bookings, (), evidence, now)
 
 
 class UsageSoFar:
@@ -139,34 +137,38 @@ class UsageSoFar:
         self._unbooked: dict[str, list[Interval]] = {}
         self._idle: dict[str, list[Interval]] = {}
 
+    @property
+    def booked(self) -> Mapping[str, Mapping[str, Interval]]:
+        """By GPU and booking: the times of the bookings that are shown."""
+        return self._booked
+
     def of(
-        self, uses: Sequence[Use], bookings: Iterable[Booking], evidence: Iterable[IdleEvidence], now: datetime
+        self,
+        uses: Sequence[Use],
+        come: Iterable[Booking],
+        gone: Iterable[Booking],
+        evidence: Iterable[IdleEvidence],
+        now: datetime,
     ) -> Usage:
+        """`come` and `gone`: the bookings of now that were not among those of the last call, and the reverse."""
         is_new = uses is not self._uses
         if is_new:
             self._take_uses(uses)
-        shown = {booking.id: booking for booking in bookings if is_shown(booking)}
-        before, self._bookings = self._bookings, shown
-        changed = {name: one for name, one in shown.items() if before.get(name) is not one}
-        gpus = self._move(changed.values(), [one for name, one in before.items() if shown.get(name) is not one])
+        come = [booking for booking in come if is_shown(booking)]
+        gpus = self._move(come, gone)
         for gpu in self._used if is_new else gpus & self._used.keys():
             self._unbooked.pop(gpu, None)
             if times := _long(subtract(self._used[gpu], self._booked[gpu].values())):
                 self._unbooked[gpu] = times
-        was, self._evidence = (
-            self._evidence,
-            {one.booking_id: Interval(one.idle_since, one.seen_at) for one in evidence},
-        )
+        seen_idle = {one.booking_id: Interval(one.idle_since, one.seen_at) for one in evidence}
+        changed = {booking.id for booking in come} | {name for name, _ in seen_idle.items() ^ self._evidence.items()}
         since, until = min(self._now or now, now), max(self._now or now, now)
-        self._now = now
-        for name in before.keys() - shown.keys():
+        changed |= {one.id for one in self._bookings.values() if one.start < until and one.end > since}
+        self._evidence, self._now = seen_idle, now
+        for name in self._bookings if is_new else changed & self._bookings.keys():
             self._idle.pop(name, None)
-        for name, booking in shown.items():
-            is_running = booking.start < until and booking.until > since
-            if is_new or is_running or name in changed or was.get(name) != self._evidence.get(name):
-                self._idle.pop(name, None)
-                if times := self._idle_of(booking, now):
-                    self._idle[name] = times
+            if times := self._idle_of(self._bookings[name], now):
+                self._idle[name] = times
         return Usage(self._used, dict(self._unbooked), dict(self._idle))
 
     def _take_uses(self, uses: Sequence[Use]) -> None:
@@ -180,13 +182,16 @@ class UsageSoFar:
         self._used = {gpu: merge(times) for gpu, times in by_gpu.items()}
 
     def _move(self, come: Iterable[Booking], gone: Iterable[Booking]) -> set[str]:
-        """Keeps by GPU what is booked. The GPUs of which that has changed."""
+        """Keeps the bookings, by GPU too. The GPUs of which they have changed."""
         gpus: set[str] = set()
         for booking in gone:
+            self._bookings.pop(booking.id, None)
+            self._idle.pop(booking.id, None)
             for gpu in booking.gpus:
                 self._booked[gpu].pop(booking.id, None)
             gpus.update(booking.gpus)
         for booking in come:
+            self._bookings[booking.id] = booking
             for gpu in booking.gpus:
                 self._booked[gpu][booking.id] = booking.interval
             gpus.update(booking.gpus)

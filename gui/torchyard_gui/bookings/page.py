@@ -27,7 +27,7 @@ from torchyard_gui.bookings.joining import join
 from torchyard_gui.bookings.lanes import folded_at_first
 from torchyard_gui.bookings.legend import Legend
 from torchyard_gui.bookings.picture import Pictures, mark_of
-from torchyard_gui.bookings.refusing import Known, known, refusal
+from torchyard_gui.bookings.refusing import Known, refusal
 from torchyard_gui.bookings.sayings import Sayings
 from torchyard_gui.bookings.surface import Surface
 from torchyard_gui.bookings.time_axis import Span, days_of, local_day, stepped, utc
@@ -120,7 +120,7 @@ class BookingsPage(QWidget):
 
     @property
     def selected_booking(self) -> Booking | None:
-        return self.model.booking(self._selection)
+        return self.model.booking(self._selection) if self._selection else None
 
     def close_page(self) -> None:
         """Lets go of what the page holds; called when the window closes."""
@@ -267,7 +267,7 @@ class BookingsPage(QWidget):
         cores = {status.name: status.facts.cpus for status in hosts if status.facts.cpus}
         picture = self._pictures.of(seen, now, frozenset(self.folded or ()), self.bar.filter, states, cores)
         away = "" if seen.is_live or not self.model.has_loaded else words.away(seen, now)
-        self._known = known(seen.bookings, seen.slots, seen.rules, seen.person, seen.is_admin, now, away)
+        self._known = Known(seen.bookings, seen.slots, seen.rules, seen.person, seen.is_admin, now, away)
         self.surface.set_picture(picture)
         axis = self.surface.axis
         if self.is_agenda:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Mapping
+from bisect import bisect_left, insort
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from operator import attrgetter
-from typing import NamedTuple
 
 from torchyard_core.booking.idle import Verdict, verdict
 from torchyard_core.booking.intervals import Interval
@@ -51,14 +50,7 @@ class Picture:
 
 
 _start = attrgetter("start")
-
-
-def _by_lane(blocks: tuple[Block, ...]) -> dict[int, tuple[Block, ...]]:
-    lanes: dict[int, list[Block]] = {}
-    for block in blocks:
-        for top in range(block.top, block.bottom, LANE):
-            lanes.setdefault(top, []).append(block)
-    return {top: tuple(sorted(found, key=_start)) for top, found in lanes.items()}
+_start_and_id = attrgetter("start", "booking.id")
 
 
 def picture_of(
@@ -78,12 +70,20 @@ class Pictures:
 
     def __init__(self) -> None:
         self._usage = UsageSoFar()
+        self._bookings: tuple[Booking, ...] = ()
         self._of_lanes: tuple[tuple[Slot, ...], frozenset[str]] | None = None
         self._lanes = lanes_of(())
         self._uses: object = None
         self._chosen: Filter | None = None
-        self._drawn: dict[str, _Drawn] = {}
+        self._own: dict[str, list[Block]] = {}
+        """By booking."""
+        self._blocks: list[tuple[Block, Strip]] = []
+        """All, as they are drawn."""
+        self._by_lane: dict[int, tuple[Block, ...]] = {}
+        self._paled: set[str] = set()
         self._folded: dict[str, tuple[tuple[Interval, int], ...]] = {}
+        self._of_asides: tuple[Lanes, Mapping[str, int]] | None = None
+        self._asides: dict[str, str] = {}
 
     def of(
         self,
@@ -100,61 +100,96 @@ class Pictures:
         if not same:
             self._of_lanes, self._lanes = (slots, folded), lanes_of(slots, folded)
         lanes = self._lanes
-        usage = self._usage.of(seen.uses, seen.bookings, seen.idle, now)
+        come, gone = _difference(self._bookings, seen.bookings)
+        self._bookings = seen.bookings
+        usage = self._usage.of(seen.uses, come, gone, seen.idle, now)
         same = same and self._uses is seen.uses and self._chosen == chosen
         self._uses, self._chosen = seen.uses, chosen
-        before, self._drawn = self._drawn, {}
-        for booking in seen.bookings:
-            known = before.get(booking.id) if same else None
-            if known is None or known.booking is not booking:
-                own = [(block, strip_of(block, usage.used)) for block in blocks_of_one(booking, lanes)]
-                known = _Drawn(booking, own, not chosen.matches(booking))
-            self._drawn[booking.id] = known
-        self._fold(seen, before if same else {})
-        drawn = sorted((each for one in self._drawn.values() for each in one.blocks), key=_place)
-        blocks = tuple(block for block, _ in drawn)
+        if same:
+            self._draw(come, gone, usage, chosen)
+        else:
+            self._own, self._blocks, self._by_lane, self._paled, self._folded = {}, [], {}, set(), {}
+            self._draw(seen.bookings, (), usage, chosen)
+        self._fold({gpu for booking in (*come, *gone) for gpu in booking.gpus})
+        if self._of_asides != (lanes, cores):
+            self._of_asides, self._asides = (lanes, cores), _asides(lanes, cores)
         return Picture(
             lanes=lanes,
-            blocks=blocks,
-            strips=tuple(strip for _, strip in drawn),
+            blocks=tuple(block for block, _ in self._blocks),
+            strips=tuple(strip for _, strip in self._blocks),
             usage=usage,
             folded=dict(self._folded),
-            paled=frozenset(name for name, one in self._drawn.items() if one.is_paled),
+            paled=frozenset(self._paled),
             notes=_notes(seen, now),
             states=states,
-            asides=_asides(lanes, cores),
+            asides=self._asides,
             person=seen.person,
             zone=seen.zone,
             now=now,
-            by_lane=_by_lane(blocks),
+            by_lane=dict(self._by_lane),
         )
 
-    def _fold(self, seen: Seen, before: Mapping[str, _Drawn]) -> None:
-        """What is booked of folded hosts; only of those whose bookings have changed, where there is a last picture."""
-        changed = {
-            gpu
-            for drawn, others in ((before, self._drawn), (self._drawn, before))
-            for name, one in drawn.items()
-            if others.get(name) is not one
-            for gpu in one.booking.gpus
-        }
+    def _draw(self, come: Sequence[Booking], gone: Sequence[Booking], usage: Usage, chosen: Filter) -> None:
+        old = [block for booking in gone for block in self._own.pop(booking.id, ())]
+        self._paled.difference_update(booking.id for booking in gone)
+        new: list[tuple[Block, Strip]] = []
+        for booking in come:
+            blocks = blocks_of_one(booking, self._lanes)
+            self._own[booking.id] = blocks
+            new += [(block, strip_of(block, usage.used)) for block in blocks]
+            if not chosen.matches(booking):
+                self._paled.add(booking.id)
+        left = {id(block) for block in old}
+        self._blocks = [one for one in self._blocks if id(one[0]) not in left]
+        if self._blocks:
+            for one in new:
+                insort(self._blocks, one, key=_place)
+        else:
+            self._blocks = sorted(new, key=_place)
+        on: dict[int, list[Block]] = {top: [] for block in old for top in _tops(block)}
+        for block, _ in new:
+            for top in _tops(block):
+                on.setdefault(top, []).append(block)
+        for top, blocks in on.items():
+            blocks += [block for block in self._by_lane.get(top, ()) if id(block) not in left]
+            self._by_lane[top] = tuple(sorted(blocks, key=_start_and_id))
+            if not blocks:
+                del self._by_lane[top]
+
+    def _fold(self, changed: Collection[str]) -> None:
+        """What is booked of folded hosts; `changed` are the GPUs whose bookings are others than in the last picture."""
+        before, self._folded = self._folded, {}
         for row in self._lanes.rows:
-            if row.kind == "folded" and (not before or any(slot.id in changed for slot in row.slots)):
-                self._folded[row.host] = steps(row.slots, seen.bookings)
-        shown = {row.host for row in self._lanes.rows if row.kind == "folded"}
-        self._folded = {host: found for host, found in self._folded.items() if host in shown}
+            if row.kind != "folded":
+                continue
+            if row.host in before and not any(slot.id in changed for slot in row.slots):
+                self._folded[row.host] = before[row.host]
+            else:
+                booked = self._usage.booked
+                self._folded[row.host] = steps(
+                    time for slot in row.slots for time in booked.get(slot.id, _NONE).values()
+                )
 
 
-class _Drawn(NamedTuple):
-    """What a booking is drawn as."""
-
-    booking: Booking
-    blocks: list[tuple[Block, Strip]]
-    is_paled: bool
+_NONE: Mapping[str, Interval] = {}
 
 
-def _place(drawn: tuple[Block, Strip]) -> tuple[int, float]:
-    return drawn[0].top, drawn[0].start
+def _difference(before: Sequence[Booking], after: Sequence[Booking]) -> tuple[list[Booking], list[Booking]]:
+    """The bookings that have come and those that have gone. One that has changed is another one: it is in both."""
+    if before is after:
+        return [], []
+    old, new = set(map(id, before)), set(map(id, after))
+    return [one for one in after if id(one) not in old], [one for one in before if id(one) not in new]
+
+
+def _place(drawn: tuple[Block, Strip]) -> tuple[int, float, str]:
+    block = drawn[0]
+    return block.top, block.start, block.booking.id
+
+
+def _tops(block: Block) -> range:
+    """Of the lanes that it covers."""
+    return range(block.top, block.bottom, LANE)
 
 
 def rows_changed(before: Picture, after: Picture) -> list[tuple[int, int]] | None:

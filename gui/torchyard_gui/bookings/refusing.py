@@ -4,8 +4,9 @@ asks no database. The store has the last word when it is dropped. No Qt."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 
 from torchyard_core.booking.conflict import Clashing, Conflict
 from torchyard_core.booking.model import Booking, Draft, Slot, is_cpu_id, normal
@@ -25,25 +26,16 @@ class Known:
     now: datetime
     away: str = ""
     """Why nothing can be booked at all: the database is away."""
-    live_on: Mapping[str, Sequence[Booking]] = field(default_factory=dict)
 
-
-def known(
-    bookings: Sequence[Booking],
-    slots: Sequence[Slot],
-    rules: Rules,
-    person: str,
-    is_admin: bool,
-    now: datetime,
-    away: str = "",
-) -> Known:
-    """With the live bookings sorted by GPU."""
-    live_on: dict[str, list[Booking]] = {}
-    for booking in bookings:
-        if booking.is_live:
-            for gpu in booking.gpus:
-                live_on.setdefault(gpu, []).append(booking)
-    return Known(bookings, slots, rules, person, is_admin, now, away, live_on)
+    @cached_property
+    def live_on(self) -> Mapping[str, Sequence[Booking]]:
+        """The live bookings by GPU: made when first asked for, as most changes of a calendar meet no drag."""
+        found: dict[str, list[Booking]] = {}
+        for booking in self.bookings:
+            if booking.is_live:
+                for gpu in booking.gpus:
+                    found.setdefault(gpu, []).append(booking)
+        return found
 
 
 def refusal(known: Known, draft: Draft, of: Booking | None = None) -> Refused | None:

@@ -206,13 +206,12 @@ class BookingsModel(QObject):
         time = Interval(min(since, hour - BEFORE_NOW), max(until, hour + AFTER_NOW))
         facts = self.fleet.facts()
         remembered = self._remembered
-        is_known = not self._all_anew and self._uses is not None and self._uses[0] == time
-        uses = self._uses[1] if is_known and self._uses is not None else None
-        self._all_anew = False
+        uses = self._uses[1] if self._uses is not None and self._uses[0] == time else None
+        anew, self._all_anew = self._all_anew or uses is None, False
         settle = self._settled_at is None or now - self._settled_at >= SETTLE_EVERY
 
         def look() -> _Looked:
-            return self._look(time, facts, remembered, settle, uses)
+            return self._look(time, facts, remembered, settle, uses, anew)
 
         self._loading = self.jobs.run(look, self._arrived, self._failed)
 
@@ -222,9 +221,10 @@ class BookingsModel(QObject):
         facts: Sequence[Any],
         remembered: tuple[Slot, ...],
         settle: bool,
-        uses: tuple[Use, ...] | None,
+        known: tuple[Use, ...] | None,
+        anew: bool,
     ) -> _Looked:
-        """On a thread."""
+        """On a thread. `known`: records of use of that time as they were last read; `anew`: they are read again."""
         from torchyard_core.booking.catalogue import slots_of
         from torchyard_core.booking.refusals import StoreAway
 
@@ -243,13 +243,14 @@ class BookingsModel(QObject):
         if not view.is_live:
             return _Looked(replace(self.seen, is_live=False, why=view.why, as_of=view.as_of), remembered)
         self._watch_once(store)
+        uses = store.uses(time.start, time.end) if anew else known or ()
         seen = Seen(
             bookings=view.bookings,
             slots=view.slots,
             as_of=view.as_of,
             is_live=True,
             rules=store.rules(),
-            uses=store.uses(time.start, time.end) if uses is None else uses,
+            uses=known if known is not None and uses == known else uses,  # the same are not drawn again
             idle=store.idle_evidence(),
             waiting=store.waiting(),
             person=store.person,
@@ -258,7 +259,7 @@ class BookingsModel(QObject):
             zone=self._zone,
             place=store.place,
         )
-        return _Looked(seen, found, settled, (time, seen.uses), uses is None)
+        return _Looked(seen, found, settled, (time, seen.uses), anew)
 
     def _calendar_now(self) -> Calendar:
         with self._lock:

@@ -97,6 +97,11 @@ def test_records_of_use_are_read_within_a_minute_and_at_once_when_asked_for(coun
     model.reload()
     desk.wait(lambda: used() == {"GPU-a0", "GPU-a1"})
 
+    before = model.seen
+    model.reload()
+    desk.wait(lambda: model.seen is not before)
+    assert model.seen.uses is before.uses, "what is the same is drawn again"
+
 
 def test_an_open_window_copies_all_of_the_coming_sixty_days(counted: Counted) -> None:
     desk = counted

@@ -18,7 +18,7 @@ from torchyard_core.booking.store import default_url, open_store
 from torchyard_core.errors import UsageError
 from torchyard_gui.bookings.booking_form import Fields, read, written
 from torchyard_gui.bookings.pasted import read_draft
-from torchyard_gui.bookings.refusing import known, refusal
+from torchyard_gui.bookings.refusing import Known, refusal
 from torchyard_gui.bookings.rules_form import as_fields, read_rules
 
 
@@ -117,7 +117,7 @@ def test_refusal_by_what_is_loaded_is_the_stores_own(tmp_path: Path) -> None:
     mine, theirs = store.book(draft("a0", 2, 3)), store.book(draft("a1", 2, 3, "lee"))
     store.book(draft("b0", 1, 10))
     seen = store.bookings(NOW - timedelta(days=8), NOW + timedelta(days=30))
-    loaded = known(seen, SLOTS, rules, "kim", True, NOW)
+    loaded = Known(seen, SLOTS, rules, "kim", True, NOW)
     asked: list[tuple[Draft, Booking | None]] = [
         (draft(gpu, begin, hours), of)
         for gpu in ("a0", "a1", "a2")
