@@ -18,12 +18,12 @@ from pathlib import Path
 from tests.core.booking.cluster import cluster
 
 from benchmarks.harness import Promise, record, show, timed
-from torchyard_core.booking.find_slot import Wish
 from torchyard_core.booking.model import Booking, Draft, Slot, State
-from torchyard_core.booking.rules import Rules
+from torchyard_core.booking.rules.team_rules import Rules
+from torchyard_core.booking.search.slot_search import Wish
 from torchyard_core.booking.store import BookingStore, open_store
+from torchyard_core.booking.store.commands import insert_rows
 from torchyard_core.booking.store.engine import transaction
-from torchyard_core.booking.store.writing import insert_rows
 
 HOSTS, GPUS_OF_EACH = 32, 8
 BOOKINGS = 100_000

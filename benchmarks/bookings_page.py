@@ -28,8 +28,8 @@ from benchmarks.dressed import dressed_application
 from benchmarks.harness import Promise, record, show
 from torchyard_core.booking.model import Booking, Slot, State, Use
 from torchyard_core.home import Home
+from torchyard_gui.bookings.calendar.display_list import picture_of
 from torchyard_gui.bookings.page import BookingsPage
-from torchyard_gui.bookings.picture import picture_of
 from torchyard_gui.bridge.bookings_model import BookingsModel, Seen
 from torchyard_gui.bridge.fleet_model import FleetModel
 from torchyard_gui.theme.tokens import METRICS as M

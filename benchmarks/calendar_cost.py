@@ -32,9 +32,9 @@ from benchmarks.bookings import APART, BOOKINGS, LONG, SLOTS, fill
 from benchmarks.bookings_page import SIZE
 from benchmarks.dressed import dressed_application
 from benchmarks.harness import Promise, alternate, ratio, record, show, timed
-from torchyard_core.booking.local_copy import LocalCopy
 from torchyard_core.booking.model import Draft, Use
 from torchyard_core.booking.store import BookingStore, open_store, setup_team
+from torchyard_core.booking.sync.local_copy import LocalCopy
 from torchyard_core.home import Home
 from torchyard_gui.bookings.page import BookingsPage
 from torchyard_gui.bridge.bookings_model import BookingsModel

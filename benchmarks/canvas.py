@@ -20,8 +20,8 @@ from tests.gui.canvas import samples
 
 from benchmarks.dressed import dressed_application
 from benchmarks.harness import Promise, alternate, ratio, record, show, timed
-from torchyard_core.launch.plan import Plan
-from torchyard_core.topology.hosts import HostFacts
+from torchyard_core.launch.rank_assignment import Plan
+from torchyard_core.topology.host_facts import HostFacts
 from torchyard_gui.canvas.scene import TopologyScene
 from torchyard_gui.canvas.view import CanvasView
 from torchyard_gui.theme.theme import theme

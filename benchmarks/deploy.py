@@ -17,7 +17,7 @@ from tests.lab import Lab, LabHost
 
 from benchmarks.harness import Promise, alternate, ratio, record, show, timed
 from torchyard_core.errors import HostError
-from torchyard_core.fleet.archive import build_archive
+from torchyard_core.fleet.agent_archive import build_archive
 from torchyard_core.fleet.fleet import Fleet
 from torchyard_core.fleet.inventory import Host
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 from functools import partial
 
 from benchmarks.harness import Promise, record, show, timed
-from torchyard_core.launch.plan import plan
+from torchyard_core.launch.rank_assignment import plan
 from torchyard_core.topology.file import topology_from_text
-from torchyard_core.topology.hosts import Gpu, HostFacts
+from torchyard_core.topology.host_facts import Gpu, HostFacts
 from torchyard_core.topology.model import Topology
 
 HOSTS, GPUS_OF_EACH = 256, 8

@@ -23,11 +23,11 @@ from benchmarks.harness import Promise, alternate, record, show, timed
 from torchyard_core.errors import HostError
 from torchyard_core.fleet.fleet import Fleet
 from torchyard_core.fleet.inventory import Host
-from torchyard_core.launch.agents import AgentLink
-from torchyard_core.launch.hashes import RACY_NS
+from torchyard_core.launch.agent_interface import AgentLink
+from torchyard_core.launch.file_hash_cache import RACY_NS
+from torchyard_core.launch.progress import Telling
 from torchyard_core.launch.sending import send_everywhere
 from torchyard_core.launch.snapshot import take_snapshot
-from torchyard_core.launch.telling import Telling
 
 FILES, IN_A_FOLDER = 10_000, 100
 HOSTS = 4

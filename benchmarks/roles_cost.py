@@ -51,10 +51,10 @@ def serve(kind: str) -> None:
     """A reducer or a server. Its port, then its CPU time for each line that comes in."""
     import torch
 
-    from torchyard_roles.exchange.reducer import Reducer
-    from torchyard_roles.exchange.wire import listen
-    from torchyard_roles.serving.parameter_server import ParameterServer
-    from torchyard_roles.serving.rounds import Rules
+    from torchyard_roles.exchange.tensor_connection import listen
+    from torchyard_roles.strategies.parameter_server.push_rounds import Rules
+    from torchyard_roles.strategies.parameter_server.server_process import ParameterServer
+    from torchyard_roles.strategies.reduction_server.reducer import Reducer
 
     torch.set_num_threads(1)
     gc.freeze()  # as their processes do
@@ -101,8 +101,8 @@ def by_gloo(kind: str, chunk: int, rank: int, port: int) -> Callable[[int], obje
 def by_reducer(kind: str, chunk: int, rank: int, port: int) -> Callable[[int], object]:
     import torch
 
-    from torchyard_roles.exchange.reduce_client import ReduceClient
-    from torchyard_roles.exchange.wire import Peer
+    from torchyard_roles.exchange.tensor_connection import Peer
+    from torchyard_roles.strategies.reduction_server.reducer_client import ReduceClient
 
     peer = Peer("reducer-0", "127.0.0.1", port)
     client = ReduceClient([peer], [1.0], KEY, rank, WORKERS, chunk_bytes=chunk, divisor=WORKERS)
@@ -113,12 +113,12 @@ def by_reducer(kind: str, chunk: int, rank: int, port: int) -> Callable[[int], o
 def by_server(kind: str, chunk: int, rank: int, port: int) -> Callable[[int], object]:
     import torch
 
-    from torchyard_roles.exchange.wire import Peer
-    from torchyard_roles.layout import Layout
-    from torchyard_roles.serving import messages, optimizers
+    from torchyard_roles.exchange.chunk_staging import Staging
+    from torchyard_roles.exchange.parameter_layout import Layout
+    from torchyard_roles.exchange.tensor_connection import Peer
     from torchyard_roles.serving.exchanges import Completion, Exchange
-    from torchyard_roles.serving.link import ServerLink
-    from torchyard_roles.serving.staging import Staging
+    from torchyard_roles.strategies.parameter_server import messages, remote_optimizer
+    from torchyard_roles.strategies.parameter_server.server_link import ServerLink
 
     model = torch.nn.ParameterList(torch.nn.Parameter(torch.zeros(BYTES // 32)) for _ in range(8))
     optimizer = getattr(torch.optim, kind)(model.parameters(), lr=1e-3)
@@ -132,7 +132,7 @@ def by_server(kind: str, chunk: int, rank: int, port: int) -> Callable[[int], ob
     description = messages.text_of(
         {
             "layout": layout.fingerprint(),
-            "options": optimizers.arguments(optimizer),
+            "options": remote_optimizer.arguments(optimizer),
             "optimizer": kind,
             "chunk_bytes": None,
             "rows": {"buffers": 0, "constants": 0},

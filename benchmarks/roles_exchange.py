@@ -29,10 +29,10 @@ def run_worker(plan: dict[str, Any]) -> None:
     import torch
     import torch.distributed as dist
 
-    from torchyard_roles.exchange.reduce_client import ReduceClient
-    from torchyard_roles.exchange.reducer import Reducer
-    from torchyard_roles.exchange.wire import Peer, listen
-    from torchyard_roles.strategies.reduction_plan import choose
+    from torchyard_roles.exchange.tensor_connection import Peer, listen
+    from torchyard_roles.strategies.reduction_server.reducer import Reducer
+    from torchyard_roles.strategies.reduction_server.reducer_client import ReduceClient
+    from torchyard_roles.strategies.reduction_server.reduction_plan import choose
 
     torch.set_num_threads(1)
     rank, workers, reducers = plan["rank"], plan["workers"], plan["reducers"]
@@ -82,8 +82,8 @@ def run_reducer(plan: dict[str, Any]) -> None:
     """One reducer, until it is killed."""
     import torch
 
-    from torchyard_roles.exchange.reducer import Reducer
-    from torchyard_roles.exchange.wire import listen
+    from torchyard_roles.exchange.tensor_connection import listen
+    from torchyard_roles.strategies.reduction_server.reducer import Reducer
 
     torch.set_num_threads(1)
     for number, _ in enumerate(plan["arms"]):
@@ -135,7 +135,7 @@ def measure(
 
 def bounds(workers: int, reducers: int, rate_mbit: int, size: int) -> dict[str, float]:
     """Seconds that each arm cannot go below, by roles.md's arithmetic."""
-    from torchyard_roles.strategies.reduction_plan import times
+    from torchyard_roles.strategies.reduction_server.reduction_plan import times
 
     whole = size * 8 / (rate_mbit * 1e6)
     found = times(workers, reducers)

@@ -18,12 +18,12 @@ os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 import numpy as np
 from PySide6.QtCore import QEventLoop, QTimer
 from tests.core.examples import host
-from tests.gui.runs.acting import BEGAN, Acting, close, runs_model
+from tests.gui.runs.fake_hosts import BEGAN, Acting, close, runs_model
 
 from benchmarks.dressed import dressed_application
 from benchmarks.harness import Promise, record, show
 from torchyard_core.home import Home
-from torchyard_core.telemetry.rings import CAPACITY, FIELDS
+from torchyard_core.replica_metrics import CAPACITY, FIELDS
 from torchyard_gui.runs.page import RunsPage
 
 SIZE = (1280, 800)

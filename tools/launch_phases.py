@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from torchyard_core.errors import KeyUnknown, RunFailed
-from torchyard_core.launch.preflight import Check
-from torchyard_core.launch.question import about_size
+from torchyard_core.launch.checks.host_facts import Check
+from torchyard_core.launch.confirmations import about_size
 from torchyard_core.topology.file import TopologyFile, read_topology
 from torchyard_gui.bridge.launch_job import LaunchJob
 from torchyard_gui.launch import panel as launch_panel
 from torchyard_gui.launch.panel import LaunchPanel
-from torchyard_gui.windows.wiring import Wiring
+from torchyard_gui.windows.connections import Wiring
 
 AGENT = "agent 0.1.0 on Python 3.12.3"
 FINGERPRINT = "SHA256:Gm3nqWq0vQ7yq1m2m0E5sO8o9cYyXr5m5jB8o2hK1dQ"

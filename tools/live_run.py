@@ -6,11 +6,11 @@ import math
 import time
 from collections.abc import Callable, Mapping
 
-from tests.gui.runs import acting
+from tests.gui.runs import fake_hosts
 
 from torchyard_core.topology.model import Topology
 from torchyard_gui.runs.page import RunsPage
-from torchyard_gui.windows.wiring import Wiring
+from torchyard_gui.windows.connections import Wiring
 
 RUNS_FOR_S = 1500
 SLOW = "worker-7"
@@ -29,25 +29,27 @@ NAMES = {"one": "digits", "eight": "resnet-imagenet"}
 LOG = "epoch {epoch:>2} step {step:>5}  loss {loss:.4f}  1,494 samples/s\n"
 
 
-def begin_live_run(wiring: Wiring, state: str, design: Topology | None = None) -> acting.Acting:
+def begin_live_run(wiring: Wiring, state: str, design: Topology | None = None) -> fake_hosts.Acting:
     """Begins a run on the yard's hosts, some minutes ago. Nobody is asked but those who act it."""
-    acting.BEGAN = time.time() - RUNS_FOR_S
+    fake_hosts.BEGAN = time.time() - RUNS_FOR_S
     name = design.name if design is not None else NAMES[state]
-    cast = acting.Acting(wiring.fleet.facts(), *POOLS[state], name=name, run_id="20261121-093000-7f3e", design=design)
+    cast = fake_hosts.Acting(
+        wiring.fleet.facts(), *POOLS[state], name=name, run_id="20261121-093000-7f3e", design=design
+    )
     for replica in cast.plan.replicas:
         # As `Acting.measure` tells steps and loss: twelve steps each three seconds.
         losses = {step: 0.41 + 1.8 * math.exp(-step / 360) for step in range(0, 4 * RUNS_FOR_S - 10, 10)}
         lines = (LOG.format(epoch=step // 1251, step=step, loss=loss) for step, loss in losses.items())
         cast.logs[replica.name] = "".join(lines).encode()
     cast.note(wiring.home)
-    wiring.fleet._fleet = acting.ActingFleet(cast)  # type: ignore[assignment]  # pictures only, as in sample_yard
+    wiring.fleet._fleet = fake_hosts.ActingFleet(cast)  # type: ignore[assignment]  # pictures only, as in sample_yard
     cast.start()
     return cast
 
 
 def let_it_live(
     page: RunsPage,
-    cast: acting.Acting,
+    cast: fake_hosts.Acting,
     settle: Callable[[], None],
     step: Mapping[str, float] | None = None,
     served: Mapping[str, float] | None = None,

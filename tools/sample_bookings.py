@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import cast
 
 from torchyard_core.booking.model import Draft, IdleEvidence, Slot, Use, cpu_slot
-from torchyard_core.booking.offline import Calendar
-from torchyard_core.booking.rules import Rules
+from torchyard_core.booking.rules.team_rules import Rules
 from torchyard_core.booking.store import BookingStore, default_url, open_store
-from torchyard_core.booking.zones import to_utc
+from torchyard_core.booking.sync.cached_calendar import Calendar
+from torchyard_core.booking.time_parser import to_utc
 from torchyard_gui.bridge.bookings_model import BookingsModel
 
 ZONE = "Asia/Seoul"
@@ -143,7 +143,7 @@ class Sample:
         self, store: BookingStore, title: str, owner: str, gpus: Sequence[str], start: datetime, end: datetime
     ) -> None:
         run = "20261125-080000-a1b2" if title == "resnet-sandblaster" else None
-        from torchyard_core.booking.refusals import Clash
+        from torchyard_core.booking.errors import Clash
 
         try:
             store.book(Draft(title, tuple(gpus), start, end, ZONE, owner=owner, run_id=run))

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from torchyard_core.errors import Unreachable
-from torchyard_core.fleet.facts import save_facts
-from torchyard_core.fleet.host_acts import Act
+from torchyard_core.fleet.host_audit import Act
 from torchyard_core.fleet.host_check import HostCheck
+from torchyard_core.fleet.host_facts_cache import save_facts
 from torchyard_core.fleet.inventory import Host
 from torchyard_core.home import Home
-from torchyard_core.launch.history import History, RunRecord
-from torchyard_core.topology.hosts import Gpu, HostFacts
+from torchyard_core.launch.runs.history import History, RunRecord
+from torchyard_core.topology.host_facts import Gpu, HostFacts
 from torchyard_gui.bridge.fleet_model import FleetModel
 
 ONE = "this-computer"

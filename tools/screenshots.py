@@ -29,11 +29,11 @@ from tools.strategy_designs import SERVED, STEP, design_of
 
 from torchyard_core.booking.planned_time import PlannedTime
 from torchyard_core.topology.model import StrategyKind
-from torchyard_core.topology.presets import PRESETS
+from torchyard_core.topology.strategies.presets import PRESETS
 from torchyard_gui.app import make_window
 from torchyard_gui.theme.theme import theme
+from torchyard_gui.windows.connections import Wiring
 from torchyard_gui.windows.main_window import MainWindow
-from torchyard_gui.windows.wiring import Wiring
 
 if TYPE_CHECKING:
     from torchyard_gui.bookings.page import BookingsPage

@@ -13,7 +13,7 @@ import sys
 def main(arguments: list[str]) -> int:
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     if len(arguments) == 3 and arguments[0] == "daemon":
-        from torchyard_agent.bridge import run_daemon
+        from torchyard_agent.ssh_bridge import run_daemon
 
         return run_daemon(*arguments[1:])
     if len(arguments) == 4 and arguments[0] == "keeper":

@@ -2,10 +2,10 @@
 
 Sent over stdin and run by the first interpreter ≥ 3.9, so it must stand alone and import little. It reads one
 header line, answers one line after the nonce (a login shell may have printed noise before it), takes the archive
-if the host has none, and hands over to `torchyard_agent.bridge` of that archive.
+if the host has none, and hands over to `torchyard_agent.ssh_bridge` of that archive.
 
 A new archive is kept as one file and run from memory, so that the first answer does not wait for seventy files to
-be written and compiled; the daemon unpacks it when it has time (`torchyard_agent.daemon.first_contact`). It is
+be written and compiled; the daemon unpacks it when it has time (`torchyard_agent.daemon.hello_server`). It is
 zlib-compressed JSON, path to text: that opens with modules that the agent needs anyway; tarfile alone costs 38 ms.
 """
 
@@ -248,9 +248,9 @@ def main() -> int:
         sources = Sources(json.loads(text), folder)
         sys.meta_path.insert(0, sources)
         settle = sources.settle
-    from torchyard_agent import bridge
+    from torchyard_agent import ssh_bridge
 
-    return bridge.main(agent_dir, name, lambda answer: say(nonce, answer), settle, header.get("by", ""))
+    return ssh_bridge.main(agent_dir, name, lambda answer: say(nonce, answer), settle, header.get("by", ""))
 
 
 sys.exit(main())

@@ -23,8 +23,8 @@ from torchyard_roles.errors import (
     StoreTimeout,
     UsageProblem,
 )
-from torchyard_roles.joining import join
 from torchyard_roles.models import unwrap
+from torchyard_roles.process_entry import join
 
 __all__ = [
     "Cluster",

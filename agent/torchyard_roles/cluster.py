@@ -7,12 +7,12 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, overload
 
-from torchyard_roles import checks
+from torchyard_roles import script_checks
+from torchyard_roles.checkpoints.checkpoint_group import Team
 from torchyard_roles.environment import Environment
 from torchyard_roles.errors import RolesError, UsageProblem
-from torchyard_roles.progress import Progress
-from torchyard_roles.reporting import Reporter
-from torchyard_roles.team import Team
+from torchyard_roles.keeper_reports import Reporter
+from torchyard_roles.training_metrics import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     import torch
     from torch.utils.data import DataLoader, Dataset
 
-    from torchyard_roles.checkpoints.restoring import Resumed
-    from torchyard_roles.checkpoints.saving import Saving
-    from torchyard_roles.collectives import Collectives
-    from torchyard_roles.pairs import Pairs
-    from torchyard_roles.sharding import ShareLoader
-    from torchyard_roles.stopping import Stopping
-    from torchyard_roles.strategies.strategy import Strategy
+    from torchyard_roles.checkpoints.restore import Resumed
+    from torchyard_roles.checkpoints.saver import Saving
+    from torchyard_roles.coordination.collectives import Collectives
+    from torchyard_roles.coordination.graceful_stop import Stopping
+    from torchyard_roles.data_loader import ShareLoader
+    from torchyard_roles.model_optimizer_pairs import Pairs
+    from torchyard_roles.strategies.base import Strategy
 
 REPORT_WAIT_S = 0.2
 """How long the first and the last report may wait for a keeper that is busy; all others never wait."""
@@ -113,7 +113,7 @@ class Cluster:
         that, and for the checkpoint of another model.
         """
         from torchyard_roles import devices, module_hooks
-        from torchyard_roles.pairs import Pairs
+        from torchyard_roles.model_optimizer_pairs import Pairs
 
         pairs = Pairs(model, optimizer)
         self._check_distributed(pairs)
@@ -162,8 +162,8 @@ class Cluster:
                 "Give it the optimizer that updates the model, or set strategy.kind to all_reduce.",
             )
         for each in pairs.models:
-            checks.check_plain(each)
-        checks.check_trainable(pairs.models, pairs.optimizers)
+            script_checks.check_plain(each)
+        script_checks.check_trainable(pairs.models, pairs.optimizers)
 
     def _begin(self, pairs: Pairs) -> None:
         """The first pair: what is read from the newest checkpoint comes with it."""
@@ -235,7 +235,7 @@ class Cluster:
         if now:
             self._saving.ask()
 
-    def evaluations(self, model: torch.nn.Module) -> Iterator[int]:
+    def evaluator(self, model: torch.nn.Module) -> Iterator[int]:
         """For an evaluator: the step of each new checkpoint, loaded into `model`, each once, until training ends.
 
         Yields nothing in the other roles, so that a script may say `for step in cluster.evaluations(model):` before
@@ -245,11 +245,11 @@ class Cluster:
             return
         from pathlib import Path
 
-        from torchyard_roles.checkpoints import evaluations
+        from torchyard_roles.checkpoints import evaluator
 
         model.to(self._device)
         root = Path(self._environment.checkpoints)
-        for step in evaluations.evaluations(root, model, self._environment.run_id):
+        for step in evaluator.evaluations(root, model, self._environment.run_id):
             self._progress.resume(step)
             yield step
 
@@ -276,9 +276,9 @@ class Cluster:
 
         Raises UsageProblem for what cannot be shared out, such as a sampler of the script's own.
         """
-        from torchyard_roles import sharding
+        from torchyard_roles import data_loader
 
-        loader = sharding.make_loader(
+        loader = data_loader.make_loader(
             dataset,
             self._strategy.share(),
             batch_size=batch_size,
@@ -433,7 +433,7 @@ class Cluster:
     @property
     def _all(self) -> Collectives:
         if self._collectives is None:
-            from torchyard_roles.collectives import Collectives
+            from torchyard_roles.coordination.collectives import Collectives
 
             self._collectives = Collectives(
                 self._environment, self._device, self._team.meet, lambda: self._resumed is not None
@@ -555,7 +555,7 @@ class Cluster:
             return  # with strategy none each trains a model of its own: only the chief's is kept
         from pathlib import Path
 
-        from torchyard_roles.checkpoints.saving import Saving
+        from torchyard_roles.checkpoints.saver import Saving
 
         root = Path(self._environment.checkpoints)
         store, size = self._team.meet(), self._team.size
@@ -563,13 +563,13 @@ class Cluster:
 
     def _restore(self, model: torch.nn.Module, optimizer: Any) -> dict[str, Any]:
         """The fingerprint of both, after what the newest checkpoint holds has been brought into the model."""
-        from torchyard_roles.checkpoints import restoring
+        from torchyard_roles.checkpoints import restore
         from torchyard_roles.checkpoints.fingerprint import fingerprint
 
         now = fingerprint(model, optimizer)
         if self._saving is not None:
             root, store, size = self._saving.root, self._team.meet(), self._team.size
-            self._resumed = restoring.restore(root, self._environment, store, size, now, model, self._device)
+            self._resumed = restore.restore(root, self._environment, store, size, now, model, self._device)
         return now
 
     def _send_if_due(self, *, at_step: bool) -> None:

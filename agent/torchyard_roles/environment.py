@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from torchyard_agent.protocol.report import REPORT_VARIABLE
+from torchyard_agent.protocol.metrics_report import REPORT_VARIABLE
 from torchyard_roles.errors import EnvironmentProblem
-from torchyard_roles.options import Options, read_options
-from torchyard_roles.places import Peers, Place, TrainerPlace, read_peers
+from torchyard_roles.peers import Peers, Place, TrainerPlace, read_peers
+from torchyard_roles.strategy_options import Options, read_options
 
 __all__ = ["ROLES", "TRAINERS", "Environment", "Options", "Peers", "Place", "TrainerPlace", "read"]
 

@@ -13,10 +13,10 @@ from typing import Annotated
 from pydantic import AfterValidator
 
 from torchyard_core.errors import UsageError
+from torchyard_core.problems import has_errors
 from torchyard_core.topology.model import FrozenModel, Text
-from torchyard_core.topology.problems import has_errors
-from torchyard_core.topology.yaml_document import is_there, parse, read_text
-from torchyard_core.topology.yaml_validate import validate
+from torchyard_core.yaml_io.model_validation import validate
+from torchyard_core.yaml_io.yaml_file import is_there, parse, read_text
 
 UNTIL_END = "until_end"
 _LENGTH = re.compile(r"(\d{1,5})\s*(min|m|h)")

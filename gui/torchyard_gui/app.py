@@ -55,9 +55,9 @@ def make_window(home: Home, fleet_file: Path, file: Path | None = None) -> MainW
     from PySide6.QtWidgets import QApplication
 
     from torchyard_gui.theme.theme import theme
+    from torchyard_gui.windows.connections import Wiring
     from torchyard_gui.windows.main_window import MainWindow
     from torchyard_gui.windows.window_settings import WindowSettings
-    from torchyard_gui.windows.wiring import Wiring
 
     application = QApplication.instance()
     assert isinstance(application, QApplication)

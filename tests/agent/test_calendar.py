@@ -12,8 +12,8 @@ from torchyard_agent.protocol import calendar
 from torchyard_agent.protocol.calendar import parse, rfc3339, seconds_of
 from torchyard_agent.protocol.jsonrpc import RpcError
 from torchyard_core.booking.model import Booking, Login, State
-from torchyard_core.booking.rules import Enforcement, Rules
-from torchyard_core.booking.snapshot import agent_snapshot
+from torchyard_core.booking.rules.team_rules import Enforcement, Rules
+from torchyard_core.booking.sync.agent_snapshot import agent_snapshot
 
 
 def test_what_a_store_makes_is_what_an_agent_reads() -> None:

@@ -31,37 +31,37 @@ from typing import Any
 from hypothesis import strategies as st
 
 from tests.core.booking.teams import NOW, SLOTS
-from torchyard_agent.keeper.gang import Stream
-from torchyard_agent.keeper.join_store import JoinStore, StoreServer
-from torchyard_agent.protocol import calendar, frames, jsonrpc, report
-from torchyard_agent.protocol.frames import AuthenticationError
+from torchyard_agent.keeper.link.gang_link import Stream
+from torchyard_agent.keeper.link.join_store import JoinStore, StoreServer
+from torchyard_agent.protocol import authenticated_transport, calendar, jsonrpc, metrics_report
+from torchyard_agent.protocol.authenticated_transport import AuthenticationError
 from torchyard_agent.protocol.jsonrpc import MalformedMessage, RpcError
 from torchyard_core.booking import planned_time
-from torchyard_core.booking.agents import combine, uses_told
+from torchyard_core.booking.errors import BadCalendar, Refused
 from torchyard_core.booking.ics import export_ics, read_ics
-from torchyard_core.booking.local_copy import LocalCopy
 from torchyard_core.booking.model import Booking, State, rfc3339
-from torchyard_core.booking.naming import name_slots, slots_named
 from torchyard_core.booking.recurrence import occurrences
-from torchyard_core.booking.refusals import BadCalendar, Refused
-from torchyard_core.booking.rules import Rules
+from torchyard_core.booking.rules.team_rules import Rules
+from torchyard_core.booking.slots import name_slots, slots_named
+from torchyard_core.booking.sync.agent_exchange import combine, uses_told
+from torchyard_core.booking.sync.local_copy import LocalCopy
+from torchyard_core.booking.time_parser import end_moment, length, moment
 from torchyard_core.booking.waitlist import wish_from_json, wish_to_json
-from torchyard_core.booking.zones import end_moment, length, moment
-from torchyard_core.cli.run_views import PlainView
+from torchyard_core.cli.views.run_progress import PlainView
 from torchyard_core.errors import AgentRefused, FileProblem, HostError, RunFailed, TorchyardError, UsageError
-from torchyard_core.fleet.answers import ANSWERS, NOTIFICATIONS, Each, misfit
-from torchyard_core.fleet.facts import load_facts, planner_hosts
+from torchyard_core.fleet.daemon_client import Link
+from torchyard_core.fleet.host_facts_cache import load_facts, planner_hosts
 from torchyard_core.fleet.inventory import Host, add_host, parse_ports, read_fleet, remove_host
-from torchyard_core.fleet.link import Link
+from torchyard_core.fleet.response_schemas import ANSWERS, NOTIFICATIONS, Each, misfit
 from torchyard_core.fleet.ssh_config import config_text, host_names
-from torchyard_core.interop.formats import READ, read_foreign
-from torchyard_core.interop.recognise import recognise
-from torchyard_core.launch.follow import Follower
-from torchyard_core.launch.history import History, ending
-from torchyard_core.topology.clipboard import copy_replicas, read_copied
+from torchyard_core.interop.format_detection import recognise
+from torchyard_core.interop.format_registry import READ, read_foreign
+from torchyard_core.launch.runs.follower import Follower
+from torchyard_core.launch.runs.history import History, ending
+from torchyard_core.topology.document.clipboard import copy_replicas, read_copied
 from torchyard_core.topology.file import dump, read_topology, topology_from_text
-from torchyard_core.topology.pins import parse_pin
-from torchyard_core.topology.settings import apply_settings
+from torchyard_core.topology.overrides import apply_settings
+from torchyard_core.topology.placement.pin_syntax import parse_pin
 from torchyard_core.user_settings import read_user_settings
 from torchyard_roles.checkpoints import files
 from torchyard_roles.checkpoints.files import Damaged
@@ -711,11 +711,11 @@ def _answers(data: Any) -> Any:
 
 
 SECRET = b"s" * 32
-NONCE = b"n" * frames.NONCE_BYTES
+NONCE = b"n" * authenticated_transport.NONCE_BYTES
 
 
-def _codec(*, is_caller: bool) -> frames.FrameCodec:
-    return frames.FrameCodec(SECRET, frames.hello(NONCE), NONCE, is_caller=is_caller)
+def _codec(*, is_caller: bool) -> authenticated_transport.FrameCodec:
+    return authenticated_transport.FrameCodec(SECRET, authenticated_transport.hello(NONCE), NONCE, is_caller=is_caller)
 
 
 def _frame(given: tuple[bytes, int, bytes]) -> Any:
@@ -724,15 +724,17 @@ def _frame(given: tuple[bytes, int, bytes]) -> Any:
     sealed = _codec(is_caller=True).seal(payload)
     at %= len(sealed)
     sealed = sealed[:at] + junk + sealed[at + len(junk) :]
-    frames.answer(SECRET, sealed[:48], NONCE)
+    authenticated_transport.answer(SECRET, sealed[:48], NONCE)
     opener = _codec(is_caller=False)
-    length_of_it, mac = opener.open_header(sealed[: frames.HEADER.size].ljust(frames.HEADER.size, b"\0"))
-    return opener.open_payload(mac, sealed[frames.HEADER.size :][:length_of_it])
+    length_of_it, mac = opener.open_header(
+        sealed[: authenticated_transport.HEADER.size].ljust(authenticated_transport.HEADER.size, b"\0")
+    )
+    return opener.open_payload(mac, sealed[authenticated_transport.HEADER.size :][:length_of_it])
 
 
 def _link(payload: bytes) -> Any:
     """What a connection of the exchange makes of a header from one that knows the key."""
-    from torchyard_roles.exchange.wire import Connection
+    from torchyard_roles.exchange.tensor_connection import Connection
 
     near, far = socket.socketpair()
     with near, far:
@@ -750,13 +752,13 @@ PUSH = {"op": "push", "chunk": 3, "round": 7, "base": 6, "absent": [1, 2], "want
 
 
 def _push(data: Any) -> Any:
-    from torchyard_roles.serving.messages import push_of
+    from torchyard_roles.strategies.parameter_server.messages import push_of
 
     return push_of(data, 0, 1, 2)
 
 
 def _push_again(push: Any) -> Any:
-    from torchyard_roles.serving.messages import header_of, push_of
+    from torchyard_roles.strategies.parameter_server.messages import header_of, push_of
 
     return push_of(json.loads(json.dumps(header_of(push))), 0, 1, 2)
 
@@ -765,7 +767,7 @@ LAYOUT = {"whole_parameters": False, "parameters": [["w", [3, 4], "float32", 0],
 
 
 def _layout(text: str) -> Any:
-    from torchyard_roles.layout import Layout
+    from torchyard_roles.exchange.parameter_layout import Layout
 
     return Layout.read(text)
 
@@ -817,7 +819,7 @@ class _Writer:
 def _questions(said: Sequence[str]) -> Any:
     """What a keeper's join store does with the frames of a rank."""
     wrong: list[Any] = []
-    logging.getLogger("torchyard_agent.keeper.join_store").setLevel(logging.ERROR)
+    logging.getLogger("torchyard_agent.keeper.link.join_store").setLevel(logging.ERROR)
 
     async def visit() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: wrong.append(context))
@@ -1021,7 +1023,7 @@ PARSERS = (
     Parser(
         *("message", as_bytes(in_json(MESSAGES)), _message, (MalformedMessage,), _message_again),
     ),
-    Parser("report", as_bytes(in_json(REPORTS)), report.decode),
+    Parser("report", as_bytes(in_json(REPORTS)), metrics_report.decode),
     Parser(
         "frame",
         st.tuples(st.binary(max_size=80), st.integers(0, 200), st.binary(max_size=6)),

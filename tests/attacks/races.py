@@ -20,10 +20,10 @@ from typing import Any
 
 from tests.core.booking.cluster import Cluster
 from tests.core.booking.teams import SLOTS
-from torchyard_core.booking.find_slot import Wish
+from torchyard_core.booking.errors import NoRights, Refused, StoreAway
 from torchyard_core.booking.model import Draft, IdleEvidence
-from torchyard_core.booking.refusals import NoRights, Refused, StoreAway
-from torchyard_core.booking.rules import Rules
+from torchyard_core.booking.rules.team_rules import Rules
+from torchyard_core.booking.search.slot_search import Wish
 from torchyard_core.booking.store import BookingStore, open_store
 
 ADMIN = "ada"

@@ -9,7 +9,7 @@ import pytest
 
 from tests.end_to_end.running import log_of, run, topology
 from tests.lab import Desktop, Lab, LabHost
-from torchyard_core.fleet.archive import build_archive
+from torchyard_core.fleet.agent_archive import build_archive
 
 pytestmark = pytest.mark.lab
 

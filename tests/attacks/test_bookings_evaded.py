@@ -17,10 +17,10 @@ from tests.end_to_end.running import wait_until
 from tests.faults.booked_host import SLEEPER, Site, booked_host
 from tests.faults.runs import Team, outside_pids
 from tests.lab import Desktop, Lab
-from torchyard_agent.keeper.cgroup import _own_group
-from torchyard_core.booking.agents import exchange_with_agents
+from torchyard_agent.keeper.processes.cgroup import _own_group
 from torchyard_core.booking.model import Login
-from torchyard_core.booking.rules import Rules
+from torchyard_core.booking.rules.team_rules import Rules
+from torchyard_core.booking.sync.agent_exchange import exchange_with_agents
 
 pytestmark = pytest.mark.lab
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.end_to_end.running import run, topology
 from tests.lab import Desktop, Lab
-from torchyard_core.launch.question import about_outside
+from torchyard_core.launch.confirmations import about_outside
 from torchyard_core.launch.snapshot import CREDENTIALS, take_snapshot
 
 

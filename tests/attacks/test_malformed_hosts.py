@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from tests.lab import Desktop
 from torchyard_agent.protocol import PROTOCOL
-from torchyard_core.fleet.answers import ANSWERS, misfit
-from torchyard_core.fleet.archive import build_archive
+from torchyard_core.fleet.agent_archive import build_archive
+from torchyard_core.fleet.response_schemas import ANSWERS, misfit
 
 DAEMON = """\
 #!{python}

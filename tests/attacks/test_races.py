@@ -14,7 +14,7 @@ from tests.attacks.races import HOUR, RACES, IdleRelease, Place, Quotas, Race, _
 from tests.core.booking.cluster import Cluster
 from tests.core.booking.conftest import postgres
 from torchyard_core.booking.model import Draft
-from torchyard_core.booking.rules import Rules
+from torchyard_core.booking.rules.team_rules import Rules
 
 __all__ = ["postgres"]
 CLIENTS, ROUNDS = 8, 4

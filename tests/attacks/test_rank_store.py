@@ -14,8 +14,8 @@ import pytest
 from tests.end_to_end.running import log_of, logs_of, run, topology
 from tests.lab import Desktop, Lab
 from tests.ports import free_port
-from torchyard_agent import rank_store
-from torchyard_core.fleet.archive import build_archive
+from torchyard_agent import tcp_store_binding
+from torchyard_core.fleet.agent_archive import build_archive
 
 LISTENS = """
 import json, os
@@ -84,7 +84,7 @@ def test_a_name_as_address_leaves_the_choice_to_torch(archive: Path) -> None:
 
 
 def test_an_address_of_another_host_leaves_the_choice_to_torch() -> None:
-    assert rank_store.listener_at("192.0.2.7", free_port()) is None  # behind NAT
+    assert tcp_store_binding.listener_at("192.0.2.7", free_port()) is None  # behind NAT
 
 
 @pytest.mark.lab

@@ -14,8 +14,8 @@ import pytest
 from tests.end_to_end.running import run, topology
 from tests.lab import Desktop, Lab
 from torchyard_core.errors import RunFailed
-from torchyard_core.launch.history import RunRecord
-from torchyard_core.launch.restarting import EndedRun, about_a_foreign_run, about_foreign_secrets, allowed_secrets
+from torchyard_core.launch.restart import EndedRun, about_a_foreign_run, about_foreign_secrets, allowed_secrets
+from torchyard_core.launch.runs.history import RunRecord
 from torchyard_core.topology.file import topology_from_text
 
 FILE = """\

@@ -11,7 +11,7 @@ from tests.end_to_end.running import run, topology
 from tests.end_to_end.terminals import terminal
 from tests.lab import Desktop, Lab
 from torchyard_core.cli.output import print_json, remark, say, table
-from torchyard_core.plain_text import log_line, one_line, printable, printable_json
+from torchyard_core.text_sanitizer import log_line, one_line, printable, printable_json
 
 ATTACK = "\x1b]0;owned\x07\x1b]52;c;aGk=\x07\x9b2J\u202egnp.exe"
 HARMFUL = ("\x1b", "\x07", "\x9b", "\u202e")

@@ -19,12 +19,12 @@ from tests.lab.boot import REPOSITORY
 from torchyard_agent.protocol import refusals
 from torchyard_agent.protocol.refusals import Refusals
 from torchyard_roles.errors import ProtocolError
-from torchyard_roles.exchange import admission
-from torchyard_roles.exchange.reducer import Reducer
-from torchyard_roles.exchange.wire import Connection, Peer, listen
-from torchyard_roles.serving.deltas import DeltaServer
-from torchyard_roles.serving.parameter_server import ParameterServer
-from torchyard_roles.serving.rounds import Rules
+from torchyard_roles.exchange import listener as admission
+from torchyard_roles.exchange.tensor_connection import Connection, Peer, listen
+from torchyard_roles.strategies.hogwild.delta_server import DeltaServer
+from torchyard_roles.strategies.parameter_server.push_rounds import Rules
+from torchyard_roles.strategies.parameter_server.server_process import ParameterServer
+from torchyard_roles.strategies.reduction_server.reducer import Reducer
 
 KEY = os.urandom(32)
 DEADLINE_S = 30.0
@@ -93,7 +93,7 @@ def test_silent_strangers_end_no_server_and_keep_no_caller_out(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("torchyard_agent.protocol.frames.HANDSHAKE_DEADLINE_S", 600.0)
+    monkeypatch.setattr("torchyard_agent.protocol.authenticated_transport.HANDSHAKE_DEADLINE_S", 600.0)
     monkeypatch.setattr(admission, "STRANGERS", 20)
     monkeypatch.setattr(admission, "PAUSE_S", 0.0517)
     failed, sleep = threading.Event(), time.sleep
@@ -143,7 +143,7 @@ def test_refusals_are_counted_and_said_once_a_minute() -> None:
 
 def test_ranks_may_open_more_files_than_the_usual_soft_limit() -> None:
     script = (
-        "import resource, subprocess, sys; from torchyard_agent.keeper import processes as p; "
+        "import resource, subprocess, sys; from torchyard_agent.keeper.processes import process_control as p; "
         "resource.setrlimit(resource.RLIMIT_NOFILE, (256, 4096)); p.raise_descriptor_limit(); "
         "print(subprocess.run(['sh', '-c', 'ulimit -Sn'], capture_output=True, text=True).stdout)"
     )

@@ -24,21 +24,21 @@ from tests.attacks.parsers import (
 )
 from torchyard_agent.daemon import audit
 from torchyard_agent.daemon.journal_file import JournalReader
-from torchyard_agent.keeper.checkpoint_folders import newest
-from torchyard_agent.protocol import report
+from torchyard_agent.keeper.checkpoints.checkpoint_folders import newest
+from torchyard_agent.protocol import metrics_report
 from torchyard_core.booking.model import from_rfc3339
 from torchyard_core.errors import HostError, RunFailed
-from torchyard_core.fleet.answers import NOTIFICATIONS, misfit
-from torchyard_core.fleet.facts import planner_hosts
+from torchyard_core.fleet.host_facts_cache import planner_hosts
 from torchyard_core.fleet.inventory import Host
-from torchyard_core.launch.bandwidth import Bandwidths
-from torchyard_core.launch.history import History
-from torchyard_core.topology.recovery import Recovery
+from torchyard_core.fleet.response_schemas import NOTIFICATIONS, misfit
+from torchyard_core.launch.checks.bandwidth import Bandwidths
+from torchyard_core.launch.runs.history import History
+from torchyard_core.topology.document.crash_recovery import Recovery
 from torchyard_roles.checkpoints import files
 from torchyard_roles.checkpoints.files import Damaged
 from torchyard_roles.environment import read as read_environment
 from torchyard_roles.errors import EnvironmentProblem, ProtocolError
-from torchyard_roles.layout import Layout
+from torchyard_roles.exchange.parameter_layout import Layout
 
 DEEP = "[" * 40_000
 ENDLESS = "1e999"
@@ -108,7 +108,7 @@ def test_a_checkpoint_of_an_endless_size_is_no_newest_one(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("datagram", ["[" * 8000, '{"replica": "worker-0", "local_rank": 1e999, "metrics": {}}'])
 def test_a_report_is_dropped(datagram: str) -> None:
-    assert report.decode(datagram.encode()) is None
+    assert metrics_report.decode(datagram.encode()) is None
 
 
 def test_questions_at_the_join_store() -> None:

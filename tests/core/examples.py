@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from torchyard_core.topology.file import topology_from_text
-from torchyard_core.topology.hosts import Gpu, HostFacts
+from torchyard_core.topology.host_facts import Gpu, HostFacts
 from torchyard_core.topology.model import Topology
 
 EVERY_KEY = """\

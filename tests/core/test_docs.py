@@ -16,18 +16,18 @@ from pydantic_core import PydanticUndefined
 from tools import strategy_pictures
 
 from tests.lab.boot import REPOSITORY
-from torchyard_agent.daemon.methods import Methods
+from torchyard_agent.daemon.rpc_methods import Methods
 from torchyard_agent.keeper.keeper import Keeper
-from torchyard_agent.keeper.patience import Patience
-from torchyard_agent.protocol import report
+from torchyard_agent.keeper.timeouts import Patience
+from torchyard_agent.protocol import metrics_report
 from torchyard_agent.protocol.placeholders import NAMES
-from torchyard_core.cli.main import app
+from torchyard_core.cli.root_command import app
 from torchyard_core.fleet.inventory import FleetModel, Host, read_fleet
-from torchyard_core.topology.checks_strategy import USED_BY
+from torchyard_core.problems import CODES
+from torchyard_core.topology.checks.strategy import USED_BY
 from torchyard_core.topology.file import topology_from_text
 from torchyard_core.topology.model import Pool, Program, Strategy, StrategyKind, Topology
-from torchyard_core.topology.problems import CODES
-from torchyard_core.topology.reduction import reckon
+from torchyard_core.topology.strategies.reduction_cost import reckon
 from torchyard_core.user_settings import UserSettings
 from torchyard_roles import Cluster
 
@@ -189,7 +189,7 @@ def test_each_method_of_a_keeper_is_named() -> None:
 
 def test_each_metric_of_a_report_is_named() -> None:
     for page in ("protocol.md", "training-script.md"):
-        assert not {name for name in report.METRICS if f"`{name}`" not in text_of(page)}, page
+        assert not {name for name in metrics_report.METRICS if f"`{name}`" not in text_of(page)}, page
 
 
 def test_each_call_of_the_cluster_is_described() -> None:

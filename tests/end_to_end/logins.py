@@ -8,8 +8,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from tests.lab import Lab, LabHost
+from torchyard_core.fleet.credential_prompts import Question
 from torchyard_core.fleet.inventory import Host
-from torchyard_core.fleet.questions import Question
 from torchyard_core.fleet.ssh import SshDialer
 from torchyard_core.fleet.ssh.connection import SshConnection
 

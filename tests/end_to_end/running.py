@@ -134,7 +134,7 @@ def programs_on(lab: Lab) -> list[str]:
     for host in lab.hosts:
         for _, argv in host.processes():
             line = " ".join(argv)
-            ours = any(word in line for word in ("boot.sh", "sshd", "torchyard-agent", "version_info", "compiling.py"))
+            ours = any(word in line for word in ("boot.sh", "sshd", "torchyard-agent", "version_info", "bytecode.py"))
             if not ours and line.strip():
                 found.append(f"{host.name}: {line}")
     return found

@@ -16,10 +16,10 @@ import pytest
 from tests.end_to_end.running import REPOSITORY, kill_keepers, log_of, programs_on, run, started, topology, wait_until
 from tests.lab import Desktop, Lab, LabHost
 from torchyard_core.cli.context import Settings
-from torchyard_core.fleet.link import Link
+from torchyard_core.fleet.daemon_client import Link
 from torchyard_core.home import Home
-from torchyard_core.launch.start import Launch
-from torchyard_core.launch.sync import Cancelled
+from torchyard_core.launch.launch import Launch
+from torchyard_core.launch.snapshot_upload import Cancelled
 from torchyard_core.topology.file import read_topology
 
 pytestmark = pytest.mark.lab
@@ -41,12 +41,12 @@ WRITING = r"""
 TALK = """
 import json, os, socket, sys
 sys.path.insert(0, {agent!r})
-from torchyard_agent.keeper import address as keeper_address
-from torchyard_agent.protocol import places
+from torchyard_agent.keeper import control_socket
+from torchyard_agent.protocol import paths
 folder = os.path.expanduser("~/.torchyard")
 run_id = {run_id!r}
-run_dir = places.run_dir(folder, os.uname().nodename, run_id)
-address = keeper_address.read(run_dir) if run_id else places.daemon_socket(folder, os.getuid())
+run_dir = paths.run_dir(folder, os.uname().nodename, run_id)
+address = control_socket.read(run_dir) if run_id else paths.daemon_socket(folder, os.getuid())
 def connect():
     client = socket.socket(socket.AF_UNIX)
     client.settimeout(5)

@@ -16,7 +16,7 @@ from tests.end_to_end.running import topology, wait_until
 from tests.lab import Desktop, Lab, LabHost
 from torchyard_agent import __version__
 from torchyard_core.cli.context import Settings
-from torchyard_core.fleet.link import Link
+from torchyard_core.fleet.daemon_client import Link
 from torchyard_core.home import Home
 
 pytestmark = pytest.mark.lab

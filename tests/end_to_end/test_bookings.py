@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.core.booking.cluster import cluster
-from tests.core.cli.commands import answer, torchyard
+from tests.core.cli.command_runner import answer, torchyard
 from tests.end_to_end.running import wait_until
 from tests.lab import Desktop, Lab
 from torchyard_core.booking.store import BookingStore, open_store

@@ -12,21 +12,21 @@ from typing import Any
 
 import pytest
 
-from tests.core.cli.commands import answer, torchyard
+from tests.core.cli.command_runner import answer, torchyard
 from tests.end_to_end.running import kill_keepers, programs_on, topology, wait_until
 from tests.faults.runs import keeper_of
 from tests.lab import Desktop, Lab, LabHost
-from torchyard_core.booking.launching import Wanted
+from torchyard_core.booking.launch_booking import Wanted
 from torchyard_core.booking.model import Booking
 from torchyard_core.booking.store import BookingStore, open_store
+from torchyard_core.cli.commands.run import launch_and_follow, reserving_for, view_for
 from torchyard_core.cli.context import Settings
 from torchyard_core.cli.interrupts import counting_interrupts
-from torchyard_core.cli.run import launch_and_follow, reserving_for, view_for
 from torchyard_core.errors import Unreachable
-from torchyard_core.fleet.link import Link
+from torchyard_core.fleet.daemon_client import Link
 from torchyard_core.home import Home
-from torchyard_core.launch.history import History
-from torchyard_core.launch.start import Launch, StartUnknown
+from torchyard_core.launch.launch import Launch, StartUnknown
+from torchyard_core.launch.runs.history import History
 from torchyard_core.topology.file import read_topology
 
 pytestmark = pytest.mark.lab
@@ -185,7 +185,7 @@ def test_a_cancelled_start_that_the_host_is_too_slow_to_take_back_is_not_said_to
 
     try:
         with monkeypatch.context() as patch:
-            patch.setattr("torchyard_core.launch.starting.TAKE_BACK_S", 0.5)
+            patch.setattr("torchyard_core.launch.submission.TAKE_BACK_S", 0.5)
             patch.setattr(Link, "call", stalling)
             with pytest.raises(StartUnknown) as unknown:
                 launch_here(kim, file)

@@ -30,7 +30,7 @@ def somebody(tmp_path: Path) -> Iterator[Callable[..., subprocess.CompletedProce
 
     yield run
     fleet = str(ROOT / ".venv" / "example-fleet.yaml")
-    gone = run(sys.executable, "-m", "torchyard_core.cli.entry", "--fleet", fleet, "undeploy", "--yes")
+    gone = run(sys.executable, "-m", "torchyard_core.cli.entry_point", "--fleet", fleet, "undeploy", "--yes")
     assert gone.returncode == 0, gone.stdout + gone.stderr
     assert not (tmp_path / ".torchyard").exists()
 

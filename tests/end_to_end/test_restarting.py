@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.keeper.checkpoints import there
+from tests.agent.keeper.checkpoints.sample_checkpoints import there
 from tests.end_to_end.running import Outcome, log_of, run, started, topology, wait_until
 from tests.lab import Desktop, Lab, LabHost
 

@@ -19,10 +19,10 @@ from tests.lab_fixtures import LabFactory
 from torchyard_core.errors import HostError, Unreachable
 from torchyard_core.fleet.fleet import Fleet
 from torchyard_core.fleet.inventory import Host, Transport
-from torchyard_core.fleet.openssh import open_ssh
 from torchyard_core.fleet.ssh import SshDialer
 from torchyard_core.fleet.ssh.connection import SshChannel, SshConnection
-from torchyard_core.fleet.ssh.doors import AT_ONCE, Doors
+from torchyard_core.fleet.ssh.login_throttle import AT_ONCE, Doors
+from torchyard_core.fleet.ssh.openssh import open_ssh
 
 pytestmark = pytest.mark.lab
 

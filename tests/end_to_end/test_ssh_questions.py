@@ -20,8 +20,8 @@ from tests.lab import Desktop, HostSpec, Lab
 from tests.lab.keys import make_key
 from tests.lab_fixtures import LabFactory
 from torchyard_core.errors import LoginRefused
+from torchyard_core.fleet.credential_prompts import Kind, Question
 from torchyard_core.fleet.inventory import Host
-from torchyard_core.fleet.questions import Kind, Question
 from torchyard_core.fleet.ssh import SshDialer
 
 pytestmark = pytest.mark.lab
@@ -271,7 +271,7 @@ def test_giving_up_or_nobody_to_ask_is_a_plain_refusal(hosts: Lab, home: Path, n
 def test_an_answer_that_comes_after_the_server_has_closed_is_not_asked_for_again(
     lab: LabFactory, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("torchyard_core.fleet.ssh.login.PATIENT_FOR_S", 0)
+    monkeypatch.setattr("torchyard_core.fleet.ssh.authentication.PATIENT_FOR_S", 0)
     sshd = ("UsePAM yes", "KbdInteractiveAuthentication yes", "PubkeyAuthentication no")
     hosts = lab(hosts=[HostSpec("impatient", user="lee", sshd=sshd, passwords={"lee": PASSWORD})])
 

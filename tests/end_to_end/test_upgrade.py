@@ -35,7 +35,7 @@ class Installation:
     """Torchyard of another version: a desktop's command that brings an agent of its own."""
 
     def __init__(self, folder: Path, desktop: Desktop, version: str, **changes: tuple[str, str]):
-        """`changes`: text to replace, by module of the agent (`daemon_methods` for daemon/methods.py)."""
+        """`changes`: text to replace, by module of the agent (`daemon_methods` for daemon/rpc_methods.py)."""
         shutil.copytree(REPOSITORY / "agent", folder, ignore=shutil.ignore_patterns("__pycache__"))
         changes = {"__init__": (f'__version__ = "{OURS}"', f'__version__ = "{version}"'), **changes}
         for module, (before, after) in changes.items():

@@ -11,10 +11,10 @@ from pathlib import Path
 from tests.agent.fake_nvml import FakeGpu, build_fake_nvml, write_gpus
 from tests.faults.runs import Team
 from tests.lab import Desktop, HostSpec, Lab, LabHost
-from torchyard_core.booking.agents import Exchanged, exchange_with_agents
 from torchyard_core.booking.model import Draft, Login, Slot
-from torchyard_core.booking.rules import Enforcement, Rules
+from torchyard_core.booking.rules.team_rules import Enforcement, Rules
 from torchyard_core.booking.store import BookingStore, open_store
+from torchyard_core.booking.sync.agent_exchange import Exchanged, exchange_with_agents
 
 UUID = "GPU-11111111-2222-3333-4444-555555555555"
 USERS = ("ann", "bob", "carl", "lee")

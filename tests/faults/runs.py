@@ -18,7 +18,7 @@ from tests.lab import Desktop, Lab, LabHost
 from torchyard_core.cli.context import Settings
 from torchyard_core.fleet.fleet import Fleet
 from torchyard_core.home import Home
-from torchyard_core.launch.start import Launch
+from torchyard_core.launch.launch import Launch
 from torchyard_core.topology.file import read_topology
 
 FOREVER = "import time; time.sleep(600)"

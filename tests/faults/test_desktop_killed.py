@@ -42,8 +42,8 @@ def test_a_prepared_launch_ends_with_the_connection_of_its_desktop(team: Team, m
         team.fleet.close()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("torchyard_core.launch.start.check_ways", cut)
-    monkeypatch.setattr("torchyard_core.launch.start.take_back", lambda *_: set())  # as one that was killed
+    monkeypatch.setattr("torchyard_core.launch.launch.check_ways", cut)
+    monkeypatch.setattr("torchyard_core.launch.launch.take_back", lambda *_: set())  # as one that was killed
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         team.launch(team.topology(SHORT))
@@ -59,8 +59,8 @@ def test_stopping_a_launch_that_never_began_frees_all_its_hosts(team: Team, monk
     def leave(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("torchyard_core.launch.start.check_ways", leave)
-    monkeypatch.setattr("torchyard_core.launch.start.take_back", lambda *_: set())
+    monkeypatch.setattr("torchyard_core.launch.launch.check_ways", leave)
+    monkeypatch.setattr("torchyard_core.launch.launch.take_back", lambda *_: set())
     with pytest.raises(KeyboardInterrupt):
         team.launch(team.topology(SHORT))
 

@@ -19,11 +19,11 @@ pytestmark = pytest.mark.lab
 TALK = """
 import json, os, socket, sys
 sys.path.insert(0, sys.argv[1])
-from torchyard_agent.keeper import address as keeper_address
-from torchyard_agent.protocol import jsonrpc, places
+from torchyard_agent.keeper import control_socket
+from torchyard_agent.protocol import jsonrpc, paths
 folder, run_id = os.path.expanduser("~/.torchyard"), sys.argv[2]
-run_dir = places.run_dir(folder, os.uname().nodename, run_id)
-address = keeper_address.read(run_dir) if run_id else places.daemon_socket(folder, os.getuid())
+run_dir = paths.run_dir(folder, os.uname().nodename, run_id)
+address = control_socket.read(run_dir) if run_id else paths.daemon_socket(folder, os.getuid())
 def connect():
     client = socket.socket(socket.AF_UNIX)
     client.settimeout(30)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.agent.keeper.yard import CLUSTER, replica
+from tests.agent.keeper.keeper_cluster import CLUSTER, replica
 from tests.end_to_end.running import wait_until
 from tests.faults.runs import Team, daemon_of, outside_pids
 

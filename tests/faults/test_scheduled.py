@@ -11,9 +11,9 @@ import pytest
 
 from tests.end_to_end.running import wait_until
 from tests.faults.runs import LaunchedRun, Team, daemon_of
-from torchyard_core.booking.launching import LaunchBooking, Wanted
-from torchyard_core.booking.offline import Calendar
-from torchyard_core.launch.start import Launch
+from torchyard_core.booking.launch_booking import LaunchBooking, Wanted
+from torchyard_core.booking.sync.cached_calendar import Calendar
+from torchyard_core.launch.launch import Launch
 from torchyard_core.topology.file import read_topology
 
 pytestmark = pytest.mark.lab

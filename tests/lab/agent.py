@@ -13,9 +13,9 @@ import sys
 import zlib
 from pathlib import Path
 
-from torchyard_agent.daemon import compiling
-from torchyard_agent.protocol import places
-from torchyard_core.fleet.archive import build_archive
+from torchyard_agent.daemon import bytecode
+from torchyard_agent.protocol import paths
+from torchyard_core.fleet.agent_archive import build_archive
 
 
 class InstalledAgent:
@@ -29,7 +29,7 @@ class InstalledAgent:
         archive = build_archive()
         if not self._folder.exists():
             self._make(json.loads(zlib.decompress(archive.data)))
-        target = Path(places.archive_dir(str(home / ".torchyard"), archive.sha256))
+        target = Path(paths.archive_dir(str(home / ".torchyard"), archive.sha256))
         for parent, _, names in os.walk(self._folder):
             there = target / Path(parent).relative_to(self._folder)
             there.mkdir(mode=0o700, parents=True)
@@ -43,4 +43,4 @@ class InstalledAgent:
             path.write_text(text, encoding="utf-8")
         usual = Path("/usr/bin/python3")  # that of agents, where it is there
         python = usual if usual.exists() else sys.executable
-        subprocess.run([python, "-I", "-S", compiling.__file__, self._folder], check=True, timeout=120)
+        subprocess.run([python, "-I", "-S", bytecode.__file__, self._folder], check=True, timeout=120)

@@ -13,8 +13,13 @@ from pathlib import Path
 
 from tests.nursery import Nursery
 
-MODULE = "torchyard_core.cli.entry"
-IMPORTED = ("torchyard_core.cli.main", "torchyard_core.launch.runs", "torchyard_core.launch.start", "paramiko")
+MODULE = "torchyard_core.cli.entry_point"
+IMPORTED = (
+    "torchyard_core.cli.root_command",
+    "torchyard_core.launch.runs.known_runs",
+    "torchyard_core.launch.launch",
+    "paramiko",
+)
 
 
 class Commands:

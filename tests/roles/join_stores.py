@@ -9,9 +9,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from torchyard_agent.keeper.gang import Listener, Message, Stream
-from torchyard_agent.keeper.join_store import JoinStore, StoreServer
-from torchyard_agent.protocol.frames import exchange_key
+from torchyard_agent.keeper.link.gang_link import Listener, Message, Stream
+from torchyard_agent.keeper.link.join_store import JoinStore, StoreServer
+from torchyard_agent.protocol.authenticated_transport import exchange_key
 
 SECRET = bytes.fromhex("5e" * 32)
 KEY = exchange_key(SECRET)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tests.ports import free_port as free_port
-from torchyard_agent.protocol import report
+from torchyard_agent.protocol import metrics_report
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 120
@@ -102,6 +102,6 @@ class Keeper:
     def _take(self) -> None:
         with self._lock, suppress(BlockingIOError):
             while True:
-                decoded = report.decode(self._socket.recv(65536))
+                decoded = metrics_report.decode(self._socket.recv(65536))
                 assert decoded is not None
                 self._received.append(decoded)

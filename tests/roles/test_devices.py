@@ -7,7 +7,7 @@ from collections import namedtuple
 import pytest
 
 from torchyard_roles.environment import Environment
-from torchyard_roles.progress import Progress
+from torchyard_roles.training_metrics import Progress
 
 pytestmark = pytest.mark.train
 
@@ -55,7 +55,7 @@ def test_the_loader_brings_batches_to_the_device_and_counts_what_is_trained_on()
     import torch
     from torch.utils.data import TensorDataset
 
-    from torchyard_roles.sharding import Share, make_loader
+    from torchyard_roles.data_loader import Share, make_loader
 
     class Counted(Progress):
         samples = 0
@@ -85,8 +85,8 @@ def test_what_cannot_be_shared_out_is_refused_in_a_sentence() -> None:
     import torch
     from torch.utils.data import IterableDataset, SequentialSampler
 
+    from torchyard_roles.data_loader import Share, make_loader
     from torchyard_roles.errors import UsageProblem
-    from torchyard_roles.sharding import Share, make_loader
 
     class Stream(IterableDataset):
         def __iter__(self):

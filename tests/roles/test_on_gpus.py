@@ -15,23 +15,24 @@ from typing import Any
 import pytest
 import torch
 
-from tests.roles import join_stores, test_own_strategy
+from tests.roles import join_stores
 from tests.roles.checkpointed import Gang
+from tests.roles.checkpoints.test_resume import killed_somewhere_and_resumed, uninterrupted
 from tests.roles.on_gpus import GPU_MARKS, Interpreters, interpreters
 from tests.roles.processes import DEADLINE_S, Start, free_port, output_of, trainer_environment
-from tests.roles.reduction_runs import PROGRAMS, Runs, digests
-from tests.roles.served_run import Run, descend, difference
-from tests.roles.test_hogwild import Groups, last_line
-from tests.roles.test_resume import killed_somewhere_and_resumed, uninterrupted
-from tests.roles.test_sandblaster import batches, momentum, network
-from tests.roles.test_server_processes import Cluster
-from tests.roles.test_step_times import check_sums
-from torchyard_roles.exchange.reduce_client import ReduceClient
-from torchyard_roles.exchange.reducer import Reducer
-from torchyard_roles.exchange.wire import Peer, listen
-from torchyard_roles.layout import Layout
-from torchyard_roles.serving.staging import Staging
-from torchyard_roles.strategies.host_exchange import HostExchange, LocalGroups
+from tests.roles.strategies import test_own_strategy
+from tests.roles.strategies.hogwild.test_strategy import Groups, last_line
+from tests.roles.strategies.parameter_server.served_run import Run, descend, difference
+from tests.roles.strategies.parameter_server.test_sandblaster import batches, momentum, network
+from tests.roles.strategies.parameter_server.test_server_process import Cluster
+from tests.roles.strategies.reduction_server.reduction_runs import PROGRAMS, Runs, digests
+from tests.roles.strategies.test_step_times import check_sums
+from torchyard_roles.exchange.chunk_staging import Staging
+from torchyard_roles.exchange.parameter_layout import Layout
+from torchyard_roles.exchange.tensor_connection import Peer, listen
+from torchyard_roles.strategies.reduction_server.hierarchical_reduction import HostExchange, LocalGroups
+from torchyard_roles.strategies.reduction_server.reducer import Reducer
+from torchyard_roles.strategies.reduction_server.reducer_client import ReduceClient
 
 pytestmark = GPU_MARKS
 

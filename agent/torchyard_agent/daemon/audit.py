@@ -17,11 +17,11 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from torchyard_agent.protocol import places
-from torchyard_agent.protocol.asked import asked
+from torchyard_agent.protocol import paths
+from torchyard_agent.protocol.attribution import asked
 
 if TYPE_CHECKING:
-    from torchyard_agent.rpc import Connection, Method
+    from torchyard_agent.unix_socket_rpc import Connection, Method
 
 FULL = 256 * 1024
 """Bytes of `audit.jsonl`; then it becomes `audit.1.jsonl`, and the one that was that goes."""
@@ -95,7 +95,7 @@ def watch(agent_dir: str, node: str, methods: dict[str, Method]) -> dict[str, Me
 
 
 def _path(agent_dir: str, node: str) -> str:
-    return os.path.join(places.host_dir(agent_dir, node), "audit.jsonl")
+    return os.path.join(paths.host_dir(agent_dir, node), "audit.jsonl")
 
 
 def _older(path: str) -> str:

@@ -17,18 +17,19 @@ import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from torchyard_agent.daemon.policing import Policing
 from torchyard_agent.daemon.runs import Runs
-from torchyard_agent.daemon.streams import Telemetry
-from torchyard_agent.enforcement import idleness
-from torchyard_agent.enforcement.activity import Activity
-from torchyard_agent.enforcement.idleness import Idle, Used
-from torchyard_agent.protocol import calendar, places
+from torchyard_agent.daemon.subscriptions import Telemetry
+from torchyard_agent.enforcement import booking_usage
+from torchyard_agent.enforcement.booking_usage import Idle, Used
+from torchyard_agent.enforcement.enforcer import Policing
+from torchyard_agent.enforcement.process_activity import Activity
+from torchyard_agent.protocol import calendar
+from torchyard_agent.protocol import paths as places
 from torchyard_agent.protocol.calendar import OFF, Calendar
 from torchyard_agent.protocol.jsonrpc import RpcError
-from torchyard_agent.rpc import Connection, Method
-from torchyard_agent.telemetry.processes import UNKNOWN
+from torchyard_agent.telemetry.process_usage import UNKNOWN
 from torchyard_agent.telemetry.procfs import read_all
+from torchyard_agent.unix_socket_rpc import Connection, Method
 
 SAVE_EVERY_S = 120.0
 TOO_OLD_S = 14 * 86400.0
@@ -92,7 +93,7 @@ class Bookings:
             if time.time() - known.taken < TOO_OLD_S:
                 self._hold(known, kept["snapshot"], str(kept["host"]))
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError), open(self._evidence_file) as file:
-            self._idle, self._uses = idleness.from_json(json.load(file))
+            self._idle, self._uses = booking_usage.from_json(json.load(file))
 
     def close(self) -> None:
         if self._task is not None:
@@ -132,7 +133,7 @@ class Bookings:
             after = 0.0 if since is None else calendar.seconds_of(since)
         except ValueError as error:
             raise RpcError(str(error), "params") from None
-        return {"host": self._host, **idleness.to_json(self._idle, self._uses, after)}
+        return {"host": self._host, **booking_usage.to_json(self._idle, self._uses, after)}
 
     def told(self) -> dict[str, Any]:
         """For `bookings.status` and `host.facts`."""
@@ -216,9 +217,9 @@ class Bookings:
     def _note(self, known: Calendar, sample: dict[str, Any], held: set[str], now: float) -> None:
         pids = {process["pid"] for gpu in sample["gpus"] for process in gpu["processes"]}
         asleep = self._activity.asleep(pids, time.monotonic())
-        busy = {gpu["uuid"] for gpu in sample["gpus"] if idleness.is_busy(gpu, held, asleep)}
+        busy = {gpu["uuid"] for gpu in sample["gpus"] if booking_usage.is_busy(gpu, held, asleep)}
         assert self._here is not None
-        self._idle = idleness.look(self._idle, known.bookings, busy, self._here, now, self._pace.gap_s)
+        self._idle = booking_usage.look(self._idle, known.bookings, busy, self._here, now, self._pace.gap_s)
         seen = []
         for gpu in sample["gpus"]:
             for process in gpu["processes"]:
@@ -227,14 +228,14 @@ class Bookings:
                 run_id = (process["replica"] or "").partition("/")[0]
                 user = "" if process["user"] == UNKNOWN else process["user"]
                 seen.append((gpu["uuid"] or "", user, self._runs.person_of(run_id) if run_id else "", run_id))
-        self._uses = idleness.note_uses(self._uses, seen, now, self._pace.gap_s)
+        self._uses = booking_usage.note_uses(self._uses, seen, now, self._pace.gap_s)
         if now - self._saved_at >= SAVE_EVERY_S or now < self._saved_at:
             self._save_evidence()
             self._saved_at = now
 
     def _save_evidence(self) -> None:
         if self._idle or self._uses:
-            self._write(self._evidence_file, idleness.to_json(self._idle, self._uses))
+            self._write(self._evidence_file, booking_usage.to_json(self._idle, self._uses))
 
     def _write(self, path: str, data: dict[str, Any]) -> None:
         """Whole, or not at all. A disk that is full costs what a daemon that is restarted would know, and no more."""

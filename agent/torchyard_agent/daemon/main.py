@@ -7,8 +7,8 @@ import socket
 from typing import Callable
 
 from torchyard_agent import __version__, umask
-from torchyard_agent.daemon import audit, installed
-from torchyard_agent.daemon.first_contact import answer_hello
+from torchyard_agent.daemon import audit, installed_version
+from torchyard_agent.daemon.hello_server import answer_hello
 from torchyard_agent.protocol import PROTOCOL
 
 OLDEST_PROTOCOL = 1
@@ -41,7 +41,7 @@ def main(
 
     def settle_and_note() -> None:
         settle()
-        installed.note(agent_dir, node, __version__, sha256)
+        installed_version.note(agent_dir, node, __version__, sha256)
 
     conversations = answer_hello(listener, hello, settle_and_note, note_retirement)
     if conversations is None:

@@ -15,9 +15,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torchyard_agent.daemon.journal_file import JournalReader
-from torchyard_agent.protocol import journal
+from torchyard_agent.protocol import journal_replay
 from torchyard_agent.protocol.jsonrpc import RpcError
-from torchyard_agent.rpc import Connection
+from torchyard_agent.unix_socket_rpc import Connection
 
 if TYPE_CHECKING:
     from torchyard_agent.daemon.runs import Runs
@@ -73,14 +73,14 @@ def _shared_memory() -> dict[str, int] | None:
 
 def _gpus(uuids: list[str]) -> list[dict[str, Any]]:
     """Each chosen GPU: its health, the XIDs of the kernel's log (None: nobody may look), and whose processes it has."""
-    from torchyard_agent.telemetry import kernel_log  # with NVML, and ctypes, only where there are GPUs
+    from torchyard_agent.telemetry import xid_errors  # with NVML, and ctypes, only where there are GPUs
     from torchyard_agent.telemetry.nvml import Nvml
-    from torchyard_agent.telemetry.processes import Owners
+    from torchyard_agent.telemetry.process_usage import Owners
 
     nvml = Nvml.open()
     if nvml is None:
         return []
-    owners, xids, now = Owners(), kernel_log.xids(), time.monotonic()
+    owners, xids, now = Owners(), xid_errors.xids(), time.monotonic()
     try:
         found = []
         for gpu in nvml.gpus:
@@ -147,4 +147,4 @@ def _is_long_over(folder: str) -> bool:
             return False
     except OSError:
         return False
-    return bool(journal.fold("", JournalReader(folder).read())["ended"])
+    return bool(journal_replay.fold("", JournalReader(folder).read())["ended"])

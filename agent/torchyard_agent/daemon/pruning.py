@@ -12,8 +12,8 @@ import os
 import time
 from collections.abc import Iterator
 
-from torchyard_agent import snapshots
-from torchyard_agent.protocol import places
+from torchyard_agent import snapshot_store
+from torchyard_agent.protocol import paths
 
 KEEP_S = 7 * 86400.0
 KEEP_WHEN_SHORT_S = 86400.0
@@ -26,7 +26,7 @@ FRESH_S = 86400.0
 def prune(agent_dir: str, now: float | None = None) -> int:
     """Removes what nobody needs; returns how many snapshots went. What cannot be removed stays."""
     now = time.time() if now is None else now
-    store = places.store_dir(agent_dir)
+    store = paths.store_dir(agent_dir)
     try:
         about = os.statvfs(store)
         names = os.listdir(os.path.join(store, "snapshots"))
@@ -39,7 +39,7 @@ def prune(agent_dir: str, now: float | None = None) -> int:
         return 0  # some host's runs cannot be looked at just now
     old = [root for root in names if root not in used and now - _used_at(agent_dir, root) > keep_s]
     for root in old:
-        _remove_folder(places.snapshot_dir(agent_dir, root))
+        _remove_folder(paths.snapshot_dir(agent_dir, root))
     _prune_files(agent_dir, set(names) - set(old), now)
     return len(old)
 
@@ -73,8 +73,8 @@ def _names(folder: str) -> list[str]:
 
 
 def _used_at(agent_dir: str, root: str) -> float:
-    folder = places.snapshot_dir(agent_dir, root)
-    for path in (os.path.join(folder, snapshots.MANIFEST), folder):
+    folder = paths.snapshot_dir(agent_dir, root)
+    for path in (os.path.join(folder, snapshot_store.MANIFEST), folder):
         with contextlib.suppress(OSError):
             return os.stat(path).st_mtime
     return float("inf")
@@ -83,11 +83,13 @@ def _used_at(agent_dir: str, root: str) -> float:
 def _prune_files(agent_dir: str, roots: set[str], now: float) -> None:
     wanted: set[str] = set()
     for root in roots:
-        manifest = snapshots.read_manifest(agent_dir, root)
-        if manifest is None and os.path.exists(os.path.join(places.snapshot_dir(agent_dir, root), snapshots.MANIFEST)):
+        manifest = snapshot_store.read_manifest(agent_dir, root)
+        if manifest is None and os.path.exists(
+            os.path.join(paths.snapshot_dir(agent_dir, root), snapshot_store.MANIFEST)
+        ):
             return  # not to be read just now: nothing of it may go
         wanted.update(entry["sha256"] for entry in manifest or [] if "sha256" in entry)
-    for parent, _, names in os.walk(os.path.join(places.store_dir(agent_dir), "files")):
+    for parent, _, names in os.walk(os.path.join(paths.store_dir(agent_dir), "files")):
         for name in names:
             path = os.path.join(parent, name)
             with contextlib.suppress(OSError):

@@ -12,14 +12,14 @@ import subprocess
 import sys
 from typing import Any
 
-from torchyard_agent import rpc
+from torchyard_agent import unix_socket_rpc
 from torchyard_agent.daemon.journal_file import JournalReader
-from torchyard_agent.keeper import address as keeper_address
+from torchyard_agent.keeper import control_socket as keeper_address
 from torchyard_agent.keeper import leftovers
-from torchyard_agent.protocol import journal, places
+from torchyard_agent.protocol import journal_replay, paths
 from torchyard_agent.protocol.jsonrpc import METHOD_NOT_FOUND, RpcError
-from torchyard_agent.rpc import Connection
 from torchyard_agent.telemetry.procfs import boot_id
+from torchyard_agent.unix_socket_rpc import Connection
 
 KEEPER_DEADLINE_S = 20.0
 """A keeper that has not answered by then is given up; starting one takes a tenth of a second on an idle host."""
@@ -56,7 +56,7 @@ class Runs:
 
     def folder(self, run_id: str) -> str:
         """The run's folder here. Raises RpcError where there is none."""
-        folder = places.run_dir(self._agent_dir, self._node, _checked(run_id))
+        folder = paths.run_dir(self._agent_dir, self._node, _checked(run_id))
         if not os.path.isdir(folder):
             raise RpcError(f"there is no run {run_id} on {self._node}", "no_run", "`torchyard runs list` shows them.")
         return folder
@@ -64,11 +64,11 @@ class Runs:
     def ids(self) -> list[str]:
         """All runs that have a folder here, oldest first (an ID begins with its time)."""
         try:
-            with os.scandir(places.runs_dir(self._agent_dir, self._node)) as entries:
+            with os.scandir(paths.runs_dir(self._agent_dir, self._node)) as entries:
                 return sorted(
                     entry.name
                     for entry in entries
-                    if _RUN_ID.fullmatch(entry.name) and entry.is_dir() and places.is_run(entry.path)
+                    if _RUN_ID.fullmatch(entry.name) and entry.is_dir() and paths.is_run(entry.path)
                 )
         except FileNotFoundError:
             return []
@@ -124,8 +124,8 @@ class Runs:
     async def _raise_keeper(self, params: dict[str, Any]) -> Connection:
         """Starts the run's keeper from the archive that the desktop brought."""
         run_id = _checked(params["run_id"])
-        archive = places.archive_dir(self._agent_dir, str(params.pop("archive")))
-        folder = places.run_dir(self._agent_dir, self._node, run_id)
+        archive = paths.archive_dir(self._agent_dir, str(params.pop("archive")))
+        folder = paths.run_dir(self._agent_dir, self._node, run_id)
         if run_id in self._aborted:  # the desktop asks on several threads: its abort may be here first
             raise RpcError("the run was aborted before it was prepared", "aborted")
         up = self._rising[run_id] = asyncio.Event()
@@ -150,7 +150,7 @@ class Runs:
         os.makedirs(folder, 0o700, exist_ok=True)
         with contextlib.suppress(OSError):  # for housekeeping, of this host and of those that share its home
             os.utime(archive)
-            with open(places.archive_note(folder), "w") as note:
+            with open(paths.archive_note(folder), "w") as note:
                 note.write(os.path.basename(archive))
         with open(os.path.join(folder, "keeper.log"), "ab") as log:
             # The second fork makes it nobody's child: it outlives this daemon, and is reaped without it.
@@ -210,11 +210,11 @@ class Runs:
             return known
         if run_id in self._over:
             return None
-        address = keeper_address.read(places.run_dir(self._agent_dir, self._node, run_id))
+        address = keeper_address.read(paths.run_dir(self._agent_dir, self._node, run_id))
         try:
             if address is None:
                 raise FileNotFoundError
-            keeper = await rpc.connect(address, lambda method, _: self._wake(run_id))
+            keeper = await unix_socket_rpc.connect(address, lambda method, _: self._wake(run_id))
         except (ConnectionRefusedError, FileNotFoundError, PermissionError):  # or another user took a dead one's name
             if run_id not in self._rising:
                 self._over.add(run_id)
@@ -236,7 +236,7 @@ class Runs:
         loop = asyncio.get_running_loop()
         gone_by = loop.time() + LEAVES_WITHIN_S
         while await self.keeper(run_id) is not None:
-            has_ended = journal.fold(run_id, JournalReader(self.folder(run_id)).read())["ended"]
+            has_ended = journal_replay.fold(run_id, JournalReader(self.folder(run_id)).read())["ended"]
             if not has_ended or loop.time() > gone_by:
                 return True
             await asyncio.sleep(0.02)
@@ -257,7 +257,7 @@ class Runs:
         if run_id not in self._records:
             if len(self._records) > 100:
                 self._records.clear()
-            found = _record(places.run_dir(self._agent_dir, self._node, _checked(run_id))).get("record")
+            found = _record(paths.run_dir(self._agent_dir, self._node, _checked(run_id))).get("record")
             known = found if isinstance(found, dict) else {}
             kept = {"replicas": known.get("replicas"), "person": known.get("person")}
             if not known:
@@ -299,7 +299,7 @@ class Runs:
                 silent = not keeper.closed  # one that only keeps us waiting has not left
                 keeper = keeper if silent else None
         # After the keeper was asked for: what one that has just left wrote last is then seen, its run's end.
-        view = journal.fold(run_id, JournalReader(folder).read())
+        view = journal_replay.fold(run_id, JournalReader(folder).read())
         view["metrics"].update(metrics)
         if keeper is None and not view["ended"]:
             await self.clear_up_after(run_id)
@@ -376,7 +376,7 @@ class Runs:
     async def _bury(self, run_id: str) -> None:
         """A keeper has left: where its run has no end, it died, and nobody else ends what its ranks had started."""
         with contextlib.suppress(RpcError):  # its folder is gone too
-            if not journal.fold(run_id, JournalReader(self.folder(run_id)).read())["ended"]:
+            if not journal_replay.fold(run_id, JournalReader(self.folder(run_id)).read())["ended"]:
                 await self.clear_up_after(run_id)
 
     def _wake(self, run_id: str) -> None:

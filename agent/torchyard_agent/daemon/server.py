@@ -13,13 +13,13 @@ import sys
 from functools import partial
 from typing import Any
 
-from torchyard_agent import rpc
-from torchyard_agent.daemon import unit
-from torchyard_agent.daemon.methods import Methods
+from torchyard_agent import unix_socket_rpc
+from torchyard_agent.daemon import systemd_unit
+from torchyard_agent.daemon.garbage_collection_trigger import Tidying
+from torchyard_agent.daemon.rpc_methods import Methods
 from torchyard_agent.daemon.runs import Runs
-from torchyard_agent.daemon.streams import Telemetry
-from torchyard_agent.daemon.tidying import Tidying
-from torchyard_agent.protocol import places
+from torchyard_agent.daemon.subscriptions import Telemetry
+from torchyard_agent.protocol import paths
 from torchyard_agent.telemetry.sampler import Sampler
 
 COMPILE_AFTER_S = 3.0
@@ -49,16 +49,16 @@ async def _serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, retired.set)
     loop.add_signal_handler(signal.SIGHUP, lambda: None)
-    connections: set[rpc.Connection] = set()
+    connections: set[unix_socket_rpc.Connection] = set()
     listener.setblocking(False)
-    server = await rpc.serve(listener, methods, connections)
+    server = await unix_socket_rpc.serve(listener, methods, connections)
     for client, pending in conversations:
-        await rpc.adopt(client, pending, methods, connections)
+        await unix_socket_rpc.adopt(client, pending, methods, connections)
     api.bookings.begin()
     log.info("daemon of %s, archive %s, pid %d", hello["node"], hello["sha256"][:12], os.getpid())
-    loop.call_later(COMPILE_AFTER_S, partial(_compile, loop, places.archive_dir(agent_dir, hello["sha256"])))
+    loop.call_later(COMPILE_AFTER_S, partial(_compile, loop, paths.archive_dir(agent_dir, hello["sha256"])))
     with contextlib.suppress(OSError):  # a home that cannot be written to: then the next contact starts it
-        if unit.install(agent_dir, hello["sha256"]):
+        if systemd_unit.install(agent_dir, hello["sha256"]):
             log.info("systemd starts the daemon after a reboot")
     await retired.wait()
     api.bookings.close()
@@ -70,7 +70,7 @@ async def _serve(
 
 def _compile(loop: asyncio.AbstractEventLoop, archive: str) -> None:
     """Compiles what nobody imported yet, in the background, so that the first keeper starts quickly."""
-    script = os.path.join(archive, "torchyard_agent", "daemon", "compiling.py")
+    script = os.path.join(archive, "torchyard_agent", "daemon", "bytecode.py")
     compiling = [sys.executable, "-I", "-S", script, archive]
     process = subprocess.Popen(
         ["nice", "-n", "19", *compiling],

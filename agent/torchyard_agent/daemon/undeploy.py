@@ -11,8 +11,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from torchyard_agent.daemon import tidying, unit
-from torchyard_agent.protocol import places
+from torchyard_agent.daemon import garbage_collection_trigger, systemd_unit
+from torchyard_agent.protocol import paths
 from torchyard_agent.protocol.jsonrpc import RpcError
 
 OURS = frozenset({"store", "hosts"})
@@ -34,15 +34,15 @@ def remove_everything(agent_dir: str, node: str) -> dict[str, Any]:
             "not_ours",
             "Move that elsewhere, then undeploy again.",
         )
-    unit.remove(agent_dir)
+    systemd_unit.remove(agent_dir)
     _end_helpers(agent_dir)
     _let_go_of_the_log()
-    _remove(places.host_dir(agent_dir, node))
-    hosts = os.path.dirname(places.host_dir(agent_dir, node))
+    _remove(paths.host_dir(agent_dir, node))
+    hosts = os.path.dirname(paths.host_dir(agent_dir, node))
     shared_with = sorted(_names(hosts))
     if not shared_with:
         above = _made_above(agent_dir)
-        _remove(places.store_dir(agent_dir))
+        _remove(paths.store_dir(agent_dir))
         for folder in (hosts, agent_dir):
             if not _names(folder):
                 with contextlib.suppress(FileNotFoundError):  # a host with the same home was faster
@@ -57,7 +57,7 @@ def remove_everything(agent_dir: str, node: str) -> dict[str, Any]:
 def _made_above(agent_dir: str) -> list[str]:
     """Folders above the agent's that were made for it, from below: see `bootstrap.make_store`."""
     try:
-        with open(os.path.join(places.store_dir(agent_dir), "made.json"), encoding="utf-8") as file:
+        with open(os.path.join(paths.store_dir(agent_dir), "made.json"), encoding="utf-8") as file:
             return [str(folder) for folder in json.load(file) if agent_dir.startswith(f"{folder}/")]
     except (OSError, ValueError):
         return []
@@ -78,13 +78,13 @@ def _end_helpers(agent_dir: str) -> None:
 
 def _helpers(agent_dir: str) -> Iterator[int]:
     """Process IDs here of daemons' helpers that run out of this store."""
-    store = os.fsencode(places.store_dir(agent_dir)) + b"/"
+    store = os.fsencode(paths.store_dir(agent_dir)) + b"/"
     for entry in os.listdir("/proc"):
         if not entry.isdecimal():
             continue
         with contextlib.suppress(OSError), open(f"/proc/{entry}/cmdline", "rb") as file:
             line = file.read()
-            if store in line and (b"/daemon/compiling.py" in line or tidying.TITLE.encode() in line):
+            if store in line and (b"/daemon/bytecode.py" in line or garbage_collection_trigger.TITLE.encode() in line):
                 yield int(entry)
 
 

@@ -11,27 +11,27 @@ import socket
 from functools import partial
 from typing import Any, Union
 
-from torchyard_agent import rpc
-from torchyard_agent.keeper import cgroup, processes, ranks
-from torchyard_agent.keeper.booked import OwnBooking
-from torchyard_agent.keeper.ground import Ground, lay_out
-from torchyard_agent.keeper.journal import Journal
+from torchyard_agent import unix_socket_rpc
+from torchyard_agent.journal import Journal
+from torchyard_agent.keeper.decisions.booking_policy import OwnBooking
 from torchyard_agent.keeper.member import Member
-from torchyard_agent.keeper.patience import Patience
+from torchyard_agent.keeper.metrics_receiver import ReportSocket
 from torchyard_agent.keeper.primary import Primary
-from torchyard_agent.keeper.ranks import RunPlace
-from torchyard_agent.keeper.record import Record
-from torchyard_agent.keeper.reports import ReportSocket
-from torchyard_agent.keeper.share import Share
-from torchyard_agent.keeper.taking import Taking
-from torchyard_agent.keeper.warm_start import WarmStart
-from torchyard_agent.protocol import calendar, places
-from torchyard_agent.protocol.asked import asked, cleaned
-from torchyard_agent.protocol.frames import exchange_key
+from torchyard_agent.keeper.processes import cgroup, process_control, rank_process
+from torchyard_agent.keeper.processes.gpu_acquisition import Taking
+from torchyard_agent.keeper.processes.rank_process import RunPlace
+from torchyard_agent.keeper.processes.rank_supervisor import Share
+from torchyard_agent.keeper.processes.warm_interpreters import WarmStart
+from torchyard_agent.keeper.resources import Ground, lay_out
+from torchyard_agent.keeper.run_status import Record
+from torchyard_agent.keeper.timeouts import Patience
+from torchyard_agent.protocol import calendar, paths
+from torchyard_agent.protocol.attribution import asked, cleaned
+from torchyard_agent.protocol.authenticated_transport import exchange_key
 from torchyard_agent.protocol.jsonrpc import RpcError
-from torchyard_agent.protocol.shapes import Prepared, RankShare
-from torchyard_agent.protocol.states import ReplicaState, RunState
-from torchyard_agent.rpc import Connection
+from torchyard_agent.protocol.messages import Prepared, RankShare
+from torchyard_agent.protocol.run_states import ReplicaState, RunState
+from torchyard_agent.unix_socket_rpc import Connection
 
 FLUSH_S = 1.0
 """How long those who listen have for reading the last words."""
@@ -47,7 +47,7 @@ class Keeper:
     def __init__(self, agent_dir: str, node: str, run_id: str, patience: Patience):
         self._agent_dir = agent_dir
         self._run_id = run_id
-        self._folder = places.run_dir(agent_dir, node, run_id)
+        self._folder = paths.run_dir(agent_dir, node, run_id)
         self._patience = patience
         self._connections: set[Connection] = set()
         self._node = node
@@ -75,7 +75,7 @@ class Keeper:
         loop.set_exception_handler(self._on_exception)
         loop.add_signal_handler(signal.SIGCHLD, self._reap)
         loop.add_signal_handler(signal.SIGTERM, self._on_sigterm)
-        server = await rpc.serve(listener, self._methods(), self._connections)
+        server = await unix_socket_rpc.serve(listener, self._methods(), self._connections)
         life = loop.create_task(self._live())
         try:
             await asyncio.wait({life, self._crash}, return_when=asyncio.FIRST_COMPLETED)
@@ -90,14 +90,14 @@ class Keeper:
             await self._flush()
             server.close()
 
-    def _methods(self) -> dict[str, rpc.Method]:
+    def _methods(self) -> dict[str, unix_socket_rpc.Method]:
         methods = (
             *(self.warm, self.prepare, self.start, self.join, self.stop, self.abort),
             *(self.calendar, self.status, self.metrics),
         )
         return {method.__name__: self._counted(method) for method in methods}
 
-    def _counted(self, method: rpc.Method) -> rpc.Method:
+    def _counted(self, method: unix_socket_rpc.Method) -> unix_socket_rpc.Method:
         """So that no keeper leaves while it owes an answer."""
 
         async def answer(connection: Connection, params: Params) -> Any:
@@ -132,7 +132,7 @@ class Keeper:
         for replica in params["replicas"]:
             for planned in replica["ranks"]:
                 rank = _in_folder(planned, params["run_dir"], self._folder)
-                variables = ranks.environment(os.environ, place, replica["name"], rank, {})
+                variables = rank_process.environment(os.environ, place, replica["name"], rank, {})
                 key = (replica["name"], rank["local_rank"])
                 self._warm.start(key, rank["argv"], variables, place.work, params["imports"], spare=False)
         return {}
@@ -334,9 +334,9 @@ class Keeper:
         if self._share is not None:
             self._share.tell = lambda message: None  # that its ranks are killed must not start them again
             await asyncio.wait({life}, timeout=FLUSH_S)
-            while left := [pid for pid in processes.descendants(os.getpid()) if processes.may_signal(pid)]:
+            while left := [pid for pid in process_control.descendants(os.getpid()) if process_control.may_signal(pid)]:
                 for pid in left:
-                    processes.send(pid, signal.SIGKILL)
+                    process_control.send(pid, signal.SIGKILL)
                 await asyncio.sleep(0.05)
                 _reap_all()
         if self._record is not None and self._record.ended is None:

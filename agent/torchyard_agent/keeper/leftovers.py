@@ -13,7 +13,7 @@ import os
 import signal
 import time
 
-from torchyard_agent.keeper import cgroup, processes
+from torchyard_agent.keeper.processes import cgroup, process_control
 
 ENDED_WITHIN_S = 5.0
 
@@ -37,7 +37,7 @@ def end(run_dir: str) -> list[int]:
     cgroup.end_leftovers(run_id, node)
     while left := find(run_dir):
         for pid in left:
-            processes.send(pid, signal.SIGKILL)
+            process_control.send(pid, signal.SIGKILL)
         if time.monotonic() > deadline:
             break
         time.sleep(0.02)

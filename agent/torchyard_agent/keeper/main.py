@@ -18,31 +18,32 @@ def main(agent_dir: str, node: str, run_id: str) -> int:
     import logging
     import signal
 
-    from torchyard_agent import rpc
-    from torchyard_agent.keeper import address, processes
+    from torchyard_agent import unix_socket_rpc
+    from torchyard_agent.keeper import control_socket
     from torchyard_agent.keeper.keeper import Keeper
-    from torchyard_agent.keeper.patience import Patience
-    from torchyard_agent.protocol import places
+    from torchyard_agent.keeper.processes import process_control
+    from torchyard_agent.keeper.timeouts import Patience
+    from torchyard_agent.protocol import paths
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     for number in (signal.SIGHUP, signal.SIGINT):  # a terminal's; a keeper belongs to none
         signal.signal(number, signal.SIG_IGN)
-    processes.become_subreaper()
-    processes.raise_descriptor_limit()
-    folder = places.run_dir(agent_dir, node, run_id)
-    name = places.random_socket(os.getuid())
-    listener = rpc.bind(name)
+    process_control.become_subreaper()
+    process_control.raise_descriptor_limit()
+    folder = paths.run_dir(agent_dir, node, run_id)
+    name = paths.random_socket(os.getuid())
+    listener = unix_socket_rpc.bind(name)
 
     async def keep() -> int:
         keeper = Keeper(agent_dir, node, run_id, Patience.read(os.environ))
         # Every socket is bound before the keeper can be found.
-        if not address.publish(folder, name):
+        if not control_socket.publish(folder, name):
             print(f"the run {run_id} has a keeper on this host already", file=sys.stderr)
             return 1
         try:
             await keeper.live(listener)
         finally:
-            address.withdraw(folder)
+            control_socket.withdraw(folder)
         return 0
 
     return asyncio.run(keep())

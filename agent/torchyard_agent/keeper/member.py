@@ -8,16 +8,18 @@ import os
 import socket
 from typing import Any
 
-from torchyard_agent.keeper import checkpoint_folders, gang, policy
-from torchyard_agent.keeper.carriers import Receiving
-from torchyard_agent.keeper.gang import NETWORK_ERRORS, Line, Message, Stream
-from torchyard_agent.keeper.ground import Ground, in_a_thread
-from torchyard_agent.keeper.patience import Patience
-from torchyard_agent.keeper.record import Record
-from torchyard_agent.keeper.share import Share
-from torchyard_agent.protocol import shapes
+from torchyard_agent.keeper.checkpoints import checkpoint_folders
+from torchyard_agent.keeper.checkpoints.checkpoint_replication import Receiving
+from torchyard_agent.keeper.decisions import state_machine
+from torchyard_agent.keeper.link import gang_link
+from torchyard_agent.keeper.link.gang_link import NETWORK_ERRORS, Line, Message, Stream
+from torchyard_agent.keeper.processes.rank_supervisor import Share
+from torchyard_agent.keeper.resources import Ground, in_a_thread
+from torchyard_agent.keeper.run_status import Record
+from torchyard_agent.keeper.timeouts import Patience
+from torchyard_agent.protocol import messages
 from torchyard_agent.protocol.jsonrpc import RpcError
-from torchyard_agent.protocol.states import ReplicaState, RunState
+from torchyard_agent.protocol.run_states import ReplicaState, RunState
 
 AGAIN_S = (0.02, 0.5)
 """Between two attempts to reach the primary: soon at first, when it is just starting too, then less and less."""
@@ -36,7 +38,7 @@ class Member:
     def __init__(
         self,
         host: str,
-        primary: shapes.Member,
+        primary: messages.Member,
         share: Share,
         record: Record,
         ground: Ground,
@@ -104,7 +106,7 @@ class Member:
     async def _dial(self, introduction: Message) -> tuple[Stream, Message]:
         """A connection to the primary beside the gang link. Raises one of NETWORK_ERRORS."""
         address = await _resolved(self._primary["address"])
-        return await gang.call(address, self._primary["gang_port"], self._secret, introduction)
+        return await gang_link.call(address, self._primary["gang_port"], self._secret, introduction)
 
     async def _keep_in_touch(self) -> None:
         """Connects, and connects again whenever the connection breaks."""
@@ -114,7 +116,7 @@ class Member:
             cut_off = self._cut_off
             introduction = {"host": self._host, "epoch": self._epoch, "got": self._line.got, "cut_off": cut_off}
             try:
-                stream, answer = await gang.call(await _resolved(address), port, self._secret, introduction)
+                stream, answer = await gang_link.call(await _resolved(address), port, self._secret, introduction)
             except NETWORK_ERRORS as error:
                 self._last_error = str(error) or "no answer"
                 if self._cut_off and isinstance(error, ConnectionRefusedError):
@@ -200,8 +202,8 @@ class Member:
 
     async def _end_ranks(self) -> None:
         self._share.tell = lambda message: None  # the primary counts them as lost already
-        self._share.end(self._share.names, policy.KILL_AFTER_S)
-        self._share.sweep(policy.KILL_AFTER_S)
+        self._share.end(self._share.names, state_machine.KILL_AFTER_S)
+        self._share.sweep(state_machine.KILL_AFTER_S)
         await self._share.swept()
 
     def _hear(self, message: Message) -> None:

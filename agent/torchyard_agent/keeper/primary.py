@@ -10,25 +10,28 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Callable
 
-from torchyard_agent.keeper import carrying, checkpoint_folders, hearing, moves, notify, policy
-from torchyard_agent.keeper.booked import Leave, OwnBooking
-from torchyard_agent.keeper.bringing import Bringing
-from torchyard_agent.keeper.carriers import Sending
-from torchyard_agent.keeper.gang import Listener, Message, OnCaller, Stream
-from torchyard_agent.keeper.join_store import JoinStore, Refused, StoreServer
-from torchyard_agent.keeper.members import Members
-from torchyard_agent.keeper.moves import Event, Instruction
-from torchyard_agent.keeper.patience import Patience
-from torchyard_agent.keeper.record import Record
-from torchyard_agent.keeper.share import Share
-from torchyard_agent.keeper.shares import Shares
-from torchyard_agent.keeper.telling import Telling
-from torchyard_agent.keeper.waiting import Timetable
+from torchyard_agent.keeper import notify_command
+from torchyard_agent.keeper.assignments import Shares
+from torchyard_agent.keeper.checkpoints import checkpoint_folders
+from torchyard_agent.keeper.checkpoints.checkpoint_replication import Sending
+from torchyard_agent.keeper.checkpoints.checkpoint_restore import Bringing
+from torchyard_agent.keeper.decisions import events, replication_policy, state_machine
+from torchyard_agent.keeper.decisions.booking_policy import Leave, OwnBooking
+from torchyard_agent.keeper.decisions.events import Event, Instruction
+from torchyard_agent.keeper.decisions.schedule import Timetable
+from torchyard_agent.keeper.link import event_decoding
+from torchyard_agent.keeper.link.gang_link import Listener, Message, OnCaller, Stream
+from torchyard_agent.keeper.link.join_store import JoinStore, Refused, StoreServer
+from torchyard_agent.keeper.link.member_connections import Members
+from torchyard_agent.keeper.link.state_broadcast import Telling
+from torchyard_agent.keeper.processes.rank_supervisor import Share
+from torchyard_agent.keeper.run_status import Record
+from torchyard_agent.keeper.timeouts import Patience
+from torchyard_agent.protocol.authenticated_transport import exchange_key
 from torchyard_agent.protocol.calendar import Calendar, rfc3339
-from torchyard_agent.protocol.contract import has_store
-from torchyard_agent.protocol.frames import exchange_key
-from torchyard_agent.protocol.shapes import Start
-from torchyard_agent.protocol.states import RunState
+from torchyard_agent.protocol.messages import Start
+from torchyard_agent.protocol.rank_environment import has_store
+from torchyard_agent.protocol.run_states import RunState
 
 FAREWELL_S = 3.0
 """How long the members have for acknowledging the run's end."""
@@ -74,8 +77,8 @@ class Primary:
         """Set once the journal says what the run does first: start, or wait for its time."""
         self._finished: asyncio.Future[None] = self._loop.create_future()
         self._timers: list[asyncio.TimerHandle] = []
-        self._run: policy.Run | None = None
-        self._asked_early: list[moves.StopAsked] = []
+        self._run: state_machine.Run | None = None
+        self._asked_early: list[events.StopAsked] = []
         self._carrying = self._start_carrying()
         self._shares = Shares(start, carries=self._carrying is not None)
         gpus = [gpu for replica in start["replicas"] for gpu in replica["gpus"]]
@@ -92,7 +95,7 @@ class Primary:
         """Returns when nothing of the run is left anywhere and every member that can be reached knows it."""
         start = self._start
         self._record.start()
-        self._run, instructions = policy.begin(
+        self._run, instructions = state_machine.begin(
             [member["host"] for member in start["members"]],
             start["replicas"],
             start["policy"],
@@ -135,16 +138,16 @@ class Primary:
         members = self._start["members"]
         if not self._start["carry"] or len(members) < 2:
             return None
-        carriage = carrying.begin([member["host"] for member in members], self._start["replicas"])
+        carriage = replication_policy.begin([member["host"] for member in members], self._start["replicas"])
         folder = checkpoint_folders.checkpoints_dir(self._share.place.folder)
         return Sending(folder, self._share.place.run_id, carriage, self._order, self._record.carried)
 
     async def _notify_of_the_end(self) -> None:
         command = self._start["notify"]
         if command and self._record.ended is not None:
-            process = notify.start(command, self._share.place, self._record.state.value, self._record.reason)
+            process = notify_command.start(command, self._share.place, self._record.state.value, self._record.reason)
             if process is not None:
-                await notify.finish(process)
+                await notify_command.finish(process)
 
     def learn(self, known: Calendar) -> None:
         """What the daemon was told of the bookings."""
@@ -157,14 +160,14 @@ class Primary:
             if verdict.refused:
                 self.stop(f"not started: {verdict.refused}", force=False)
                 return
-            self._feed(moves.Due(verdict.only_if_idle))
+            self._feed(events.Due(verdict.only_if_idle))
         await self._timetable.watch_the_end(self._warn_of_the_end, self._stop_at_the_end)
 
     def _tell_new_start(self, at: float) -> None:
         assert self._run is not None
         if self._run.scheduled and self._run.outcome is None:
             self._run = self._run._replace(scheduled=_starts_at(at))
-            self._telling.run_state(moves.TellRunState(self._record.state, _starts_at(at)))
+            self._telling.run_state(events.TellRunState(self._record.state, _starts_at(at)))
 
     def _warn_of_the_end(self, must: Leave) -> None:
         own = self._timetable.own
@@ -180,7 +183,7 @@ class Primary:
         """`told`: who asked for it, where somebody did."""
         if told is not None:
             self._record.asked(told)
-        asked = moves.StopAsked(reason, force)
+        asked = events.StopAsked(reason, force)
         if self._run is None:
             self._asked_early.append(asked)
         else:
@@ -188,33 +191,33 @@ class Primary:
 
     def _feed(self, event: Event) -> None:
         assert self._run is not None
-        self._run, instructions = policy.transition(self._run, event, self._loop.time())
+        self._run, instructions = state_machine.transition(self._run, event, self._loop.time())
         self._act(instructions)
 
     def _act(self, instructions: list[Instruction]) -> None:
         for instruction in instructions:
             _DO[type(instruction)](self, instruction)
 
-    def tell_run_state(self, told: moves.TellRunState) -> None:
+    def tell_run_state(self, told: events.TellRunState) -> None:
         self._telling.run_state(told)
 
-    def tell_replica_state(self, told: moves.TellReplicaState) -> None:
+    def tell_replica_state(self, told: events.TellReplicaState) -> None:
         self._telling.replica_state(told)
 
-    def tell_gang_restart(self, told: moves.TellGangRestart) -> None:
+    def tell_gang_restart(self, told: events.TellGangRestart) -> None:
         self._telling.gang_restart(told)
 
-    def ask_for_somebody(self, asked: moves.AskForSomebody) -> None:
+    def ask_for_somebody(self, asked: events.AskForSomebody) -> None:
         if self._start["notify"]:
             self._share.run_errand(self._start["notify"], self._record.state.value, asked.reason)
 
-    def take_gpus(self, asked: moves.TakeGpus) -> None:
+    def take_gpus(self, asked: events.TakeGpus) -> None:
         self._order(asked.host, {"say": "take_gpus", "only_if_idle": asked.only_if_idle})
 
-    def go(self, instruction: moves.Go) -> None:
+    def go(self, instruction: events.Go) -> None:
         self._bringing.once_it_is_there({member["host"]: {"say": "go"} for member in self._start["members"]})
 
-    def start_gang(self, asked: moves.StartGang) -> None:
+    def start_gang(self, asked: events.StartGang) -> None:
         assert self._run is not None
         run = self._run
         # A worker group that is gone altogether still counts: in how many parts the groups share a model is fixed.
@@ -228,11 +231,11 @@ class Primary:
             for host, order in orders.items():
                 self._order(host, order)
 
-    def clear(self, asked: moves.Clear) -> None:
+    def clear(self, asked: events.Clear) -> None:
         order = {"say": "clear", "gang": asked.gang, "generation": asked.generation}
         self._order(asked.host, {**order, "replicas": list(asked.replicas), "grace_s": asked.grace_s})
 
-    def end_ranks(self, asked: moves.EndRanks) -> None:
+    def end_ranks(self, asked: events.EndRanks) -> None:
         self._bringing.give_up()  # what is to end must have begun: its end is then told as every other
         self._say_why_in_the_store(asked.replicas)
         self._order(asked.host, {"say": "end", "replicas": list(asked.replicas), "grace_s": asked.grace_s})
@@ -246,14 +249,14 @@ class Primary:
             for gang in {self._run.replica(name).gang for name in replicas}:
                 self._store.set(f"failed/{gang}/{self._run.gang(gang).generation}", b"1")
 
-    def sweep(self, asked: moves.Sweep) -> None:
+    def sweep(self, asked: events.Sweep) -> None:
         self._order(asked.host, {"say": "sweep", "grace_s": asked.grace_s})
 
-    def wait(self, asked: moves.Wait) -> None:
-        fired = moves.TimerFired(asked.timer, asked.gang, asked.generation)
+    def wait(self, asked: events.Wait) -> None:
+        fired = events.TimerFired(asked.timer, asked.gang, asked.generation)
         self._timers.append(self._loop.call_later(asked.seconds, self._feed, fired))
 
-    def finish(self, decided: moves.Finish) -> None:
+    def finish(self, decided: events.Finish) -> None:
         self._members.tell_all({"say": "ended", "ended": self._record.end(decided.state, decided.reason)})
         self._finished.set_result(None)
 
@@ -294,16 +297,16 @@ class Primary:
             else:  # stopped before this member came: it has nothing to do but to leave
                 line.send({"say": "ended", "ended": self._record.ended})
         elif not self._run.host(host).lost:
-            self._feed(moves.LinkBack(host))
+            self._feed(events.LinkBack(host))
         # A member that was given up may not have noticed: it ends its ranks first, and then says that it is back.
         stream.send({"got": line.got, "lost": cut_off or self._run.host(host).lost})
         await line.converse(stream, int(introduction["got"]))
         if not line.connected and not self._run.state.is_terminal:
-            self._feed(moves.LinkBroken(host))
+            self._feed(events.LinkBroken(host))
 
     def _hear(self, host: str, message: Message) -> None:
         """Something happened on a host."""
-        event = hearing.event_of(host, message)
+        event = event_decoding.event_of(host, message)
         if event is not None:
             self._feed(event)
         else:
@@ -330,7 +333,7 @@ class Primary:
         log.warning(waiting)
         before = self._record.reason
         reason = f"{before}; {waiting}" if before else waiting
-        self._telling.run_state(moves.TellRunState(self._record.state, reason))
+        self._telling.run_state(events.TellRunState(self._record.state, reason))
 
     def hear_stop(self, host: str, message: Message) -> None:
         self.stop(message["reason"], force=message["force"], told=message.get("asked"))
@@ -343,7 +346,7 @@ class Primary:
         self._bringing.leave_out(host)
         if self._carrying is not None:
             self._carrying.on_host_lost(host)
-        self._feed(moves.HostLost(host, why))
+        self._feed(events.HostLost(host, why))
 
     def _is_expected(self, host: str) -> bool:
         assert self._run is not None
@@ -376,18 +379,18 @@ def _raise_what_went_wrong(task: asyncio.Task[None]) -> None:
 
 
 _DO: dict[type, Callable[[Primary, Any], None]] = {
-    moves.TellRunState: Primary.tell_run_state,
-    moves.TellReplicaState: Primary.tell_replica_state,
-    moves.TellGangRestart: Primary.tell_gang_restart,
-    moves.AskForSomebody: Primary.ask_for_somebody,
-    moves.TakeGpus: Primary.take_gpus,
-    moves.Go: Primary.go,
-    moves.StartGang: Primary.start_gang,
-    moves.Clear: Primary.clear,
-    moves.EndRanks: Primary.end_ranks,
-    moves.Sweep: Primary.sweep,
-    moves.Wait: Primary.wait,
-    moves.Finish: Primary.finish,
+    events.TellRunState: Primary.tell_run_state,
+    events.TellReplicaState: Primary.tell_replica_state,
+    events.TellGangRestart: Primary.tell_gang_restart,
+    events.AskForSomebody: Primary.ask_for_somebody,
+    events.TakeGpus: Primary.take_gpus,
+    events.Go: Primary.go,
+    events.StartGang: Primary.start_gang,
+    events.Clear: Primary.clear,
+    events.EndRanks: Primary.end_ranks,
+    events.Sweep: Primary.sweep,
+    events.Wait: Primary.wait,
+    events.Finish: Primary.finish,
 }
 _HEAR: dict[str, Callable[[Primary, str, Message], None]] = {
     "holds": Primary.hear_holds,

@@ -6,8 +6,8 @@ import ctypes
 import time
 from typing import Any
 
-from torchyard_agent.telemetry import nvml_library as library
-from torchyard_agent.telemetry.nvml_library import NvmlLibrary, NvmlUnavailable
+from torchyard_agent.telemetry import nvml_bindings as library
+from torchyard_agent.telemetry.nvml_bindings import NvmlLibrary, NvmlUnavailable
 
 __all__ = ["Gpu", "Nvml", "NvmlUnavailable"]
 

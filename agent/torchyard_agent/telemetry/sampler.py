@@ -6,8 +6,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from torchyard_agent.telemetry.host import HostMeter
-from torchyard_agent.telemetry.processes import Owners, ProcessTrees
+from torchyard_agent.telemetry.host_metrics import HostMeter
+from torchyard_agent.telemetry.process_usage import Owners, ProcessTrees
 
 if TYPE_CHECKING:
     from torchyard_agent.telemetry.nvml import Nvml

@@ -2,7 +2,8 @@
 
 This folder is first on PYTHONPATH, so `site` imports this module before the interpreter opens the script. What follows
 the wait is therefore the interpreter's own start of `python script.py` or `python -m module`: `sys.argv`, `__main__`,
-`sys.path[0]`, tracebacks and exit codes need no imitation. The keeper's side is `torchyard_agent.keeper.warm_start`.
+`sys.path[0]`, tracebacks and exit codes need no imitation. The keeper's side is
+`torchyard_agent.keeper.processes.warm_interpreters`.
 
 1. The keeper starts `python -c …`, which proves that this very interpreter imports this module. It then executes the
    rank's command line. Where the proof fails, the process ends, and nothing of the rank has run.

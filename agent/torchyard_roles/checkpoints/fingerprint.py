@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from torchyard_roles.pairs import names_of
+from torchyard_roles.model_optimizer_pairs import names_of
 
 
 def fingerprint(model: torch.nn.Module, optimizer: Any) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from torchyard_roles.exchange.wire import Connection
+from torchyard_roles.exchange.tensor_connection import Connection
 
 
 class Connections:

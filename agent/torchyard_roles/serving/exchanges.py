@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from torchyard_roles.layout import Chunk
-from torchyard_roles.serving.rounds import Outcomes
+from torchyard_roles.exchange.parameter_layout import Chunk
+from torchyard_roles.strategies.parameter_server.push_rounds import Outcomes
 
 if TYPE_CHECKING:
-    from torchyard_roles.serving.link import ServerLink
+    from torchyard_roles.strategies.parameter_server.server_link import ServerLink
 
 
 class Gradient(NamedTuple):

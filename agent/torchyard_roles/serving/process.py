@@ -11,10 +11,10 @@ import torch
 
 from torchyard_roles.environment import Environment
 from torchyard_roles.errors import EnvironmentProblem
-from torchyard_roles.exchange import wire
-from torchyard_roles.reporting import ServingReports
-from torchyard_roles.serving.parameter_server import ParameterServer
-from torchyard_roles.serving.rounds import Rules
+from torchyard_roles.exchange import tensor_connection
+from torchyard_roles.keeper_reports import ServingReports
+from torchyard_roles.strategies.parameter_server.push_rounds import Rules
+from torchyard_roles.strategies.parameter_server.server_process import ParameterServer
 
 PART_S = 1.0
 """What is left of the grace after SIGTERM once nobody is waited for any longer: to save, and to end."""
@@ -36,7 +36,7 @@ def serve(environment: Environment) -> None:
     # Connections' threads add up chunks side by side: torch's own threads on top of them would only take turns.
     torch.set_num_threads(1)
     gc.freeze()  # no collection looks through torch's own objects again and again
-    listener = wire.listen_at(place)
+    listener = tensor_connection.listen_at(place)
     try:
         with ServingReports(environment, server.figures, server.traffic):
             server.serve(listener)

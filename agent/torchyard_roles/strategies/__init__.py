@@ -10,11 +10,11 @@ from typing import Callable
 from torchyard_roles.environment import Environment
 from torchyard_roles.errors import NotInThisVersion, UsageProblem
 from torchyard_roles.strategies.all_reduce import AllReduce
-from torchyard_roles.strategies.alone import Alone
-from torchyard_roles.strategies.hogwild import Hogwild
-from torchyard_roles.strategies.parameter_servers import Served
-from torchyard_roles.strategies.reduction_server import ReductionServer
-from torchyard_roles.strategies.strategy import Strategy
+from torchyard_roles.strategies.base import Strategy
+from torchyard_roles.strategies.hogwild.strategy import Hogwild
+from torchyard_roles.strategies.parameter_server.sandblaster_downpour import Served
+from torchyard_roles.strategies.reduction_server.strategy import ReductionServer
+from torchyard_roles.strategies.single_process import Alone
 
 
 def choose(environment: Environment, own: Callable[[Environment], Strategy] | None = None) -> Strategy:

@@ -13,14 +13,15 @@ import torch
 import torch.distributed as dist
 from torch.utils import _pytree
 
+from torchyard_roles.coordination import gloo_shutdown
+from torchyard_roles.data_loader import Share
 from torchyard_roles.environment import Environment
 from torchyard_roles.errors import EnvironmentProblem
 from torchyard_roles.module_hooks import ModuleHook
-from torchyard_roles.sharding import Share
-from torchyard_roles.strategies import closures, gloo
-from torchyard_roles.strategies.finite import FiniteGradients
+from torchyard_roles.strategies import closures
+from torchyard_roles.strategies.base import Strategy
+from torchyard_roles.strategies.finite_gradients import FiniteGradients
 from torchyard_roles.strategies.gradient_averaging import BUCKET_BYTES, Average, GradientAverager
-from torchyard_roles.strategies.strategy import Strategy
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -204,7 +205,7 @@ class AllReduce(Strategy):
             else:  # the script's own world goes on
                 for group in self._groups:
                     dist.destroy_process_group(group)
-            gloo.settle()
+            gloo_shutdown.settle()
         self._groups.clear()
         self._owns_group = False
 

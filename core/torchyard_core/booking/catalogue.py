@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from torchyard_core.booking.model import Slot, cpu_slot
-from torchyard_core.topology.hosts import HostFacts
+from torchyard_core.topology.host_facts import HostFacts
 
 
 def slots_of(hosts: Iterable[HostFacts], *, is_private: bool) -> tuple[Slot, ...]:

@@ -19,10 +19,10 @@ from dateutil.rrule import rrulestr
 from icalendar import Calendar, Event
 from icalendar.parser import Contentline
 
+from torchyard_core.booking.errors import BadCalendar, Refused
 from torchyard_core.booking.model import Booking, Draft, Slot, State, whole_seconds
-from torchyard_core.booking.naming import name_slots, slots_named
-from torchyard_core.booking.refusals import BadCalendar, Refused
-from torchyard_core.booking.zones import END_OF_TIME, to_utc, zone_of
+from torchyard_core.booking.slots import name_slots, slots_named
+from torchyard_core.booking.time_parser import END_OF_TIME, to_utc, zone_of
 
 AT_MOST = 1000
 """Events of one import."""

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from torchyard_core.booking.errors import Refused
 from torchyard_core.booking.intervals import Interval
-from torchyard_core.booking.refusals import Refused
-from torchyard_core.booking.words import command_length, hours_of, until
-from torchyard_core.booking.zones import length, moment, wall_clock
+from torchyard_core.booking.time_format import command_length, hours_of, until
+from torchyard_core.booking.time_parser import length, moment, wall_clock
 
 if TYPE_CHECKING:
     from torchyard_core.booking.model import Booking
@@ -100,7 +100,7 @@ class BookedThen:
 
 def booked_then(bookings: Iterable[Booking], person: str, when: Interval) -> BookedThen:
     """Who has what in that time."""
-    from torchyard_core.booking.launch_rules import in_the_way
+    from torchyard_core.booking.launch_availability import in_the_way
 
     known = list(bookings)
     return BookedThen(

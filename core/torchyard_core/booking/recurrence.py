@@ -12,9 +12,9 @@ from datetime import UTC, datetime
 
 from dateutil.rrule import rrulestr
 
+from torchyard_core.booking.errors import Refused
 from torchyard_core.booking.intervals import Interval
-from torchyard_core.booking.refusals import Refused
-from torchyard_core.booking.zones import to_utc, zone_of
+from torchyard_core.booking.time_parser import to_utc, zone_of
 
 AT_MOST = 500
 """Occurrences of one series."""

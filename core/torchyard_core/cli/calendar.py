@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from torchyard_core.booking.catalogue import slots_of
 from torchyard_core.booking.intervals import Interval, subtract
 from torchyard_core.booking.model import Slot
-from torchyard_core.booking.offline import View, age
+from torchyard_core.booking.sync.cached_calendar import View, age
 from torchyard_core.cli.context import Settings
 from torchyard_core.cli.output import remark
 from torchyard_core.errors import TorchyardError

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from types import TracebackType
 
 from torchyard_core.errors import TorchyardError
-from torchyard_core.launch.agents import AgentLink, Reattach
-from torchyard_core.launch.runs import LogReader
+from torchyard_core.launch.agent_interface import AgentLink, Reattach
+from torchyard_core.launch.runs.known_runs import LogReader
 
 LAST_LINES_S = 5.0
 """How long the last lines may take once the run is over."""

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from torchyard_core.cli.login_prompts import terminal_questions
 from torchyard_core.cli.output import remark
-from torchyard_core.cli.questions import terminal_questions
 from torchyard_core.errors import FileProblem, UsageError
-from torchyard_core.fleet.facts import load_facts, planner_hosts
+from torchyard_core.fleet.host_facts_cache import load_facts, planner_hosts
 from torchyard_core.fleet.inventory import Host, Inventory, read_fleet
 from torchyard_core.home import Home
-from torchyard_core.plain_text import printable
-from torchyard_core.topology.hosts import HostFacts
-from torchyard_core.topology.yaml_document import is_there
+from torchyard_core.text_sanitizer import printable
+from torchyard_core.topology.host_facts import HostFacts
 from torchyard_core.user_settings import UserSettings, read_user_settings
+from torchyard_core.yaml_io.yaml_file import is_there
 
 if TYPE_CHECKING:
-    from torchyard_core.booking.offline import Calendar
+    from torchyard_core.booking.sync.cached_calendar import Calendar
     from torchyard_core.fleet.fleet import Fleet
 
 
@@ -49,7 +49,7 @@ class Settings:
 
     def calendar(self) -> Calendar:
         """The way to the bookings, one for the whole command; its database is opened when it is asked for."""
-        from torchyard_core.booking.opening import calendar_of
+        from torchyard_core.booking.calendar_factory import calendar_of
 
         if not self.opened:
             self.opened.append(calendar_of(self.home, self.own()))
@@ -65,8 +65,8 @@ class Settings:
 
     def zone(self, named: str | None = None) -> str:
         """The zone of the times that are written: of `--zone`, else of the settings, else this computer's."""
-        from torchyard_core.booking.opening import zone_for
-        from torchyard_core.booking.zones import zone_of
+        from torchyard_core.booking.calendar_factory import zone_for
+        from torchyard_core.booking.time_parser import zone_of
 
         return zone_of(named).key if named else zone_for(self.own())
 

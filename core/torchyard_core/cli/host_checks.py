@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchyard_agent.protocol.asked import cleaned
+from torchyard_agent.protocol.attribution import cleaned
 from torchyard_core.fleet.host_check import HostCheck, gpus_in_words
 
 HEADINGS = ("HOST", "STATE", "AGENT", "CPUS", "MEMORY", "GPUS", "TORCH", "PYTHON")

@@ -21,7 +21,7 @@ from typing import Annotated, Any
 import typer
 
 from torchyard_core.errors import TorchyardError
-from torchyard_core.plain_text import log_line, one_line, printable, printable_json
+from torchyard_core.text_sanitizer import log_line, one_line, printable, printable_json
 
 _on_screen: list[Any] = []
 """Progress bars that are drawing now."""

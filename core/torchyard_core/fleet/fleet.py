@@ -11,18 +11,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from torchyard_core.background import in_background
+from torchyard_core.background_thread import in_background
 from torchyard_core.errors import AgentRefused, FileProblem, HostError
-from torchyard_core.fleet.archive import build_archive
-from torchyard_core.fleet.deploy import attach
-from torchyard_core.fleet.facts import Facts, load_facts, planner_hosts, save_facts, stamped
+from torchyard_core.fleet.agent_archive import build_archive
+from torchyard_core.fleet.agent_deployment import attach
+from torchyard_core.fleet.credential_prompts import Questions
+from torchyard_core.fleet.daemon_client import Link
+from torchyard_core.fleet.gpu_occupancy import SAMPLE_TIMEOUT_S, with_use
+from torchyard_core.fleet.host_facts_cache import Facts, load_facts, planner_hosts, save_facts, stamped
 from torchyard_core.fleet.inventory import Host
-from torchyard_core.fleet.link import Link
-from torchyard_core.fleet.questions import Questions
 from torchyard_core.fleet.ssh import SshDialer
-from torchyard_core.fleet.usage import SAMPLE_TIMEOUT_S, with_use
-from torchyard_core.launch.agents import AgentLink
-from torchyard_core.topology.hosts import HostFacts
+from torchyard_core.launch.agent_interface import AgentLink
+from torchyard_core.topology.host_facts import HostFacts
 
 LOOK_TIMEOUT_S = 60.0
 """A first look starts the programs' Python, over NFS maybe."""

@@ -12,14 +12,14 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
+from torchyard_core.atomic_write import write_atomically
 from torchyard_core.errors import TorchyardError, UsageError
-from torchyard_core.fleet.fleet_text import NEW_FILE, with_entry, without_entry
-from torchyard_core.topology.atomic_file import write_atomically
-from torchyard_core.topology.hosts import PortRange
+from torchyard_core.fleet.inventory_patch import NEW_FILE, with_entry, without_entry
+from torchyard_core.problems import Problem, did_you_mean, has_errors
+from torchyard_core.topology.host_facts import PortRange
 from torchyard_core.topology.model import Amount, FrozenModel, Text
-from torchyard_core.topology.problems import Problem, did_you_mean, has_errors
-from torchyard_core.topology.yaml_document import Document, is_there, parse, read_text
-from torchyard_core.topology.yaml_validate import validate
+from torchyard_core.yaml_io.model_validation import validate
+from torchyard_core.yaml_io.yaml_file import Document, is_there, parse, read_text
 
 THIS_COMPUTER = "this-computer"
 PRIVATE_MODE = 0o600

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from torchyard_core.interop.reading import Reading
-from torchyard_core.topology.machines import Machine
+from torchyard_core.interop.document_reader import Reading
+from torchyard_core.problems import Place
+from torchyard_core.topology.machine_types import Machine
 from torchyard_core.topology.model import Role
-from torchyard_core.topology.problems import Place
 
 
 def read_sizes(reading: Reading, known: Machine, place: Place) -> dict[str, Any]:

@@ -12,10 +12,10 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from torchyard_core.errors import FileProblem
-from torchyard_core.interop.reading import refuse
-from torchyard_core.topology.problems import Place
-from torchyard_core.topology.yaml_compose import MAX_DEPTH, Composed, compose
-from torchyard_core.topology.yaml_document import Document
+from torchyard_core.interop.document_reader import refuse
+from torchyard_core.problems import Place
+from torchyard_core.yaml_io.parser import MAX_DEPTH, Composed, compose
+from torchyard_core.yaml_io.yaml_file import Document
 
 MAX_LETTERS = 200_000
 """Of a script: pools and clusters are a page of text."""

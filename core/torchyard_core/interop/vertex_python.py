@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 import re
 
+from torchyard_core.interop.document_reader import refuse
 from torchyard_core.interop.python_literals import PythonText, is_script
-from torchyard_core.interop.reading import refuse
-from torchyard_core.topology.yaml_document import Document
+from torchyard_core.yaml_io.yaml_file import Document
 
 KEY = "worker_pool_specs"
 _NAMED = re.compile(rf"\b{KEY}\b")

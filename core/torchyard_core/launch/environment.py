@@ -1,7 +1,7 @@
 """What is planned of every rank's command line and environment, from a plan and what its hosts have answered. Pure.
 
-What depends on who takes part (ranks, world sizes, CLUSTER_SPEC) is filled in by `torchyard_agent.protocol.contract`,
-here for people to read and on the primary before each start.
+What depends on who takes part (ranks, world sizes, CLUSTER_SPEC) is filled in by
+`torchyard_agent.protocol.rank_environment`, here for people to read and on the primary before each start.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from torchyard_agent.protocol.contract import Contract
-from torchyard_agent.protocol.shapes import Cluster, Master, ReplicaPlan, ReplicaShare
-from torchyard_core.launch.plan import Plan, PlannedReplica
-from torchyard_core.launch.ports import Port, Ports, assign_ports
+from torchyard_agent.protocol.messages import Cluster, Master, ReplicaPlan, ReplicaShare
+from torchyard_agent.protocol.rank_environment import Contract
+from torchyard_core.launch.port_assignment import Port, Ports, assign_ports
+from torchyard_core.launch.rank_assignment import Plan, PlannedReplica
 from torchyard_core.topology.model import GpuIds, Launcher
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import wait
 
-from torchyard_core.background import in_background
+from torchyard_core.background_thread import in_background
 from torchyard_core.errors import HostError, Unreachable
-from torchyard_core.launch.agents import AgentLink, Hosts
+from torchyard_core.launch.agent_interface import AgentLink, Hosts
+from torchyard_core.launch.progress import Telling
 from torchyard_core.launch.snapshot import Snapshot
-from torchyard_core.launch.sync import Cancelled, send_snapshot
-from torchyard_core.launch.telling import Telling
+from torchyard_core.launch.snapshot_upload import Cancelled, send_snapshot
 
 RECONNECTS = 2
 """So often is a connection made anew that broke while it sent."""

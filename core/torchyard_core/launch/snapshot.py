@@ -13,10 +13,10 @@ from threading import Event
 from pathspec import GitIgnoreSpec
 
 from torchyard_agent.protocol.jsonrpc import MAX_LINE
-from torchyard_agent.protocol.snapshot import Entry, root_of
+from torchyard_agent.protocol.snapshot_manifest import Entry, root_of
 from torchyard_core.errors import RunFailed
-from torchyard_core.launch.hashes import Hashes
-from torchyard_core.topology.ignoring import ignoring
+from torchyard_core.gitignore import ignoring
+from torchyard_core.launch.file_hash_cache import Hashes
 
 ALWAYS_LEFT_OUT = (".git/", "__pycache__/", ".venv/", "*.pyc")
 """What no run needs, whether or not .gitignore says so."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from torchyard_core.launch.agents import AgentLink
+from torchyard_core.launch.agent_interface import AgentLink
 
 INTERVAL_S = 1.0
 

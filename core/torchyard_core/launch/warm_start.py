@@ -11,11 +11,11 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from torchyard_agent.protocol.contract import is_read_at_start
-from torchyard_agent.protocol.shapes import Warm
-from torchyard_core.launch.checking import Ground
+from torchyard_agent.protocol.messages import Warm
+from torchyard_agent.protocol.rank_environment import is_read_at_start
 from torchyard_core.launch.environment import shares
-from torchyard_core.launch.preview import AT_LAUNCH, RUN_FOLDER, preview_sites
+from torchyard_core.launch.plan_preview import AT_LAUNCH, RUN_FOLDER, preview_sites
+from torchyard_core.launch.planning import Ground
 from torchyard_core.topology.model import Launcher, Program
 
 IMPORTS = ("torch", "torch._dynamo")

@@ -8,8 +8,8 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torchyard_agent.protocol.report import METRICS, own
-from torchyard_core.telemetry.rings import OWN
+from torchyard_agent.protocol.metrics_report import METRICS, own
+from torchyard_core.replica_metrics import OWN
 
 Sample = Mapping[str, Any]
 """A host's answer to `telemetry.sample`; names and units in the agent's `Sampler.sample`."""

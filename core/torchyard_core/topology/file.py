@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from torchyard_core.topology.checks import check
-from torchyard_core.topology.hosts import HostFacts
+from torchyard_core.problems import Place, Problem
+from torchyard_core.topology.checks.pools import check
+from torchyard_core.topology.host_facts import HostFacts
 from torchyard_core.topology.model import Topology
-from torchyard_core.topology.problems import Place, Problem
-from torchyard_core.topology.settings import apply_settings
-from torchyard_core.topology.yaml_document import Document, parse, read_text
-from torchyard_core.topology.yaml_dump import dump_yaml
-from torchyard_core.topology.yaml_validate import validate
+from torchyard_core.topology.overrides import apply_settings
+from torchyard_core.yaml_io.model_validation import validate
+from torchyard_core.yaml_io.writer import dump_yaml
+from torchyard_core.yaml_io.yaml_file import Document, parse, read_text
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from torchyard_core.topology.problems import Place, Severity
+from torchyard_core.problems import Place, Severity
 
 
 @dataclass(frozen=True, slots=True)

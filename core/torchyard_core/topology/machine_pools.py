@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from torchyard_core.topology.edits import set_pools
-from torchyard_core.topology.machines import machine
+from torchyard_core.topology.document.edits import set_pools
+from torchyard_core.topology.machine_types import machine
 from torchyard_core.topology.model import Pool, Role, Topology
 
 

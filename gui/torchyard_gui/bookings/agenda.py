@@ -6,10 +6,10 @@ from PySide6.QtCore import QAbstractTableModel, QModelIndex, QPersistentModelInd
 from PySide6.QtWidgets import QAbstractItemView, QHeaderView, QTableView, QWidget
 
 from torchyard_core.booking.model import Booking
-from torchyard_core.booking.naming import name_slots
-from torchyard_gui.bookings import words
-from torchyard_gui.bookings.blocks import is_shown
-from torchyard_gui.bookings.picture import Picture
+from torchyard_core.booking.slots import name_slots
+from torchyard_gui.bookings import labels
+from torchyard_gui.bookings.calendar.blocks import is_shown
+from torchyard_gui.bookings.calendar.display_list import Picture
 from torchyard_gui.bridge.bookings_model import Seen
 from torchyard_gui.theme.tokens import METRICS
 from torchyard_gui.widgets.nothing_found import NothingFound
@@ -87,12 +87,12 @@ class _Rows(QAbstractTableModel):
         self._bookings = bookings
         self._texts = [
             (
-                words.span_of(one.start, one.until, seen.zone, now or one.start),
+                labels.span_of(one.start, one.until, seen.zone, now or one.start),
                 one.title,
-                words.name_of(one.owner, seen.person),
+                labels.name_of(one.owner, seen.person),
                 name_slots(one.gpus, seen.slots),
-                words.length(one.duration.total_seconds()),
-                picture.notes.get(one.id) or words.state_of(one, now or one.start),
+                labels.length(one.duration.total_seconds()),
+                picture.notes.get(one.id) or labels.state_of(one, now or one.start),
             )
             for one in bookings
         ]

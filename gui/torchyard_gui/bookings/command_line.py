@@ -6,8 +6,8 @@ import shlex
 from collections.abc import Sequence
 from datetime import datetime
 
-from torchyard_core.booking.naming import name_slots
-from torchyard_gui.bookings.booking_form import written
+from torchyard_core.booking.slots import name_slots
+from torchyard_gui.bookings.dialogs.booking_form import written
 from torchyard_gui.bridge.bookings_model import Seen
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from torchyard_core.booking.model import Booking, Slot
-from torchyard_gui.bookings.lanes import short_model
+from torchyard_gui.bookings.calendar.lanes import short_model
 
 
 @dataclass(frozen=True)

@@ -1,46 +1,144 @@
-"""What stands in a block, as far as there is room: its title; person, GPUs and end; the person; an initial. No Qt."""
+"""Times, states and amounts of the calendar in words."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterable
+from datetime import date, datetime, timedelta
 
-Measure = Callable[[str, bool], float]
-"""How wide a text is; bold where True."""
-LINE_HEIGHT = 15
-READABLE = 42
-"""Less of a title than this is no title."""
+from PySide6.QtCore import QCoreApplication, QDate, QLocale
 
+from torchyard_core.booking.model import Booking, State
+from torchyard_core.booking.time_parser import zone_of
+from torchyard_core.errors import TorchyardError
+from torchyard_gui.bookings.calendar.time_axis import Span, local_day
+from torchyard_gui.bridge.bookings_model import Seen
+from torchyard_gui.widgets.advice import as_sentence
 
-@dataclass(frozen=True)
-class Label:
-    """`title` is bold; `more` stands below it, or alone. `outside` goes beside a block that is too narrow for it."""
-
-    title: str = ""
-    more: str = ""
-    initial: str = ""
-    outside: str = ""
+translate = QCoreApplication.translate
 
 
-def label_for(
-    width: float, height: float, title: str, person: str, gpus: str, ends: str, beside: float, measure: Measure
-) -> Label:
-    """`width`, `height`: what is free inside; `beside`: what is free to the right of the block."""
-    two_lines = height >= 2 * LINE_HEIGHT + 2
-    below = _longest(width, (f"{person} · {gpus} · {ends}", f"{person} · {gpus}", person), measure)
-    if measure(title, True) <= width:
-        if two_lines:
-            return Label(title, below)
-        rest = _longest(width - measure(title, True) - 8, (f"{person} · {ends}", person), measure)
-        return Label(title, rest)
-    initial = person[:1]
-    if width >= READABLE and (two_lines or not below):
-        return Label(title, below if two_lines else "")
-    fits = initial if initial and measure(initial, True) <= width else ""
-    if beside >= READABLE:
-        return Label("", "", fits, title)
-    return Label("", below) if below else Label("", "", fits)
+def said(error: TorchyardError) -> str:
+    """An error as one or two sentences; names of hosts and GPUs stay as they are."""
+    message = error.message
+    if message.partition(" ")[0].isalpha():
+        message = message[0].upper() + message[1:]
+    return as_sentence(message, error.hint)
 
 
-def _longest(width: float, texts: tuple[str, ...], measure: Measure) -> str:
-    return next((text for text in texts if measure(text, False) <= width), "")
+def day_name(day: date, pattern: str) -> str:
+    return QLocale().toString(QDate(day.year, day.month, day.day), pattern)
+
+
+def title_of(span: Span, days: tuple[date, ...]) -> str:
+    """`23 – 29 November 2026`."""
+    first, last = days[0], days[-1]
+    if span == "day":
+        return day_name(first, "dddd d MMMM yyyy")
+    if span == "month":
+        return day_name(first, "MMMM yyyy")
+    if first.year != last.year:
+        return f"{day_name(first, 'd MMM yyyy')} – {day_name(last, 'd MMM yyyy')}"
+    if first.month != last.month:
+        return f"{day_name(first, 'd MMM')} – {day_name(last, 'd MMM yyyy')}"
+    return f"{first.day} – {day_name(last, 'd MMMM yyyy')}"
+
+
+def clock(moment: datetime, zone: str) -> str:
+    return f"{moment.astimezone(zone_of(zone)):%H:%M}"
+
+
+def ends(booking: Booking, zone: str) -> str:
+    """`to 18:00`; with the day where that is another than the start's."""
+    until = booking.until
+    words = clock(until, zone)
+    # Midnight is the end of the day before.
+    if local_day(booking.start, zone) != local_day(until - timedelta(seconds=1), zone):
+        words = f"{day_name(local_day(until, zone), 'ddd')} {words}"
+    return translate("Bookings", "to {time}").format(time=words)
+
+
+def span_of(start: datetime, end: datetime, zone: str, now: datetime) -> str:
+    """`Today 18:00 – 24:00`, `Thu 26 Nov 12:00 – Fri 27 Nov 18:00`."""
+    first, last = local_day(start, zone), local_day(end, zone)
+    begins, finishes = clock(start, zone), clock(end, zone)
+    if last == first + timedelta(days=1) and finishes == "00:00":
+        return f"{day_word(first, zone, now)} {begins} – 24:00"
+    if last == first:
+        return f"{day_word(first, zone, now)} {begins} – {finishes}"
+    return f"{day_word(first, zone, now)} {begins} – {day_word(last, zone, now)} {finishes}"
+
+
+def day_word(day: date, zone: str, now: datetime) -> str:
+    """Today, Tomorrow, else `Thu 26 Nov`."""
+    today = local_day(now, zone)
+    if day == today:
+        return translate("Bookings", "Today")
+    if day == today + timedelta(days=1):
+        return translate("Bookings", "Tomorrow")
+    return day_name(day, "ddd d MMM")
+
+
+def length(seconds: float) -> str:
+    """`6 h`, `45 min`, `2 days 4 h`."""
+    minutes = round(seconds / 60)
+    if minutes < 60:
+        return translate("Bookings", "{count} min").format(count=minutes)
+    hours, rest = divmod(minutes, 60)
+    if hours >= 48:
+        days, hours = divmod(hours, 24)
+        words = translate("Bookings", "{count} days").format(count=days)
+        return words + (" " + translate("Bookings", "{count} h").format(count=hours) if hours else "")
+    words = translate("Bookings", "{count} h").format(count=hours)
+    return words + (" " + translate("Bookings", "{count} min").format(count=rest) if rest else "")
+
+
+def slots_count(gpus: Iterable[str]) -> str:
+    """`4 GPUs`; CPU slots are called so."""
+    ids = list(gpus)
+    cpus = sum(one.endswith(":cpu") for one in ids)
+    parts = []
+    if len(ids) - cpus:
+        count = len(ids) - cpus
+        parts.append(
+            translate("Bookings", "1 GPU") if count == 1 else translate("Bookings", "{count} GPUs").format(count=count)
+        )
+    if cpus:
+        parts.append(
+            translate("Bookings", "1 CPU host")
+            if cpus == 1
+            else translate("Bookings", "{count} CPU hosts").format(count=cpus)
+        )
+    return ", ".join(parts)
+
+
+def state_of(booking: Booking, now: datetime) -> str:
+    if booking.state is State.RELEASED:
+        return translate("Bookings", "released early")
+    if booking.state is State.CANCELLED:
+        return translate("Bookings", "cancelled")
+    if booking.state is State.NO_SHOW:
+        return translate("Bookings", "freed: nobody used it")
+    if booking.end <= now:
+        return translate("Bookings", "over")
+    if booking.start > now:
+        return translate("Bookings", "booked")
+    return translate("Bookings", "running")
+
+
+def away(seen: Seen, now: datetime) -> str:
+    """Why nothing can be booked, and how old what is shown is."""
+    if seen.as_of is None:
+        return translate(
+            "Bookings", "The calendar is not there, and nothing of it is known here. Nothing can be booked."
+        )
+    when = clock(seen.as_of, seen.zone)
+    if local_day(seen.as_of, seen.zone) != local_day(now, seen.zone):
+        when = f"{day_name(local_day(seen.as_of, seen.zone), 'ddd d MMM')} {when}"
+    age = length(max(0.0, (now - seen.as_of).total_seconds()))
+    return translate(
+        "Bookings", "The calendar is away. This is of {when}, {age} ago; nothing can be booked until it is back."
+    ).format(when=when, age=age)
+
+
+def name_of(person: str, me: str) -> str:
+    return translate("Bookings", "You") if person == me else person

@@ -8,8 +8,8 @@ from PySide6.QtCore import QRectF, Qt, Signal
 from PySide6.QtGui import QBrush, QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QPushButton, QSizePolicy, QWidget
 
-from torchyard_gui.bookings.blocks import hue_of
-from torchyard_gui.bookings.words import name_of
+from torchyard_gui.bookings.calendar.blocks import hue_of
+from torchyard_gui.bookings.labels import name_of
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets import label
 

@@ -11,26 +11,26 @@ from PySide6.QtCore import QPoint, QTimer, Signal
 from PySide6.QtGui import QAction, QGuiApplication, QHideEvent, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QDialog, QVBoxLayout, QWidget
 
-from torchyard_core.booking.find_slot import Fit
-from torchyard_core.booking.history import Change, headline, lines
+from torchyard_core.booking.change_history import Change, headline, lines
 from torchyard_core.booking.model import Booking, Draft
-from torchyard_gui.bookings import words
-from torchyard_gui.bookings.actions import BookingActions
+from torchyard_core.booking.search.slot_search import Fit
+from torchyard_gui.bookings import labels
 from torchyard_gui.bookings.agenda import Agenda
-from torchyard_gui.bookings.blocks import free_now, is_shown
-from torchyard_gui.bookings.body import Body
+from torchyard_gui.bookings.calendar.blocks import free_now, is_shown
+from torchyard_gui.bookings.calendar.calendar_view import Surface
+from torchyard_gui.bookings.calendar.display_list import Pictures, mark_of
+from torchyard_gui.bookings.calendar.lanes import folded_at_first
+from torchyard_gui.bookings.calendar.time_axis import Span, days_of, local_day, stepped, utc
 from torchyard_gui.bookings.command_line import command_for
-from torchyard_gui.bookings.deeds import Deeds
-from torchyard_gui.bookings.dialogs import Dialogs
-from torchyard_gui.bookings.drawers import Drawers
-from torchyard_gui.bookings.joining import join
-from torchyard_gui.bookings.lanes import folded_at_first
+from torchyard_gui.bookings.commands import Deeds
+from torchyard_gui.bookings.connections import join
+from torchyard_gui.bookings.dialogs.dialog_controller import Dialogs
+from torchyard_gui.bookings.draft_validation import Known, refusal
+from torchyard_gui.bookings.drawers.drawer_controller import Drawers
+from torchyard_gui.bookings.drawers.drawer_layout import Body
 from torchyard_gui.bookings.legend import Legend
-from torchyard_gui.bookings.picture import Pictures, mark_of
-from torchyard_gui.bookings.refusing import Known, refusal
-from torchyard_gui.bookings.sayings import Sayings
-from torchyard_gui.bookings.surface import Surface
-from torchyard_gui.bookings.time_axis import Span, days_of, local_day, stepped, utc
+from torchyard_gui.bookings.menu_actions import BookingActions
+from torchyard_gui.bookings.notifications import Sayings
 from torchyard_gui.bookings.top_bar import TopBar
 from torchyard_gui.bridge.bookings_model import BookingsModel
 from torchyard_gui.theme.tokens import METRICS
@@ -266,7 +266,7 @@ class BookingsPage(QWidget):
         states = {status.name: mark_of(status.state) for status in hosts}
         cores = {status.name: status.facts.cpus for status in hosts if status.facts.cpus}
         picture = self._pictures.of(seen, now, frozenset(self.folded or ()), self.bar.filter, states, cores)
-        away = "" if seen.is_live or not self.model.has_loaded else words.away(seen, now)
+        away = "" if seen.is_live or not self.model.has_loaded else labels.away(seen, now)
         self._known = Known(seen.bookings, seen.slots, seen.rules, seen.person, seen.is_admin, now, away)
         self.surface.set_picture(picture)
         axis = self.surface.axis
@@ -282,7 +282,7 @@ class BookingsPage(QWidget):
     def show_days(self) -> None:
         seen = self.model.seen
         dates = days_of(self.span, self.day)
-        self.bar.title.setText(words.title_of(self.span, dates))
+        self.bar.title.setText(labels.title_of(self.span, dates))
         self.surface.set_days(self.span, self.day)
         self.model.show(self.surface.axis.since, self.surface.axis.until)
         if self.surface.axis.zone != seen.zone:
@@ -313,7 +313,7 @@ class BookingsPage(QWidget):
         title = of.title if of is not None else self.deeds.title
         draft = Draft(title, tuple(gpus), utc(start), utc(end), of.zone if of is not None else self.model.seen.zone)
         found = refusal(self._known, draft, of)
-        return words.said(found) if found is not None else ""
+        return labels.said(found) if found is not None else ""
 
     def point_at(self, fit: Fit, number: int) -> None:
         """Brings a fit into sight."""

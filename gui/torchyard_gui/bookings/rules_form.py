@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from torchyard_core.booking.rules import EVERYBODY, Rules, Window
+from torchyard_core.booking.rules.team_rules import EVERYBODY, Rules, Window
 from torchyard_core.errors import UsageError
 
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")

@@ -9,9 +9,9 @@ from PySide6.QtGui import QAction
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QMenu, QPushButton, QSizePolicy, QToolButton, QWidget
 
 from torchyard_core.booking.model import Booking, Slot
-from torchyard_gui.bookings.actions import BookingActions
+from torchyard_gui.bookings.calendar.lanes import short_model
 from torchyard_gui.bookings.filters import Filter
-from torchyard_gui.bookings.lanes import short_model
+from torchyard_gui.bookings.menu_actions import BookingActions
 from torchyard_gui.bridge.bookings_model import Seen
 from torchyard_gui.theme.icons import icon
 from torchyard_gui.widgets import ElidedLabel, SearchField, Segmented, label

@@ -8,8 +8,8 @@ from datetime import datetime
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from torchyard_core.booking.errors import Refused
 from torchyard_core.booking.model import Booking, Draft
-from torchyard_core.booking.refusals import Refused
 
 if TYPE_CHECKING:
     from torchyard_core.booking.store import BookingStore

@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from PySide6.QtCore import QObject, QTimer, Signal
 
-from torchyard_core.background import in_background
+from torchyard_core.background_thread import in_background
 from torchyard_core.booking.intervals import Interval
 from torchyard_core.booking.model import Booking, IdleEvidence, Slot, Use
-from torchyard_core.booking.rules import Rules
+from torchyard_core.booking.rules.team_rules import Rules
+from torchyard_core.booking.time_parser import local_zone
 from torchyard_core.booking.waitlist import Waiting
-from torchyard_core.booking.zones import local_zone
 from torchyard_core.errors import TorchyardError
 from torchyard_core.home import Home
 from torchyard_gui.bridge.fleet_model import FleetModel
 from torchyard_gui.bridge.jobs import Job, Jobs
 
 if TYPE_CHECKING:
-    from torchyard_core.booking.offline import Calendar
     from torchyard_core.booking.store import BookingStore, Watch
+    from torchyard_core.booking.sync.cached_calendar import Calendar
 
 Result = TypeVar("Result")
 Opener = Callable[[], "tuple[Calendar, str]"]
@@ -226,7 +226,7 @@ class BookingsModel(QObject):
     ) -> _Looked:
         """On a thread. `known`: records of use of that time as they were last read; `anew`: they are read again."""
         from torchyard_core.booking.catalogue import slots_of
-        from torchyard_core.booking.refusals import StoreAway
+        from torchyard_core.booking.errors import StoreAway
 
         calendar = self._calendar_now()
         try:
@@ -374,7 +374,7 @@ def _let_rest(watch: Watch | None, calendar: Calendar | None) -> None:
 
 def _opened(home: Home) -> tuple[Calendar, str]:
     """The calendar that the settings name. On a thread."""
-    from torchyard_core.booking.opening import calendar_of, zone_for
+    from torchyard_core.booking.calendar_factory import calendar_of, zone_for
     from torchyard_core.user_settings import read_user_settings
 
     chosen = read_user_settings(home.settings_file)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from torchyard_core.fleet.facts import Facts
+from torchyard_core.fleet.host_facts_cache import Facts
 from torchyard_core.fleet.inventory import Host
-from torchyard_core.topology.hosts import HostFacts
+from torchyard_core.topology.host_facts import HostFacts
 from torchyard_gui.bridge.host_status import HostStatus
 
 

@@ -14,22 +14,22 @@ from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import QObject, QTimer, Signal
 
-from torchyard_core.background import in_background
+from torchyard_core.background_thread import in_background
 from torchyard_core.errors import TorchyardError
-from torchyard_core.fleet.facts import Facts, forget_facts, load_facts, planner_hosts
-from torchyard_core.fleet.host_acts import Act
+from torchyard_core.fleet.host_audit import Act
 from torchyard_core.fleet.host_check import HostCheck, check_host, failed_check
-from torchyard_core.fleet.host_keys import ShownKey, record_key, show_key
+from torchyard_core.fleet.host_facts_cache import Facts, forget_facts, load_facts, planner_hosts
+from torchyard_core.fleet.host_key_trust import ShownKey, record_key, show_key
 from torchyard_core.fleet.inventory import DEFAULT_HOSTS, Host, Inventory, add_host, read_fleet, remove_host
 from torchyard_core.home import Home
-from torchyard_core.topology.hosts import HostFacts
+from torchyard_core.topology.host_facts import HostFacts
 from torchyard_gui.bridge.file_signature import signature_of
 from torchyard_gui.bridge.first_status import checked_at, first_status
+from torchyard_gui.bridge.host_availability import PlannedHosts
 from torchyard_gui.bridge.host_links import HostLinks
 from torchyard_gui.bridge.host_status import UNKNOWN, Doing, HostStatus, now
 from torchyard_gui.bridge.jobs import Cancelled, Job, Jobs, explain
 from torchyard_gui.bridge.login_questions import LoginQuestions
-from torchyard_gui.bridge.planned_hosts import PlannedHosts
 
 if TYPE_CHECKING:
     from torchyard_core.fleet.fleet import Fleet
@@ -282,7 +282,7 @@ class FleetModel(QObject):
 
     def _remark(self, check: HostCheck, kind: str) -> str:
         """A newer agent than ours is never replaced: who wanted to deploy should know."""
-        from torchyard_core.fleet.archive import build_archive
+        from torchyard_core.fleet.agent_archive import build_archive
 
         theirs = check.agent["version"] if check.agent else ""
         return str(theirs) if kind == "deploying" and theirs not in ("", build_archive().version) else ""

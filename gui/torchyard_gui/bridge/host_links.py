@@ -9,12 +9,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torchyard_core.errors import TorchyardError
-from torchyard_core.fleet.host_acts import Act, read_acts
+from torchyard_core.fleet.host_audit import Act, read_acts
 from torchyard_gui.bridge.host_status import now
 from torchyard_gui.bridge.jobs import Job, Jobs
 
 if TYPE_CHECKING:
-    from torchyard_core.fleet.link import Link
+    from torchyard_core.fleet.daemon_client import Link
 
 SILENT_AFTER_S = 10.0
 """A host that has not answered for so long is told as unknown."""

@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from torchyard_core.errors import AgentMissing, HostError, TorchyardError
-from torchyard_core.fleet.host_acts import Act
+from torchyard_core.fleet.gpu_occupancy import beside_gpus, users_of
+from torchyard_core.fleet.host_audit import Act
 from torchyard_core.fleet.host_check import DEGRADED, READY, HostCheck
 from torchyard_core.fleet.inventory import Host
-from torchyard_core.fleet.usage import beside_gpus, users_of
-from torchyard_core.topology.hosts import HostFacts
+from torchyard_core.topology.host_facts import HostFacts
 
 UNKNOWN = "unknown"
 """Nobody has looked since the window was opened, or the host no longer answers."""

@@ -1,8 +1,8 @@
 """Work beside the GUI thread, with its results in it.
 
-Work runs on threads that nobody waits for at the end (`torchyard_core.background`). What it returns, raises or tells
-comes to the GUI thread by one queued signal, and nothing comes any more once the window is closed: a login that hangs
-then neither keeps the program nor finds widgets that are gone.
+Work runs on threads that nobody waits for at the end (`torchyard_core.background_thread`). What it returns, raises or
+tells comes to the GUI thread by one queued signal, and nothing comes any more once the window is closed: a login that
+hangs then neither keeps the program nor finds widgets that are gone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import shiboken6
 from PySide6.QtCore import QObject, Qt, Signal
 
-from torchyard_core.background import in_background
+from torchyard_core.background_thread import in_background
 from torchyard_core.errors import TorchyardError
 
 log = logging.getLogger(__name__)

@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import QObject, Signal
 
-from torchyard_core.background import in_background
+from torchyard_core.background_thread import in_background
 from torchyard_core.booking.planned_time import PlannedTime
 from torchyard_core.errors import RunFailed, TorchyardError
-from torchyard_core.launch.history import History
-from torchyard_core.launch.preflight import Check
-from torchyard_core.launch.question import Question
+from torchyard_core.launch.checks.host_facts import Check
+from torchyard_core.launch.confirmations import Question
+from torchyard_core.launch.runs.history import History
+from torchyard_core.problems import has_errors
 from torchyard_core.topology.file import TopologyFile
-from torchyard_core.topology.problems import has_errors
 from torchyard_gui.bridge.fleet_model import FleetModel
 from torchyard_gui.bridge.jobs import explain
 
 if TYPE_CHECKING:
-    from torchyard_core.booking.launching import LaunchBooking
-    from torchyard_core.launch.start import Launch, Started, StartUnknown
+    from torchyard_core.booking.launch_booking import LaunchBooking
+    from torchyard_core.launch.launch import Launch, Started, StartUnknown
 
 
 class LaunchJob(QObject):
@@ -109,8 +109,8 @@ class LaunchJob(QObject):
 
     def _run(self, tell: Callable[..., None]) -> Started | TorchyardError | None:
         """The run that is on its way; what stopped the launch; None where it was cancelled."""
-        from torchyard_core.launch.start import StartUnknown
-        from torchyard_core.launch.sync import Cancelled
+        from torchyard_core.launch.launch import StartUnknown
+        from torchyard_core.launch.snapshot_upload import Cancelled
 
         try:
             launch = self._launch = self._made(tell)
@@ -136,8 +136,8 @@ class LaunchJob(QObject):
 
     def _made(self, tell: Callable[..., None]) -> Launch:
         """The launch of the topology. Raises TorchyardError for what stops it before it begins."""
+        from torchyard_core.launch.launch import Launch
         from torchyard_core.launch.secrets import secret_values
-        from torchyard_core.launch.start import Launch
 
         fleet, source = self._model.fleet, self.source
         topology = source.topology
@@ -163,9 +163,9 @@ class LaunchJob(QObject):
 
     def _reserving(self, name: str) -> LaunchBooking:
         """The calendar's part in the launch. Raises what is wrong with the settings."""
-        from torchyard_core.booking.launch_rules import proposed_length
-        from torchyard_core.booking.launching import LaunchBooking, Wanted
-        from torchyard_core.booking.opening import calendar_of, zone_for
+        from torchyard_core.booking.calendar_factory import calendar_of, zone_for
+        from torchyard_core.booking.launch_availability import proposed_length
+        from torchyard_core.booking.launch_booking import LaunchBooking, Wanted
         from torchyard_core.user_settings import read_user_settings
 
         home = self._model.home
@@ -220,7 +220,7 @@ class LaunchJob(QObject):
 
     def _take_back(self, started: Started) -> None:
         """Somebody cancelled while the news that it has started were on their way here: it is ended all the same."""
-        from torchyard_core.launch.start import StartUnknown
+        from torchyard_core.launch.launch import StartUnknown
 
         assert self._launch is not None
         launch = self._launch

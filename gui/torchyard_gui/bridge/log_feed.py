@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 from PySide6.QtCore import QObject, QTimer, Signal
 
 from torchyard_core.errors import AgentRefused, TorchyardError
-from torchyard_core.launch.runs import LOG_WAIT_S
+from torchyard_core.launch.runs.known_runs import LOG_WAIT_S
 from torchyard_gui.bridge.jobs import Job, Jobs, explain
 
 if TYPE_CHECKING:
+    from torchyard_core.fleet.daemon_client import Link
     from torchyard_core.fleet.fleet import Fleet
-    from torchyard_core.fleet.link import Link
 
 WATCH_EVERY_MS = 200
 """A log that grows without end is looked at this often at most."""

@@ -9,7 +9,7 @@ import threading
 
 from PySide6.QtCore import QObject, Signal
 
-from torchyard_core.fleet.questions import Question
+from torchyard_core.fleet.credential_prompts import Question
 from torchyard_gui.bridge.jobs import Jobs
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from PySide6.QtCore import QObject, QTimer, Signal
 
 from torchyard_core.booking.planned_time import BookedThen, PlannedTime, booked_then, when_booked
-from torchyard_core.booking.zones import local_zone
+from torchyard_core.booking.time_parser import local_zone
 from torchyard_gui.bridge.fleet_model import FleetModel
 
 if TYPE_CHECKING:

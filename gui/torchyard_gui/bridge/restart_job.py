@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 from PySide6.QtCore import QObject
 
 from torchyard_core.errors import HostError, Unreachable
-from torchyard_core.launch.history import History
-from torchyard_core.launch.question import settle
-from torchyard_core.launch.runs import KnownRun
+from torchyard_core.launch.confirmations import settle
+from torchyard_core.launch.runs.history import History
+from torchyard_core.launch.runs.known_runs import KnownRun
 from torchyard_core.topology.file import topology_from_text
 from torchyard_gui.bridge.fleet_model import FleetModel
 from torchyard_gui.bridge.launch_job import LaunchJob
 
 if TYPE_CHECKING:
-    from torchyard_core.launch.start import Launch
+    from torchyard_core.launch.launch import Launch
 
 
 class RestartJob(LaunchJob):
@@ -30,14 +30,14 @@ class RestartJob(LaunchJob):
     # On the thread
 
     def _made(self, tell: Callable[..., None]) -> Launch:
-        from torchyard_core.launch.restarting import (
+        from torchyard_core.launch.launch import Launch
+        from torchyard_core.launch.restart import (
             about_a_foreign_run,
             about_foreign_secrets,
             allowed_secrets,
             ended_run,
         )
         from torchyard_core.launch.secrets import secret_values
-        from torchyard_core.launch.start import Launch
 
         fleet, run = self._model.fleet, self._run_before
         reached = fleet.links([host for host in run.hosts if host in fleet.hosts], install=False)

@@ -12,22 +12,22 @@ from typing import TYPE_CHECKING, Any
 from PySide6.QtCore import QObject, QTimer, Signal
 
 from torchyard_core.errors import HostError, TorchyardError
-from torchyard_core.launch.follow import RETRY_S, Follower
-from torchyard_core.launch.history import History, RunRecord, ending
+from torchyard_core.formatting import traffic
 from torchyard_core.launch.run_id import utc_now
-from torchyard_core.launch.runs import KnownRun, ask_run, shown_of
-from torchyard_core.telemetry.amounts import traffic
+from torchyard_core.launch.runs.follower import RETRY_S, Follower
+from torchyard_core.launch.runs.history import History, RunRecord, ending
+from torchyard_core.launch.runs.known_runs import KnownRun, ask_run, shown_of
 from torchyard_core.telemetry.latest import Latest
-from torchyard_core.topology.hosts import HostFacts
+from torchyard_core.topology.host_facts import HostFacts
 from torchyard_gui.bridge.jobs import Job, Jobs
-from torchyard_gui.bridge.run_parts import Changes, short_cause, when
-from torchyard_gui.bridge.run_picture import RunPicture
-from torchyard_gui.bridge.step_parts import step_parts
+from torchyard_gui.bridge.run_state import RunPicture
+from torchyard_gui.bridge.run_state_types import Changes, short_cause, when
+from torchyard_gui.bridge.step_breakdown import step_parts
 
 if TYPE_CHECKING:
+    from torchyard_core.fleet.daemon_client import Link
     from torchyard_core.fleet.fleet import Fleet
-    from torchyard_core.fleet.link import Link
-    from torchyard_gui.canvas.looks import ReplicaLook, Tint
+    from torchyard_gui.canvas.live_state import ReplicaLook, Tint
 
 EVENTS_EVERY_MS = 100
 """States are told ten times a second at most, …"""
@@ -116,7 +116,7 @@ class RunFeed(QObject):
 
     def look_of(self, replica: str) -> ReplicaLook:
         """How a replica looks on the canvas."""
-        from torchyard_gui.canvas.looks import ReplicaLook
+        from torchyard_gui.canvas.live_state import ReplicaLook
 
         track = self.picture.tracks[replica]
         stale = self.picture.stale_since(track)

@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Iterable, Sequence
 
-from torchyard_gui.bridge.run_parts import Track
+from torchyard_gui.bridge.run_state_types import Track
 
 TOTALS = ("throughput", "loss", "gpu", "memory_mb", "gpu_memory_mb", "step")
 SUMS = ("throughput", "memory_mb", "gpu_memory_mb")

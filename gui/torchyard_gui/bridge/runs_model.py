@@ -12,10 +12,10 @@ from PySide6.QtCore import QObject, Signal
 
 from torchyard_core.errors import HostError, TorchyardError, Unreachable
 from torchyard_core.home import Home
-from torchyard_core.launch.agents import AgentLink
-from torchyard_core.launch.fetching import Files, fetch_files, list_files
-from torchyard_core.launch.history import History
-from torchyard_core.launch.runs import KnownRun, free_prepared, list_runs, stop_run
+from torchyard_core.launch.agent_interface import AgentLink
+from torchyard_core.launch.runs.download import Files, fetch_files, list_files
+from torchyard_core.launch.runs.history import History
+from torchyard_core.launch.runs.known_runs import KnownRun, free_prepared, list_runs, stop_run
 from torchyard_gui.bridge.fleet_model import FleetModel
 from torchyard_gui.bridge.jobs import Job
 from torchyard_gui.bridge.log_feed import LogFeed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from PySide6.QtCore import QPointF, QRectF, Qt
 from PySide6.QtGui import QBrush, QPainter, QPixmap
 
-from torchyard_gui.canvas import ink
+from torchyard_gui.canvas import paint_cache
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.theme.tokens import METRICS as M
 
@@ -54,10 +54,10 @@ def paint_empty(painter: QPainter, area: QRectF, title: str, sentence: str) -> N
     painter.resetTransform()
     middle = area.center()
     painter.setPen(theme().color("text"))
-    painter.setFont(ink.font("title"))
+    painter.setFont(paint_cache.font("title"))
     painter.drawText(QRectF(0, middle.y() - 30, area.width(), 24), Qt.AlignmentFlag.AlignCenter, title)
     painter.setPen(theme().color("text2"))
-    painter.setFont(ink.font("body"))
+    painter.setFont(paint_cache.font("body"))
     room = QRectF(middle.x() - 165, middle.y() - 2, 330, 80)
     flags = Qt.AlignmentFlag.AlignHCenter | Qt.AlignmentFlag.AlignTop | Qt.TextFlag.TextWordWrap
     painter.drawText(room, flags, sentence)

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from PySide6.QtCore import QRectF
 from PySide6.QtGui import QPainter, QPainterPath, QPen
 
-from torchyard_gui.canvas.boxes import Box
-from torchyard_gui.canvas.content import ChipContent
+from torchyard_gui.canvas.geometry import Box
+from torchyard_gui.canvas.racks.content import ChipContent
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.theme.tokens import METRICS as M
 

@@ -10,11 +10,11 @@ from PySide6.QtGui import QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import QWidget
 
 from torchyard_core.topology.model import StrategyKind
-from torchyard_gui.canvas import ink
-from torchyard_gui.canvas.edge_item import DASHES
+from torchyard_gui.canvas import paint_cache
+from torchyard_gui.canvas.edges.edge_items import DASHES
+from torchyard_gui.canvas.edges.traffic import Wiring
 from torchyard_gui.canvas.ports import paint_port
-from torchyard_gui.canvas.tile_painting import STEPS
-from torchyard_gui.canvas.wiring import Wiring
+from torchyard_gui.canvas.racks.tile_painting import STEPS
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.theme.tokens import METRICS as M
 
@@ -85,7 +85,7 @@ class Legend(QWidget):
         if chosen == self._entries:
             return
         self._entries = chosen
-        words = sum(ink.width_of(text, "tiny") for text in self.texts)
+        words = sum(paint_cache.width_of(text, "tiny") for text in self.texts)
         if chosen is None:
             picture: float = (STEPS + 1) * SHADE_WIDTH + 16
         else:
@@ -101,7 +101,7 @@ class Legend(QWidget):
         painter.setPen(Qt.PenStyle.NoPen)
         painter.setBrush(theme().color("s0", 0.85))
         painter.drawRoundedRect(QRectF(self.rect()), M.radius, M.radius)
-        painter.setFont(ink.font("tiny"))
+        painter.setFont(paint_cache.font("tiny"))
         if self._entries is None:
             self._paint_use(painter)
         else:
@@ -116,7 +116,7 @@ class Legend(QWidget):
         if sign in ("trains", "serves", "both"):
             paint_port(painter, (x + 5, middle), sign, color)
         elif sign == "group":
-            painter.setPen(ink.outline("line"))
+            painter.setPen(paint_cache.outline("line"))
             painter.setBrush(theme().brush("track"))
             painter.drawRoundedRect(QRectF(x + 0.5, middle - 6.5, 17, 13), M.radius_small, M.radius_small)
         else:
@@ -132,7 +132,7 @@ class Legend(QWidget):
         x = self._write(painter, PAD, what) + 8
         painter.setPen(Qt.PenStyle.NoPen)
         for step in range(STEPS + 1):
-            shade = ink.mixed("track", "meter", (1 + step) / (STEPS + 1))
+            shade = paint_cache.mixed("track", "meter", (1 + step) / (STEPS + 1))
             painter.fillRect(QRectF(x, self.height() / 2 - 5, SHADE_WIDTH, 10), shade)
             x += SHADE_WIDTH
         self._write(painter, x + 8, span)
@@ -140,7 +140,7 @@ class Legend(QWidget):
     def _write(self, painter: QPainter, x: float, text: str) -> float:
         painter.setPen(theme().color("text2"))
         painter.drawText(QPointF(x, self.height() / 2 + 4), text)
-        return x + ink.width_of(text, "tiny")
+        return x + paint_cache.width_of(text, "tiny")
 
 
 def _room(sign: Sign) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from torchyard_gui.canvas.boxes import Box
+from torchyard_gui.canvas.geometry import Box
 
 Direction = Literal["left", "right", "up", "down"]
 

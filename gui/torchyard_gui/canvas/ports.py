@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from PySide6.QtCore import QPointF, QRectF, Qt
 from PySide6.QtGui import QColor, QPainter, QPen
 
-from torchyard_gui.canvas import ink
-from torchyard_gui.canvas.gutters import Point
+from torchyard_gui.canvas import paint_cache
+from torchyard_gui.canvas.edges.gutters import Point
 from torchyard_gui.theme.theme import theme
 
 PORT = 5.0
@@ -34,7 +34,7 @@ def paint_port(painter: QPainter, at: Point, does: str, color: QColor) -> None:
 
 def pill_box(at: Point, lines: Sequence[str]) -> QRectF:
     """The room that a pill takes on a line, its middle at `at`."""
-    width = max(ink.width_of(line, "tiny") for line in lines) + 2 * PILL_PAD
+    width = max(paint_cache.width_of(line, "tiny") for line in lines) + 2 * PILL_PAD
     height = PILL_LINE * len(lines) + 5
     return QRectF(at[0] - width / 2, at[1] - height / 2, width, height)
 
@@ -42,11 +42,11 @@ def pill_box(at: Point, lines: Sequence[str]) -> QRectF:
 def paint_pill(painter: QPainter, at: Point, lines: Sequence[str], token: str = "hair") -> None:
     """A few words that lie on a line."""
     box = pill_box(at, lines)
-    painter.setPen(ink.outline(token))
+    painter.setPen(paint_cache.outline(token))
     painter.setBrush(theme().brush("s1"))
     painter.drawRoundedRect(box, min(9.0, box.height() / 2), min(9.0, box.height() / 2))
     painter.setPen(theme().color("text2"))
-    painter.setFont(ink.font("tiny"))
+    painter.setFont(paint_cache.font("tiny"))
     for number, line in enumerate(lines):
-        x = at[0] - ink.width_of(line, "tiny") / 2
+        x = at[0] - paint_cache.width_of(line, "tiny") / 2
         painter.drawText(QPointF(x, box.y() + 13 + number * PILL_LINE), line)

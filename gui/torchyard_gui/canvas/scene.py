@@ -16,22 +16,22 @@ from PySide6.QtWidgets import (
     QToolTip,
 )
 
-from torchyard_core.launch.plan import Plan
-from torchyard_core.topology.edges import Traffic, traffic_of
-from torchyard_core.topology.hosts import HostFacts
+from torchyard_core.launch.rank_assignment import Plan
+from torchyard_core.topology.host_facts import HostFacts
 from torchyard_core.topology.model import StrategyKind
-from torchyard_gui.canvas import ink, words
-from torchyard_gui.canvas.boxes import Box, around
-from torchyard_gui.canvas.chip_painting import ChipState
-from torchyard_gui.canvas.content import TRAY, ChipContent, RackContent, racks_of, unplaced
-from torchyard_gui.canvas.edge_layer import EdgeLayer
-from torchyard_gui.canvas.layout import lay_tray
-from torchyard_gui.canvas.levels import Level, level_of
-from torchyard_gui.canvas.looks import HostLook, ReplicaLook
-from torchyard_gui.canvas.rack_item import RackItem, reason_lines
-from torchyard_gui.canvas.racks import Racks
-from torchyard_gui.canvas.target_mark import TargetMark
-from torchyard_gui.canvas.wiring import Wiring, wiring_of
+from torchyard_core.topology.strategies.traffic import Traffic, traffic_of
+from torchyard_gui.canvas import labels, paint_cache
+from torchyard_gui.canvas.drop_highlight import TargetMark
+from torchyard_gui.canvas.edges.edge_layer import EdgeLayer
+from torchyard_gui.canvas.edges.traffic import Wiring, wiring_of
+from torchyard_gui.canvas.geometry import Box, around
+from torchyard_gui.canvas.level_of_detail import Level, level_of
+from torchyard_gui.canvas.live_state import HostLook, ReplicaLook
+from torchyard_gui.canvas.racks.chip_painting import ChipState
+from torchyard_gui.canvas.racks.content import TRAY, ChipContent, RackContent, racks_of, unplaced
+from torchyard_gui.canvas.racks.layout import lay_tray
+from torchyard_gui.canvas.racks.rack_item import RackItem, reason_lines
+from torchyard_gui.canvas.racks.rack_layer import Racks
 from torchyard_gui.theme.theme import theme
 
 EDGES, TARGET = 1.0, 2.0
@@ -54,7 +54,7 @@ class TopologyScene(QGraphicsScene):
         super().__init__(parent)
         # Four items lie on it, all others on these: an index of places would only be kept up to date.
         self.setItemIndexMethod(QGraphicsScene.ItemIndexMethod.NoIndex)
-        ink.follow_theme()
+        paint_cache.follow_theme()
         self._chips: dict[str, ChipContent] = {}
         self.ground = self._layer(None, 0.0)
         """All racks and edges."""
@@ -167,7 +167,7 @@ class TopologyScene(QGraphicsScene):
     def described(self, name: str) -> str:
         """A replica in words."""
         look = self._states.get(name) if self._states is not None else None
-        return words.described(self._chips[name], look, self._problems.get(name, ""))
+        return labels.described(self._chips[name], look, self._problems.get(name, ""))
 
     # Selection
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from PySide6.QtCore import QCoreApplication
 
-from torchyard_gui.canvas import words
-from torchyard_gui.canvas.content import RackContent
+from torchyard_gui.canvas import labels
+from torchyard_gui.canvas.racks.content import RackContent
 
 translate = QCoreApplication.translate
 
@@ -35,7 +35,7 @@ def slot_sentence(rack: RackContent, gpu: int) -> str:
 
 def rack_sentence(rack: RackContent, use: str) -> str:
     """A rack's header in whole, for its tool tip: it may be cut there."""
-    lines = [" · ".join(part for part in (rack.key, words.gpu_kinds(rack), use) if part)]
+    lines = [" · ".join(part for part in (rack.key, labels.gpu_kinds(rack), use) if part)]
     if not rack.checked:
         lines.append(translate("Canvas", "What it has is not known yet; it counts as able."))
     elif not rack.use_known:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from torchyard_gui.canvas.boxes import Box
-from torchyard_gui.canvas.content import RackContent
+from torchyard_gui.canvas.geometry import Box
+from torchyard_gui.canvas.racks.content import RackContent
 
 NAME_HEIGHT = 17
 """Of the name, in pixels on the screen."""

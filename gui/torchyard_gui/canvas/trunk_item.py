@@ -8,9 +8,9 @@ from PySide6.QtCore import QPointF, Qt
 from PySide6.QtGui import QPainter, QPainterPath, QPen
 from PySide6.QtWidgets import QGraphicsItem, QGraphicsPathItem, QStyleOptionGraphicsItem, QWidget
 
-from torchyard_gui.canvas.edge_item import DASHES, PALE, REACH, rounded
+from torchyard_gui.canvas.edges.edge_items import DASHES, PALE, REACH, rounded
+from torchyard_gui.canvas.edges.routes import Branch, Trunk
 from torchyard_gui.canvas.ports import paint_pill, paint_port, pill_box
-from torchyard_gui.canvas.routes import Branch, Trunk
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.theme.tokens import METRICS as M
 

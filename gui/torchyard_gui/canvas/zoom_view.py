@@ -7,9 +7,9 @@ from PySide6.QtGui import QInputDevice, QPainter, QPixmap, QPixmapCache, QResize
 from PySide6.QtWidgets import QFrame, QGraphicsView, QWidget
 
 from torchyard_gui.canvas.background import paint_dots, paint_empty
-from torchyard_gui.canvas.layout import MARGIN
 from torchyard_gui.canvas.legend import Legend, entries_of
-from torchyard_gui.canvas.levels import ZOOM_LEAST, ZOOM_MOST, Level, level_of
+from torchyard_gui.canvas.level_of_detail import ZOOM_LEAST, ZOOM_MOST, Level, level_of
+from torchyard_gui.canvas.racks.layout import MARGIN
 from torchyard_gui.canvas.scene import TopologyScene
 from torchyard_gui.canvas.zoom_bar import ZoomBar
 from torchyard_gui.theme.theme import theme

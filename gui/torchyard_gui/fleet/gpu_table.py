@@ -7,7 +7,7 @@ from PySide6.QtGui import QFontMetrics, QHelpEvent, QPainter, QPaintEvent
 from PySide6.QtWidgets import QSizePolicy, QToolTip, QWidget
 
 from torchyard_gui.bridge.host_status import GpuNow
-from torchyard_gui.fleet.words import gpu_kind, percent, used_of
+from torchyard_gui.fleet.labels import gpu_kind, percent, used_of
 from torchyard_gui.theme.theme import theme
 
 LINE = 19

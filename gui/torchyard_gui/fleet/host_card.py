@@ -8,8 +8,8 @@ from PySide6.QtWidgets import QAbstractItemView, QStyle, QStyledItemDelegate, QS
 
 from torchyard_gui.bridge.host_status import HostStatus
 from torchyard_gui.fleet.gpu_cells import paint_gpu_cells
-from torchyard_gui.fleet.host_rows import STATUS, Index
-from torchyard_gui.fleet.words import (
+from torchyard_gui.fleet.host_list_model import STATUS, Index
+from torchyard_gui.fleet.labels import (
     doing_word,
     gigabytes,
     gpu_kinds,

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from torchyard_core.fleet.inventory import Host
-from torchyard_core.topology.problems import no_lines
-from torchyard_core.topology.yaml_validate import validate
+from torchyard_core.problems import no_lines
+from torchyard_core.yaml_io.model_validation import validate
 
 REMOTE_ONLY = ("address", "port", "user", "identity_file", "proxy_jump", "transport")
 """What does nothing for this computer, which is reached without SSH."""

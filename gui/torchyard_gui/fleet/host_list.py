@@ -8,8 +8,8 @@ from PySide6.QtWidgets import QAbstractItemView, QListView, QPushButton, QStyle,
 
 from torchyard_gui.bridge.host_status import HostStatus
 from torchyard_gui.fleet.host_card import GAP, HostCard
-from torchyard_gui.fleet.host_rows import USE, HostRows
-from torchyard_gui.fleet.words import way_out
+from torchyard_gui.fleet.host_list_model import USE, HostRows
+from torchyard_gui.fleet.labels import way_out
 from torchyard_gui.theme.theme import theme
 
 MARGIN = 24

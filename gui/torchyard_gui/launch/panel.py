@@ -8,22 +8,22 @@ from PySide6.QtCore import QEvent, QTimer, Signal
 from PySide6.QtGui import QCloseEvent
 from PySide6.QtWidgets import QApplication, QDialog, QHBoxLayout, QPushButton, QVBoxLayout, QWidget
 
-from torchyard_core.booking.conflict import Conflict, span
 from torchyard_core.booking.planned_time import PlannedTime
-from torchyard_core.booking.words import until
-from torchyard_core.booking.zones import local_zone
+from torchyard_core.booking.search.conflict import Conflict, span
+from torchyard_core.booking.time_format import until
+from torchyard_core.booking.time_parser import local_zone
 from torchyard_core.errors import AgentRefused, HostError, TorchyardError
-from torchyard_core.launch.preflight import Check
-from torchyard_core.launch.question import Question
+from torchyard_core.launch.checks.host_facts import Check
+from torchyard_core.launch.confirmations import Question
 from torchyard_core.topology.file import TopologyFile
 from torchyard_gui.bridge.fleet_model import FleetModel
 from torchyard_gui.bridge.launch_job import LaunchJob
-from torchyard_gui.launch.ask_block import AskBlock
-from torchyard_gui.launch.check_row import CheckRow
-from torchyard_gui.launch.checklist import STEPS, Checklist
+from torchyard_gui.launch.checklist_model import STEPS, Checklist
+from torchyard_gui.launch.checklist_row import CheckRow
+from torchyard_gui.launch.question_block import AskBlock
 from torchyard_gui.widgets import Divider, NoticeBar, drop_all, label, scrolled
 from torchyard_gui.widgets.advice import in_the_window
-from torchyard_gui.widgets.announce import announce
+from torchyard_gui.widgets.screen_reader import announce
 
 WIDTH, HEIGHT = 520, 500
 

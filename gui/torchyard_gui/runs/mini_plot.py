@@ -8,7 +8,7 @@ from PySide6.QtCore import QPointF, QRectF, QSize, Qt
 from PySide6.QtGui import QPainter, QPaintEvent, QPolygonF
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
-from torchyard_gui.runs.thinning import calmed
+from torchyard_gui.runs.downsampling import calmed
 from torchyard_gui.theme.theme import theme
 
 HEAD, LINE, SENTENCE = 24, 44, 22

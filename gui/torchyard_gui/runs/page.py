@@ -11,19 +11,19 @@ from PySide6.QtGui import QAction, QHideEvent, QShowEvent
 from PySide6.QtWidgets import QApplication, QFileDialog, QHBoxLayout, QSplitter, QStackedWidget, QVBoxLayout, QWidget
 
 from torchyard_core.errors import TorchyardError
-from torchyard_core.launch.runs import KnownRun
-from torchyard_core.telemetry.amounts import size
+from torchyard_core.formatting import size
+from torchyard_core.launch.runs.known_runs import KnownRun
 from torchyard_gui.bridge.jobs import Job
 from torchyard_gui.bridge.run_feed import RunFeed
-from torchyard_gui.bridge.run_parts import Changes
+from torchyard_gui.bridge.run_state_types import Changes
 from torchyard_gui.bridge.runs_model import RunsModel
-from torchyard_gui.runs.actions import RunsActions
-from torchyard_gui.runs.restarting import Restarting
+from torchyard_gui.runs.labels import duration
+from torchyard_gui.runs.menu_actions import RunsActions
+from torchyard_gui.runs.restart import Restarting
 from torchyard_gui.runs.run_bar import RunBar
 from torchyard_gui.runs.run_list import RUN, RunListModel, run_list_view
 from torchyard_gui.runs.run_view import RunView
 from torchyard_gui.runs.stop_dialog import StopDialog
-from torchyard_gui.runs.words import duration
 from torchyard_gui.widgets import EmptyState, SearchField
 from torchyard_gui.widgets.advice import as_sentence
 from torchyard_gui.widgets.nothing_found import NothingFound

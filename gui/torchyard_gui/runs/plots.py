@@ -10,12 +10,12 @@ from PySide6.QtCore import QEvent, QObject, QSignalBlocker, Qt, QTimer
 from PySide6.QtGui import QHideEvent, QKeyEvent, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QComboBox, QGridLayout, QHBoxLayout, QVBoxLayout, QWidget
 
-from torchyard_core.telemetry.rings import OWN
+from torchyard_core.replica_metrics import OWN
 from torchyard_gui.bridge.run_feed import RunFeed
-from torchyard_gui.bridge.run_parts import Track
-from torchyard_gui.bridge.step_parts import name_of
+from torchyard_gui.bridge.run_state_types import Track
+from torchyard_gui.bridge.step_breakdown import name_of
+from torchyard_gui.runs.downsampling import Values, bounds, calmed, extremes
 from torchyard_gui.runs.plot_key import PlotKey, curve_pen
-from torchyard_gui.runs.thinning import Values, bounds, calmed, extremes
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets import EmptyState, Segmented, drop_all, label
 

@@ -10,8 +10,8 @@ from PySide6.QtCore import QPointF, QRect, QRectF, QSortFilterProxyModel, Qt
 from PySide6.QtGui import QPainter, QPolygonF
 from PySide6.QtWidgets import QStyle, QStyledItemDelegate, QStyleOptionViewItem
 
-from torchyard_gui.bridge.run_parts import Track
-from torchyard_gui.runs.replica_rows import TRACK, Index, ReplicaTableModel
+from torchyard_gui.bridge.run_state_types import Track
+from torchyard_gui.runs.replica_table_model import TRACK, Index, ReplicaTableModel
 from torchyard_gui.runs.table_columns import GPUS, MEMORY, NAME, PAST, STATE, STEP
 from torchyard_gui.theme.icons import paint_role_badge, paint_state
 from torchyard_gui.theme.theme import theme

@@ -9,7 +9,7 @@ from PySide6.QtGui import QHideEvent, QResizeEvent
 from PySide6.QtWidgets import QAbstractItemView, QHeaderView, QTableView, QWidget
 
 from torchyard_gui.runs.replica_painting import ReplicaDelegate
-from torchyard_gui.runs.replica_rows import ReplicaOrder, ReplicaTableModel
+from torchyard_gui.runs.replica_table_model import ReplicaOrder, ReplicaTableModel
 from torchyard_gui.runs.table_columns import HOST, PAST, STATE, fitting_columns
 from torchyard_gui.theme.theme import theme
 

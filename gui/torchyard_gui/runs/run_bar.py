@@ -9,7 +9,7 @@ from PySide6.QtGui import QAction
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QPushButton, QSizePolicy, QWidget
 
 from torchyard_gui.bridge.run_feed import RunFeed
-from torchyard_gui.runs.words import clock, duration, mark_of, moment_in_full, rate, restarts, state_word
+from torchyard_gui.runs.labels import clock, duration, mark_of, moment_in_full, rate, restarts, state_word
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets import ElidedLabel, Segmented, StateMark
 

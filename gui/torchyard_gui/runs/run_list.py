@@ -10,9 +10,9 @@ from PySide6.QtCore import QAbstractListModel, QModelIndex, QObject, QPersistent
 from PySide6.QtGui import QPainter
 from PySide6.QtWidgets import QListView, QStyle, QStyledItemDelegate, QStyleOptionViewItem, QWidget
 
-from torchyard_core.launch.runs import KnownRun
-from torchyard_gui.bridge.run_parts import when
-from torchyard_gui.runs.words import clock, day_or_clock, mark_of, moment_in_full, state_word
+from torchyard_core.launch.runs.known_runs import KnownRun
+from torchyard_gui.bridge.run_state_types import when
+from torchyard_gui.runs.labels import clock, day_or_clock, mark_of, moment_in_full, state_word
 from torchyard_gui.theme.icons import paint_state
 from torchyard_gui.theme.theme import theme
 

@@ -11,16 +11,16 @@ from PySide6.QtGui import QHideEvent, QShowEvent
 from PySide6.QtWidgets import QSplitter, QStackedWidget, QVBoxLayout, QWidget
 
 from torchyard_gui.bridge.run_feed import RunFeed
-from torchyard_gui.bridge.run_parts import Changes
+from torchyard_gui.bridge.run_state_types import Changes
 from torchyard_gui.bridge.runs_model import RunsModel
-from torchyard_gui.canvas.looks import HostLook
+from torchyard_gui.canvas.live_state import HostLook
 from torchyard_gui.canvas.scene import TopologyScene
 from torchyard_gui.canvas.view import CanvasView
-from torchyard_gui.runs.log_dock import LogDock
+from torchyard_gui.runs.labels import clock, ended_at, restarting_sentence
+from torchyard_gui.runs.logs.log_dock import LogDock
 from torchyard_gui.runs.plots import MOST, Plots
 from torchyard_gui.runs.replica_table import ReplicaTable
 from torchyard_gui.runs.side_panel import SidePanel
-from torchyard_gui.runs.words import clock, ended_at, restarting_sentence
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets import NoticeBar, SearchField
 from torchyard_gui.widgets.nothing_found import NothingFound

@@ -9,14 +9,14 @@ from PySide6.QtCore import QRect, Signal
 from PySide6.QtWidgets import QVBoxLayout, QWidget
 
 from torchyard_gui.bridge.run_feed import RunFeed
-from torchyard_gui.bridge.run_parts import Changes, Track
+from torchyard_gui.bridge.run_state_types import Changes, Track
 from torchyard_gui.bridge.run_totals import OF_TRAINERS, SUMS
-from torchyard_gui.bridge.step_parts import written
+from torchyard_gui.bridge.step_breakdown import written
+from torchyard_gui.runs.alerts import NeedsYou, needs_of
+from torchyard_gui.runs.labels import loss, memory, percent, rate
 from torchyard_gui.runs.mini_plot import MiniPlot
-from torchyard_gui.runs.needs_you import NeedsYou, needs_of
 from torchyard_gui.runs.step_parts_panel import StepParts
 from torchyard_gui.runs.timeline import Timeline
-from torchyard_gui.runs.words import loss, memory, percent, rate
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets import SectionLabel, scrolled
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QGridLayout, QWidget
 
-from torchyard_gui.bridge.run_parts import Track
-from torchyard_gui.bridge.step_parts import OF_SERVERS, WRITTEN, name_of, sentence_of, written
+from torchyard_gui.bridge.run_state_types import Track
+from torchyard_gui.bridge.step_breakdown import OF_SERVERS, WRITTEN, name_of, sentence_of, written
 from torchyard_gui.widgets import SectionLabel, label
 
 

@@ -8,8 +8,8 @@ from PySide6.QtCore import QEvent, QRect, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import QFocusEvent, QHelpEvent, QKeyEvent, QMouseEvent, QPainter, QPaintEvent
 from PySide6.QtWidgets import QSizePolicy, QToolTip, QWidget
 
-from torchyard_gui.bridge.run_parts import Moment
-from torchyard_gui.runs.words import clock, moment_in_full, moment_in_words, moment_mark
+from torchyard_gui.bridge.run_state_types import Moment
+from torchyard_gui.runs.labels import clock, moment_in_full, moment_in_words, moment_mark
 from torchyard_gui.theme.icons import paint_state
 from torchyard_gui.theme.theme import theme
 

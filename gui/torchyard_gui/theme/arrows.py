@@ -6,7 +6,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from torchyard_gui.theme.drawings import drawing
+from torchyard_gui.theme.svg_files import drawing
 from torchyard_gui.theme.tokens import Tokens
 
 ARROWS = {

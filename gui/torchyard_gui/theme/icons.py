@@ -9,8 +9,8 @@ from PySide6.QtGui import QAction, QColor, QGuiApplication, QIcon, QIconEngine, 
 from PySide6.QtSvg import QSvgRenderer
 from PySide6.QtWidgets import QAbstractButton, QApplication, QWidget
 
-from torchyard_gui.theme.drawings import drawing
 from torchyard_gui.theme.marks import paint_role_badge, paint_state
+from torchyard_gui.theme.svg_files import drawing
 from torchyard_gui.theme.theme import theme
 
 __all__ = ["icon", "paint_role_badge", "paint_state", "pixmap", "refresh_icons", "role_icon", "state_icon"]

@@ -6,9 +6,9 @@ from PySide6.QtCore import QPoint, Signal
 from PySide6.QtWidgets import QHBoxLayout, QPushButton, QWidget
 
 from torchyard_core.topology.model import MAX_REPLICAS
-from torchyard_gui.widgets.labels import label
 from torchyard_gui.widgets.number_field import NumberField
 from torchyard_gui.widgets.popup import Popup
+from torchyard_gui.widgets.text_labels import label
 
 USUAL = 4
 

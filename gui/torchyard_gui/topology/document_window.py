@@ -5,8 +5,8 @@ from __future__ import annotations
 from PySide6.QtWidgets import QDialog, QVBoxLayout, QWidget
 
 from torchyard_core.interop.remarks import Remark
-from torchyard_core.topology.problems import Problem
-from torchyard_gui.topology.foreign_documents import Told
+from torchyard_core.problems import Problem
+from torchyard_gui.topology.files.conversion_report import Told
 from torchyard_gui.topology.yaml_view import YamlView
 
 SIZE = (720, 520)

@@ -12,16 +12,17 @@ from PySide6.QtCore import QObject, Signal
 from PySide6.QtGui import QUndoStack
 
 from torchyard_core.errors import TorchyardError
-from torchyard_core.topology import clipboard, edits, fitting
-from torchyard_core.topology.document import TopologyDocument
-from torchyard_core.topology.hosts import HostFacts
+from torchyard_core.topology.document import clipboard, edits
+from torchyard_core.topology.document.topology_document import TopologyDocument
+from torchyard_core.topology.host_facts import HostFacts
 from torchyard_core.topology.machine_pools import with_machine
 from torchyard_core.topology.model import Role, Topology
-from torchyard_core.topology.presets import preset, with_preset
+from torchyard_core.topology.placement import manual_placement
 from torchyard_core.topology.replicas import replicas_of
-from torchyard_gui.topology.commands import Edit
+from torchyard_core.topology.strategies.presets import preset, with_preset
 from torchyard_gui.topology.hosts_source import HostsSource
-from torchyard_gui.topology.words import named, preset_title, role_name, role_plural
+from torchyard_gui.topology.labels import named, preset_title, role_name, role_plural
+from torchyard_gui.topology.undo import Edit
 from torchyard_gui.widgets.advice import in_the_window
 
 MOST_STEPS = 2000
@@ -114,7 +115,7 @@ class Editor(QObject):
         def change(value: Topology) -> Topology:
             grown, names = edits.add_replicas(value, role, count, gpus=self.gpus_for(role, target))
             new.extend(names)
-            pins = fitting.pins_for(grown, self.facts(), names, target) if target else {}
+            pins = manual_placement.pins_for(grown, self.facts(), names, target) if target else {}
             return edits.set_pins(grown, pins) if pins else grown
 
         if count == 1:
@@ -165,7 +166,7 @@ class Editor(QObject):
         text = self.tr("Put {replicas} on {target}").format(replicas=named(names), target=target)
 
         def change(value: Topology) -> Topology:
-            return edits.set_pins(value, fitting.pins_for(value, self.facts(), names, target))
+            return edits.set_pins(value, manual_placement.pins_for(value, self.facts(), names, target))
 
         return self.apply(text, change)
 
@@ -185,11 +186,11 @@ class Editor(QObject):
 
     def why_not(self, names: Sequence[str], target: str) -> str:
         """Why replicas cannot be put there; "" where they can."""
-        return fitting.why_not(self.value, self.facts(), names, target)
+        return manual_placement.why_not(self.value, self.facts(), names, target)
 
     def why_not_new(self, role: Role, target: str) -> str:
         """Why a replica of this role cannot be added there; "" where it can."""
-        return fitting.why_not_new(self.value, self.facts(), role, target, gpus=self.gpus_for(role, target))
+        return manual_placement.why_not_new(self.value, self.facts(), role, target, gpus=self.gpus_for(role, target))
 
     # Clipboard
 

@@ -6,14 +6,14 @@ from PySide6.QtCore import QEvent, QObject, Qt
 from PySide6.QtGui import QKeyEvent
 from PySide6.QtWidgets import QFrame, QHBoxLayout
 
-from torchyard_core.launch.plan import Plan, PlannedReplica
+from torchyard_core.launch.rank_assignment import Plan, PlannedReplica
 from torchyard_gui.canvas.scene import TopologyScene
 from torchyard_gui.canvas.view import CanvasView
 from torchyard_gui.topology.editor import Editor
-from torchyard_gui.topology.words import role_name
-from torchyard_gui.widgets.announce import announce
-from torchyard_gui.widgets.labels import label
-from torchyard_gui.widgets.search_field import SearchField
+from torchyard_gui.topology.labels import role_name
+from torchyard_gui.widgets.input_fields import SearchField
+from torchyard_gui.widgets.screen_reader import announce
+from torchyard_gui.widgets.text_labels import label
 
 WIDTH = 300
 MARGIN = 12

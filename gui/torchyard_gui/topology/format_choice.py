@@ -9,7 +9,7 @@ from PySide6.QtWidgets import QDialog, QListWidget, QListWidgetItem, QVBoxLayout
 
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets.dialog_buttons import DialogButtons
-from torchyard_gui.widgets.labels import label
+from torchyard_gui.widgets.text_labels import label
 
 WIDTH = 420
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from PySide6.QtCore import SignalInstance
 
-from torchyard_core.topology.hosts import HostFacts
+from torchyard_core.topology.host_facts import HostFacts
 
 
 class HostsSource(Protocol):

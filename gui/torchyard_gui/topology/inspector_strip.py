@@ -10,7 +10,7 @@ from torchyard_gui.theme.icons import icon
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.theme.tokens import METRICS as M
 from torchyard_gui.topology.inspector.inspector import Inspector
-from torchyard_gui.topology.side_drawer import SideDrawer
+from torchyard_gui.topology.side_drawers import SideDrawer
 
 BUTTON = QSize(44, 46)
 PICTURE = 18

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from torchyard_core.topology.problems import Problem
+from torchyard_core.problems import Problem
 from torchyard_gui.canvas.scene import TopologyScene
 from torchyard_gui.canvas.view import CanvasView
 from torchyard_gui.topology.editor import Editor
 from torchyard_gui.topology.inspector.inspector import Inspector
-from torchyard_gui.topology.problem_places import HOSTS, ProblemPlace, place_of
+from torchyard_gui.topology.problem_locations import HOSTS, ProblemPlace, place_of
 
 
 class Jumps:

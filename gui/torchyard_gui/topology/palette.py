@@ -10,19 +10,16 @@ from PySide6.QtCore import QEvent, Qt, Signal
 from PySide6.QtGui import QKeyEvent
 from PySide6.QtWidgets import QFrame, QScrollArea, QVBoxLayout, QWidget
 
-from torchyard_core.launch.plan import Plan
-from torchyard_core.topology.hosts import HostFacts
-from torchyard_core.topology.machines import cloudml_machines
+from torchyard_core.launch.rank_assignment import Plan
+from torchyard_core.topology.host_facts import HostFacts
+from torchyard_core.topology.machine_types import cloudml_machines
 from torchyard_core.topology.model import Role
-from torchyard_core.topology.presets import PRESETS, presets_of
+from torchyard_core.topology.strategies.presets import PRESETS, presets_of
 from torchyard_gui.canvas.gestures.carried import HOST_MIME, MACHINE_MIME, PRESET_MIME, ROLE_MIME
 from torchyard_gui.theme.icons import icon, role_icon, state_icon
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.topology.count_popup import CountPopup
-from torchyard_gui.topology.palette_list import KEY, NONE, PaletteList
-from torchyard_gui.topology.palette_row import COUNT
-from torchyard_gui.topology.palette_section import PaletteSection
-from torchyard_gui.topology.words import (
+from torchyard_gui.topology.labels import (
     machine_sentence,
     preset_sentence,
     preset_title,
@@ -32,9 +29,12 @@ from torchyard_gui.topology.words import (
     strategy_name,
     strategy_preset_sentence,
 )
-from torchyard_gui.widgets.labels import label
+from torchyard_gui.topology.palette_list import KEY, NONE, PaletteList
+from torchyard_gui.topology.palette_row import COUNT
+from torchyard_gui.topology.palette_section import PaletteSection
+from torchyard_gui.widgets.input_fields import SearchField
 from torchyard_gui.widgets.scrolled import scrolled
-from torchyard_gui.widgets.search_field import SearchField
+from torchyard_gui.widgets.text_labels import label
 
 _AMOUNT = re.compile(r"\s*([0-9]{1,5})?\s*(.*)", re.DOTALL)
 

@@ -11,7 +11,7 @@ from PySide6.QtWidgets import QPushButton, QSizePolicy, QVBoxLayout, QWidget
 from torchyard_gui.theme.icons import icon
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.topology.palette_list import PaletteList
-from torchyard_gui.widgets.labels import SectionLabel
+from torchyard_gui.widgets.text_labels import SectionLabel
 
 PICTURE = 14
 

@@ -10,10 +10,10 @@ from torchyard_gui.canvas.gestures.carried import ROLE_MIME
 from torchyard_gui.theme.icons import icon, role_icon
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.theme.tokens import METRICS as M
+from torchyard_gui.topology.labels import role_name, role_sentence
 from torchyard_gui.topology.palette import Palette
 from torchyard_gui.topology.palette_list import PaletteList
-from torchyard_gui.topology.side_drawer import SideDrawer
-from torchyard_gui.topology.words import role_name, role_sentence
+from torchyard_gui.topology.side_drawers import SideDrawer
 
 BUTTON = 32
 PICTURE = 18

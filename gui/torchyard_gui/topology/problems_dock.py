@@ -20,13 +20,13 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from torchyard_core.topology.problems import Problem
+from torchyard_core.problems import Problem
 from torchyard_gui.theme.icons import icon, state_icon
 from torchyard_gui.theme.theme import theme
-from torchyard_gui.topology.foreign_documents import Told
-from torchyard_gui.widgets.announce import announce
-from torchyard_gui.widgets.labels import ElidedLabel, label
-from torchyard_gui.widgets.state_mark import StateMark
+from torchyard_gui.topology.files.conversion_report import Told
+from torchyard_gui.widgets.indicators import StateMark
+from torchyard_gui.widgets.screen_reader import announce
+from torchyard_gui.widgets.text_labels import ElidedLabel, label
 
 OPEN_HEIGHT = 140
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from PySide6.QtCore import QCoreApplication
 
-from torchyard_core.topology.document import topology_in
-from torchyard_core.topology.recovery import LeftBehind
-from torchyard_gui.topology.autosave import Autosave
+from torchyard_core.topology.document.crash_recovery import LeftBehind
+from torchyard_core.topology.document.topology_document import topology_in
 from torchyard_gui.topology.editor import Editor
-from torchyard_gui.topology.file_actions import FileActions
-from torchyard_gui.topology.notices import Notices, WayOut
+from torchyard_gui.topology.files.autosave import Autosave
+from torchyard_gui.topology.files.file_actions import FileActions
+from torchyard_gui.topology.notice_queue import Notices, WayOut
 
 
 def tr(text: str) -> str:

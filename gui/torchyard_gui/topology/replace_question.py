@@ -8,7 +8,7 @@ from pathlib import Path
 from PySide6.QtCore import QCoreApplication
 from PySide6.QtWidgets import QWidget
 
-from torchyard_gui.widgets.question import Question
+from torchyard_gui.widgets.dialogs import Question
 
 
 def tr(text: str) -> str:

@@ -6,17 +6,17 @@ from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QAction, QResizeEvent
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QPushButton, QToolButton, QWidget
 
-from torchyard_core.launch.plan import Plan
-from torchyard_core.topology.document import TopologyDocument
-from torchyard_core.topology.hosts import HostFacts
+from torchyard_core.launch.rank_assignment import Plan
+from torchyard_core.topology.document.topology_document import TopologyDocument
+from torchyard_core.topology.host_facts import HostFacts
 from torchyard_core.topology.model import StrategyKind
 from torchyard_gui.bridge.planning_time import PlanningTime
 from torchyard_gui.theme.icons import icon
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.topology.inspector.fields import ChoiceField
-from torchyard_gui.topology.when_control import WhenControl
-from torchyard_gui.topology.words import strategy_name, strategy_sentence
-from torchyard_gui.widgets.labels import ElidedLabel, label
+from torchyard_gui.topology.labels import strategy_name, strategy_sentence
+from torchyard_gui.topology.planned_time_control import WhenControl
+from torchyard_gui.widgets.text_labels import ElidedLabel, label
 
 NARROW = 1100
 """Below so many pixels the bar says less."""

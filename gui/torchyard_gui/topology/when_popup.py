@@ -5,14 +5,14 @@ from __future__ import annotations
 from PySide6.QtCore import QPoint
 from PySide6.QtWidgets import QHBoxLayout, QLineEdit, QPushButton, QVBoxLayout, QWidget
 
+from torchyard_core.booking.errors import Refused
 from torchyard_core.booking.planned_time import PlannedTime, read_planned
-from torchyard_core.booking.refusals import Refused
 from torchyard_gui.bridge.planning_time import PlanningTime
 from torchyard_gui.widgets.advice import as_sentence
-from torchyard_gui.widgets.announce import announce
 from torchyard_gui.widgets.form_row import FormRow
-from torchyard_gui.widgets.labels import label
 from torchyard_gui.widgets.popup import Popup
+from torchyard_gui.widgets.screen_reader import announce
+from torchyard_gui.widgets.text_labels import label
 
 WIDTH = 316
 LENGTHS = ("1h", "4h", "8h", "24h", "72h")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from PySide6.QtWidgets import QVBoxLayout, QWidget
 
+from torchyard_core.problems import Problem
 from torchyard_core.topology.file import TopologyFile
-from torchyard_core.topology.problems import Problem
 from torchyard_gui.topology.editor import Editor
 
 if TYPE_CHECKING:

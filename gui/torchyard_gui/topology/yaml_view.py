@@ -8,7 +8,7 @@ from PySide6.QtCore import QRect, QSize, Qt
 from PySide6.QtGui import QColor, QFont, QFontDatabase, QPainter, QPaintEvent, QResizeEvent, QTextCursor, QTextFormat
 from PySide6.QtWidgets import QPlainTextEdit, QTextEdit, QWidget
 
-from torchyard_core.topology.problems import Problem
+from torchyard_core.problems import Problem
 from torchyard_gui.theme.icons import paint_state
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.topology.yaml_colors import YamlColors

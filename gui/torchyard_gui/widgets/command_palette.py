@@ -8,7 +8,7 @@ from PySide6.QtCore import QEvent, QObject, QSize, Qt
 from PySide6.QtGui import QAction, QIcon, QKeyEvent, QKeySequence, QPixmap
 from PySide6.QtWidgets import QFrame, QListWidget, QListWidgetItem, QVBoxLayout, QWidget
 
-from torchyard_gui.widgets.search_field import SearchField
+from torchyard_gui.widgets.input_fields import SearchField
 from torchyard_gui.widgets.shortcut_delegate import SHORTCUT_ROLE, ShortcutDelegate
 
 WIDTH = 520

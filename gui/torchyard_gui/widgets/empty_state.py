@@ -8,7 +8,7 @@ from PySide6.QtWidgets import QHBoxLayout, QLabel, QPushButton, QVBoxLayout, QWi
 
 from torchyard_gui.theme.icons import pixmap
 from torchyard_gui.theme.theme import theme
-from torchyard_gui.widgets.labels import label
+from torchyard_gui.widgets.text_labels import label
 
 WIDTH = 400
 """Of the sentence: longer lines are hard to read."""

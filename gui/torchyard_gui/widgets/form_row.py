@@ -6,7 +6,7 @@ from functools import cached_property
 
 from PySide6.QtWidgets import QGridLayout, QLabel, QWidget
 
-from torchyard_gui.widgets.labels import label, set_ink
+from torchyard_gui.widgets.text_labels import label, set_ink
 
 
 class FormRow(QWidget):

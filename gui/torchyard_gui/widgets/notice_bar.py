@@ -12,8 +12,8 @@ from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QPushButton, QToolBut
 from torchyard_gui.theme.icons import icon, paint_state, pixmap
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets.advice import in_the_window
-from torchyard_gui.widgets.announce import announce
-from torchyard_gui.widgets.dropping import drop
+from torchyard_gui.widgets.clear_layout import drop
+from torchyard_gui.widgets.screen_reader import announce
 
 Kind = Literal["info", "warn", "fail"]
 

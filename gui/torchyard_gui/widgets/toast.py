@@ -5,7 +5,7 @@ from __future__ import annotations
 from PySide6.QtCore import QEvent, QObject, Qt, QTimer
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QWidget
 
-from torchyard_gui.widgets.announce import announce
+from torchyard_gui.widgets.screen_reader import announce
 
 SHOWN_FOR_MS = 4000
 

@@ -6,7 +6,7 @@ import shiboken6
 from PySide6.QtCore import QObject, Qt
 from PySide6.QtWidgets import QApplication, QDialog, QLineEdit, QVBoxLayout, QWidget
 
-from torchyard_core.fleet.questions import Kind, Question
+from torchyard_core.fleet.credential_prompts import Kind, Question
 from torchyard_gui.bridge.login_questions import LoginQuestions, WaitingQuestion
 from torchyard_gui.widgets import Card, NoticeBar, SectionLabel, label
 from torchyard_gui.widgets.dialog_buttons import DialogButtons

@@ -15,11 +15,11 @@ from PySide6.QtWidgets import QHBoxLayout, QMainWindow, QStackedWidget, QVBoxLay
 from torchyard_gui.theme.icons import icon, refresh_icons
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets.toast import Toast
+from torchyard_gui.windows.navigation_rail import Rail
 from torchyard_gui.windows.page_frame import PageFrame
-from torchyard_gui.windows.pages import as_page
+from torchyard_gui.windows.page_protocol import as_page
 from torchyard_gui.windows.panes import next_pane
-from torchyard_gui.windows.rail import Rail
-from torchyard_gui.windows.status_line import Said, StatusLine
+from torchyard_gui.windows.status_bar import Said, StatusLine
 from torchyard_gui.windows.window_actions import WindowActions
 from torchyard_gui.windows.window_menu import WindowMenu
 from torchyard_gui.windows.window_settings import WindowSettings

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QApplication, QWidget
 
-from torchyard_gui.windows.rail import Rail
+from torchyard_gui.windows.navigation_rail import Rail
 
 
 def next_pane(rail: Rail, panes: Sequence[QWidget], backwards: bool) -> None:

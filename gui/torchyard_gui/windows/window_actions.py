@@ -10,8 +10,8 @@ from PySide6.QtGui import QAction, QActionGroup, QKeySequence
 
 from torchyard_gui.theme.icons import icon
 from torchyard_gui.theme.theme import MODES, Mode, theme
-from torchyard_gui.windows.about import show_about
-from torchyard_gui.windows.pages import MENU
+from torchyard_gui.windows.about_dialog import show_about
+from torchyard_gui.windows.page_protocol import MENU
 
 if TYPE_CHECKING:
     from torchyard_gui.windows.main_window import MainWindow

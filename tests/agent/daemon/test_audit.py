@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from torchyard_agent.daemon import audit
-from torchyard_agent.protocol import places
+from torchyard_agent.protocol import paths
 from torchyard_agent.protocol.jsonrpc import RpcError
 
 NODE = "gpu-a"
@@ -23,7 +23,7 @@ def agent_dir(tmp_path: Path) -> str:
 
 
 def folder_of(agent_dir: str, node: str = NODE) -> Path:
-    return Path(places.host_dir(agent_dir, node))
+    return Path(paths.host_dir(agent_dir, node))
 
 
 def acts(agent_dir: str, *names: str) -> list[tuple[Any, ...]]:

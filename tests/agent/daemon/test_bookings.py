@@ -21,11 +21,11 @@ from tests.agent.fake_nvml import FakeGpu, build_fake_nvml, write_gpus
 from torchyard_agent.daemon import audit
 from torchyard_agent.daemon.bookings import Bookings, Pace, next_look
 from torchyard_agent.daemon.runs import Runs
-from torchyard_agent.daemon.streams import Telemetry
-from torchyard_agent.keeper import cgroup
+from torchyard_agent.daemon.subscriptions import Telemetry
+from torchyard_agent.keeper.processes import cgroup
 from torchyard_agent.protocol.calendar import Calendar, parse, rfc3339
 from torchyard_agent.protocol.jsonrpc import RpcError
-from torchyard_agent.telemetry.processes import user_name
+from torchyard_agent.telemetry.process_usage import user_name
 
 AGENT = Path(audit.__file__).parents[2]
 NODE = "gpu-a"
@@ -34,9 +34,9 @@ ME = user_name(os.getuid())
 _DAEMON = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
-from torchyard_agent import rpc
+from torchyard_agent import unix_socket_rpc
 from torchyard_agent.daemon.server import serve_until_retired
-listener = rpc.bind("\\0" + sys.argv[3])
+listener = unix_socket_rpc.bind("\\0" + sys.argv[3])
 hello = {"node": "gpu-a", "sha256": "0" * 64, "version": "1", "protocol": 1}
 print("ready", flush=True)
 serve_until_retired(sys.argv[2], hello, listener, [])
@@ -89,9 +89,9 @@ class Daemon:
 
     def call(self, method: str, **params: Any) -> Any:
         async def ask() -> Any:
-            from torchyard_agent import rpc
+            from torchyard_agent import unix_socket_rpc
 
-            connection = await rpc.connect(f"\0{self._name}")
+            connection = await unix_socket_rpc.connect(f"\0{self._name}")
             try:
                 return await connection.call(method, params)
             finally:

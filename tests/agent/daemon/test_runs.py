@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from torchyard_agent.daemon.runs import Runs
-from torchyard_agent.protocol import places
+from torchyard_agent.protocol import paths
 from torchyard_agent.protocol.jsonrpc import RpcError
 
 
@@ -18,8 +18,8 @@ from torchyard_agent.protocol.jsonrpc import RpcError
 @pytest.mark.parametrize("journal", [b"", b"\x00" * 500 + b"\n", b"[1]\n"])
 def test_a_run_that_a_power_cut_has_damaged_hides_no_other(tmp_path: Path, record: bytes, journal: bytes) -> None:
     for run_id in ("1-damaged", "2-whole"):
-        Path(places.run_dir(str(tmp_path), "gpu-a", run_id)).mkdir(parents=True)
-    damaged, whole = (Path(places.run_dir(str(tmp_path), "gpu-a", name)) for name in ("1-damaged", "2-whole"))
+        Path(paths.run_dir(str(tmp_path), "gpu-a", run_id)).mkdir(parents=True)
+    damaged, whole = (Path(paths.run_dir(str(tmp_path), "gpu-a", name)) for name in ("1-damaged", "2-whole"))
     (damaged / "run.json").write_bytes(record)
     (damaged / "journal.jsonl").write_bytes(journal)
     (whole / "run.json").write_text(json.dumps({"name": "digits", "record": {"primary": "gpu-a"}}))
@@ -33,7 +33,7 @@ def test_a_run_that_a_power_cut_has_damaged_hides_no_other(tmp_path: Path, recor
 
 def test_a_folder_that_a_script_made_beside_the_runs_is_none(tmp_path: Path) -> None:
     """`os.makedirs("../../data/mnist")`, as public scripts have it, in a run's working folder."""
-    run = Path(places.run_dir(str(tmp_path), "gpu-a", "20261123-042912-3f6a"))
+    run = Path(paths.run_dir(str(tmp_path), "gpu-a", "20261123-042912-3f6a"))
     (run / "work").mkdir(parents=True)
     (run / "keeper.log").touch()
     (run / "work" / ".." / ".." / "data" / "mnist").mkdir(parents=True)
@@ -55,7 +55,7 @@ class LeftMeanwhile(Runs):
 
 
 def test_a_run_whose_keeper_leaves_while_it_is_asked_for_has_ended_as_its_keeper_wrote(tmp_path: Path) -> None:
-    folder = Path(places.run_dir(str(tmp_path), "gpu-a", "1-run"))
+    folder = Path(paths.run_dir(str(tmp_path), "gpu-a", "1-run"))
     folder.mkdir(parents=True)
     (folder / "keeper.log").touch()
     (told,) = asyncio.run(LeftMeanwhile(str(tmp_path), "gpu-a").list())

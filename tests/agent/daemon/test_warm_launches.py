@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.agent.keeper.yard import AGENT, SECRET, eventually
+from tests.agent.keeper.keeper_cluster import AGENT, SECRET, eventually
 from torchyard_agent.daemon.runs import Runs
-from torchyard_agent.protocol import places
+from torchyard_agent.protocol import paths
 from torchyard_agent.protocol.jsonrpc import RpcError
 
 RUN_ID = "20260101-warm"
@@ -25,7 +25,7 @@ Story = Callable[[Runs], Awaitable[None]]
 @pytest.fixture
 def play(tmp_path: Path) -> Callable[[Story], None]:
     """Runs a story with the runs of a host; its keepers are given up at the end."""
-    archive = Path(places.archive_dir(str(tmp_path), ARCHIVE))
+    archive = Path(paths.archive_dir(str(tmp_path), ARCHIVE))
     archive.parent.mkdir(parents=True)
     archive.symlink_to(AGENT)
 
@@ -93,7 +93,7 @@ def test_a_launch_whose_desktop_has_gone_leaves_nothing(play: Callable[[Story], 
         await eventually(waiting)
         runs.cool(RUN_ID)
         await eventually(lambda: not waiting())
-        await eventually(lambda: not Path(places.run_dir(str(tmp_path), "gpu-a", RUN_ID)).exists())
+        await eventually(lambda: not Path(paths.run_dir(str(tmp_path), "gpu-a", RUN_ID)).exists())
 
     play(story)
 

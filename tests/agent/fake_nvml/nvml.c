@@ -1,6 +1,6 @@
 /* A libnvidia-ml.so.1 that tells what a text file says, for tests on machines without a GPU.
  *
- * Exports the functions that torchyard_agent.telemetry.nvml_library looks for, with the signatures of nvml.h.
+ * Exports the functions that torchyard_agent.telemetry.nvml_bindings looks for, with the signatures of nvml.h.
  * FAKE_NVML_FILE names the file (see write_gpus); it is read again whenever it has changed. Compiled with
  * -DPROTECTED_FIELD the _v3 process functions write the longer structure of some 530 and 535 drivers.
  */

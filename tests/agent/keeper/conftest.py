@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.keeper.yard import Yard
+from tests.agent.keeper.keeper_cluster import Yard
 
 Story = Callable[[Yard], Awaitable[None]]
 Play = Callable[[Story], None]

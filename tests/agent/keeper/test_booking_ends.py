@@ -7,8 +7,8 @@ import time
 from collections.abc import Awaitable, Callable
 
 from tests.agent.enforcement.calendars import HOUR, booking
-from tests.agent.keeper.yard import Yard, eventually, replica, shell
-from torchyard_agent.protocol import journal
+from tests.agent.keeper.keeper_cluster import Yard, eventually, replica, shell
+from torchyard_agent.protocol import journal_replay
 from torchyard_agent.protocol.calendar import rfc3339
 
 Play = Callable[[Callable[[Yard], Awaitable[None]]], None]
@@ -33,7 +33,7 @@ def test_a_run_is_warned_saves_and_leaves_where_somebody_elses_booking_follows(p
         (warning,) = await eventually(lambda: [one for one in a.journal() if one["event"] == "booking_ends"])
         assert "booked by lee" in warning["reason"]
         assert a.states()[-1] == "running"
-        assert journal.fold("run", a.journal())["booking_ends"]["booking"] == "of-kim"
+        assert journal_replay.fold("run", a.journal())["booking_ends"]["booking"] == "of-kim"
         ended = await yard.end()
         assert ended["state"] == "stopped"
         assert ended["reason"].startswith("stopped at its booking's end: its GPUs are booked by lee")

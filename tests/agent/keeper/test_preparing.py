@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 
 from tests.agent.keeper.conftest import Play
-from tests.agent.keeper.yard import Host, Yard, eventually, replica, shell
-from torchyard_agent import snapshots
-from torchyard_agent.keeper.patience import Patience
+from tests.agent.keeper.keeper_cluster import Host, Yard, eventually, replica, shell
+from torchyard_agent import snapshot_store
+from torchyard_agent.keeper.timeouts import Patience
 from torchyard_agent.protocol.jsonrpc import RpcError
-from torchyard_agent.protocol.places import gpu_socket
-from torchyard_agent.protocol.snapshot import root_of
-from torchyard_core.launch import starting, ways
+from torchyard_agent.protocol.paths import gpu_socket
+from torchyard_agent.protocol.snapshot_manifest import root_of
+from torchyard_core.launch import submission
+from torchyard_core.launch.checks import connectivity
 
 
 def is_free(address: str, port: int) -> bool:
@@ -70,8 +71,8 @@ def test_what_never_starts_leaves_nothing(play: Play, how: str) -> None:
 
 
 def test_a_prepared_host_waits_for_as_long_as_a_launch_may_take() -> None:
-    its_answers_s = 2 * ways.ANSWER_S  # who listens, and who is reached
-    assert Patience().start_within_s > starting.PREPARE_TIMEOUT_S + its_answers_s
+    its_answers_s = 2 * connectivity.ANSWER_S  # who listens, and who is reached
+    assert Patience().start_within_s > submission.PREPARE_TIMEOUT_S + its_answers_s
 
 
 def test_a_held_gpu_names_its_holder_and_nothing_is_left(play: Play) -> None:
@@ -108,14 +109,14 @@ def test_a_run_has_its_own_copy_of_the_code(play: Play) -> None:
     async def story(yard: Yard) -> None:
         source = yard.folder / "train.sh"
         source.write_text("#!/bin/sh\necho trained >> result; cat train.sh > copy; echo '# changed' >> train.sh\n")
-        sha256 = snapshots.hash_file(str(source))
+        sha256 = snapshot_store.hash_file(str(source))
         manifest = [
             {"path": "bin/train.sh", "mode": 0o755, "size": source.stat().st_size, "sha256": sha256},
             {"path": "train.sh", "link": "bin/train.sh"},
         ]
         agent_dir = str(yard.folder / "gpu-a")
-        snapshots.Incoming(agent_dir, "test").put(sha256, source.read_bytes(), last=True)
-        root = snapshots.seal(agent_dir, manifest)
+        snapshot_store.Incoming(agent_dir, "test").put(sha256, source.read_bytes(), last=True)
+        root = snapshot_store.seal(agent_dir, manifest)
         assert root == root_of(manifest)
         (a,) = await yard.add("gpu-a", snapshot=root)
         await yard.begin(replica("worker-0", "gpu-a", ["./train.sh"]))
@@ -124,7 +125,7 @@ def test_a_run_has_its_own_copy_of_the_code(play: Play) -> None:
         assert (work / "result").read_text() == "trained\n"
         assert (work / "train.sh").is_symlink()
         assert os.access(work / "bin" / "train.sh", os.X_OK)
-        assert snapshots.hash_file(snapshots.blob(agent_dir, sha256)) == sha256
+        assert snapshot_store.hash_file(snapshot_store.blob(agent_dir, sha256)) == sha256
 
     play(story)
 
@@ -173,7 +174,7 @@ def test_what_does_not_fit_is_refused_with_a_sentence(play: Play) -> None:
 def test_what_ends_while_it_is_prepared_leaves_nothing_either(play: Play, how: str) -> None:
     async def story(yard: Yard) -> None:
         manifest = [{"path": f"folder/{number}", "link": "nowhere"} for number in range(20000)]
-        root = snapshots.seal(str(yard.folder / "gpu-a"), manifest)
+        root = snapshot_store.seal(str(yard.folder / "gpu-a"), manifest)
         a = Host("gpu-a", yard.folder / "gpu-a", yard.run_id, *yard.process)
         yard.hosts["gpu-a"] = a
         await a.connect()

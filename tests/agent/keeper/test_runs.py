@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.agent.keeper.conftest import Play
-from tests.agent.keeper.yard import Yard, eventually, python, replica, shell
+from tests.agent.keeper.keeper_cluster import Yard, eventually, python, replica, shell
 
 REPORTS = """
 import json, os, socket

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from tests.agent.keeper.conftest import Play
-from tests.agent.keeper.yard import Yard, replica, shell
-from torchyard_agent import bridge, rpc
+from tests.agent.keeper.keeper_cluster import Yard, replica, shell
+from torchyard_agent import ssh_bridge, unix_socket_rpc
 from torchyard_agent.daemon.runs import Runs
-from torchyard_agent.keeper import address
-from torchyard_agent.protocol import places
+from torchyard_agent.keeper import control_socket
+from torchyard_agent.protocol import paths
 
 STRANGER = 65534
 SQUATTER = """
@@ -54,12 +54,12 @@ def squatter(*names: str, kind: str = "SOCK_STREAM", backlog: int = 8) -> Iterat
 
 def test_no_name_of_a_run_can_be_foreseen(play: Play) -> None:
     async def story(yard: Yard) -> None:
-        scope = places.scope(str(yard.folder / "gpu-a"))
+        scope = paths.scope(str(yard.folder / "gpu-a"))
         foreseen = [f"torchyard/{os.getuid()}/{scope}/{what}/{yard.run_id}" for what in ("run", "report")]
         with squatter(*foreseen), squatter(*foreseen, kind="SOCK_DGRAM"):
             (a,) = await yard.add("gpu-a")
             await yard.begin(replica("worker-0", "gpu-a", shell("echo $TORCHYARD_REPORT")))
-            served = address.read(str(a.run_dir))
+            served = control_socket.read(str(a.run_dir))
             ended = await yard.end()
         assert ended["state"] == "succeeded", ended
         reported_at = a.output("worker-0").strip()
@@ -74,13 +74,13 @@ def test_no_name_of_a_run_can_be_foreseen(play: Play) -> None:
 def test_a_killed_keepers_name_in_another_users_hands_is_no_keeper(play: Play) -> None:
     async def story(yard: Yard) -> None:
         (a,) = await yard.add("gpu-a")
-        name = address.read(str(a.run_dir))
+        name = control_socket.read(str(a.run_dir))
         assert name is not None
-        assert address.is_alive(str(a.run_dir))
+        assert control_socket.is_alive(str(a.run_dir))
         a.process.kill()
         await a.gone()
         with squatter(name[1:]):
-            assert not address.is_alive(str(a.run_dir))
+            assert not control_socket.is_alive(str(a.run_dir))
             shown = await Runs(a.agent_dir, "gpu-a").show(yard.run_id)
         assert (shown["alive"], shown["died"]) == (False, "its keeper died")
 
@@ -93,21 +93,21 @@ def test_a_keeper_that_leaves_withdraws_its_name(play: Play) -> None:
         await yard.begin(replica("worker-0", "gpu-a", shell("true")))
         await yard.end()
         await a.gone()
-        assert not os.path.lexists(places.keeper_note(str(a.run_dir)))
+        assert not os.path.lexists(paths.keeper_note(str(a.run_dir)))
 
     play(story)
 
 
 def daemons_name(agent_dir: Path) -> str:
-    return places.daemon_socket(str(agent_dir), os.getuid())[1:]
+    return paths.daemon_socket(str(agent_dir), os.getuid())[1:]
 
 
 def test_the_user_who_holds_the_daemons_name_is_named(tmp_path: Path) -> None:
     answers: list[dict[str, Any]] = []
     with squatter(daemons_name(tmp_path)):
-        assert bridge.main(str(tmp_path), "0" * 64, answers.append, lambda: None) == 1
+        assert ssh_bridge.main(str(tmp_path), "0" * 64, answers.append, lambda: None) == 1
         with pytest.raises(PermissionError, match=r"held by a process of user nobody \(UID 65534\)"):
-            bridge.run_daemon(str(tmp_path), "0" * 64)
+            ssh_bridge.run_daemon(str(tmp_path), "0" * 64)
     (answer,) = answers
     assert answer["error"] == (
         f"the agent could not be started: the name @{daemons_name(tmp_path)} is held by a process of user nobody "
@@ -118,31 +118,31 @@ def test_the_user_who_holds_the_daemons_name_is_named(tmp_path: Path) -> None:
 def test_a_daemons_name_whose_holder_accepts_no_connection_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bridge, "UP_WITHIN_S", 0.5)
+    monkeypatch.setattr(ssh_bridge, "UP_WITHIN_S", 0.5)
     answers: list[dict[str, Any]] = []
     name = daemons_name(tmp_path)
     with squatter(name, backlog=0), socket.socket(socket.AF_UNIX) as waiting:
         waiting.connect(f"\0{name}")  # fills the queue of a listener with a backlog of 0
-        assert bridge.main(str(tmp_path), "0" * 64, answers.append, lambda: None) == 1
+        assert ssh_bridge.main(str(tmp_path), "0" * 64, answers.append, lambda: None) == 1
     assert "accepts no connections" in str(answers[0]["error"])
 
 
 def test_of_two_keepers_of_a_run_the_first_is_found_until_it_ends(tmp_path: Path) -> None:
     folder = str(tmp_path)
-    names = [places.random_socket(os.getuid()) for _ in range(2)]
+    names = [paths.random_socket(os.getuid()) for _ in range(2)]
     with socket.socket(socket.AF_UNIX) as first, socket.socket(socket.AF_UNIX) as second:
         for one, name in zip((first, second), names, strict=True):
             one.bind(name)
             one.listen()
-        assert address.publish(folder, names[0])
-        assert not address.publish(folder, names[1])
+        assert control_socket.publish(folder, names[0])
+        assert not control_socket.publish(folder, names[1])
         first.close()
-        assert address.publish(folder, names[1])
-    assert address.read(folder) == names[1]
+        assert control_socket.publish(folder, names[1])
+    assert control_socket.read(folder) == names[1]
 
 
 def test_a_keeper_that_accepts_nothing_is_not_taken_for_gone() -> None:
-    name = places.random_socket(os.getuid())
+    name = paths.random_socket(os.getuid())
 
     async def connect() -> None:
         with socket.socket(socket.AF_UNIX) as busy, socket.socket(socket.AF_UNIX) as waiting:
@@ -150,6 +150,6 @@ def test_a_keeper_that_accepts_nothing_is_not_taken_for_gone() -> None:
             busy.listen(0)
             waiting.connect(name)
             with pytest.raises(BlockingIOError, match="accepts no connections"):
-                await rpc.connect(name)
+                await unix_socket_rpc.connect(name)
 
     asyncio.run(connect())

@@ -10,7 +10,7 @@ import pytest
 
 from tests.agent.fake_nvml import FakeGpu, build_fake_nvml, write_gpus
 from tests.agent.keeper.conftest import Play
-from tests.agent.keeper.yard import Yard, eventually, python, replica, shell
+from tests.agent.keeper.keeper_cluster import Yard, eventually, python, replica, shell
 
 FOREVER = shell("exec sleep 1000")
 FREEZER = Path("/sys/fs/cgroup/freezer")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent.fake_nvml import FakeGpu, build_fake_nvml, write_gpus
-from tests.agent.telemetry.running import AGENT, Conversation, conversation
+from tests.agent.telemetry.sample_programs import AGENT, Conversation, conversation
 
 NOT_SUPPORTED = 3
 NEWER = [

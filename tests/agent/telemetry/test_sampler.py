@@ -13,7 +13,7 @@ import pytest
 
 from tests.agent.fake_nvml import FakeGpu, write_gpus
 from tests.agent.telemetry import sampling_cost
-from tests.agent.telemetry.running import AGENT, OLDEST_PYTHON, conversation, program
+from tests.agent.telemetry.sample_programs import AGENT, OLDEST_PYTHON, conversation, program
 
 SLEEPING = "import time\nprint('ready', flush=True)\ntime.sleep(600)"
 
@@ -74,9 +74,10 @@ def test_everything_of_the_agent_here_runs_under_the_oldest_python(
         pytest.skip("there is no Python 3.9 here")
     write_gpus(gpu_file, [FakeGpu("GPU-a")])
     with conversation(nvml_environment, str(OLDEST_PYTHON)) as python:
-        python.say("from torchyard_agent import gpu_lock, network")
-        python.say("from torchyard_agent.telemetry import facts")
-        found = python.say(f"(facts.host_facts({str(OLDEST_PYTHON)!r}, {str(tmp_path)!r}))")
+        python.say("from torchyard_agent import network_addresses as network")
+        python.say("from torchyard_agent.keeper.processes import gpu_lock")
+        python.say("from torchyard_agent.telemetry import host_facts")
+        found = python.say(f"(host_facts.host_facts({str(OLDEST_PYTHON)!r}, {str(tmp_path)!r}))")
         python.say("locks = gpu_lock.take(['GPU-oldest-python'], {'run_id': 'r'})")
         assert python.say("(gpu_lock.holder_of('GPU-oldest-python')['user'])")
         python.say("locks.release()")

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.core.booking.teams import NOW, SLOTS, draft
+from torchyard_core.booking.errors import BadCalendar
 from torchyard_core.booking.ics import AT_MOST, export_ics, read_ics
-from torchyard_core.booking.refusals import BadCalendar
 
 DAYS = {"since": NOW - timedelta(days=1), "until": NOW + timedelta(days=60), "slots": SLOTS}
 

@@ -8,9 +8,9 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from torchyard_core.booking.find_slot import Wish, find_slots
 from torchyard_core.booking.intervals import Interval, gaps, merge, subtract, total
 from torchyard_core.booking.model import Slot
+from torchyard_core.booking.search.slot_search import Wish, find_slots
 
 BEGIN = datetime(2031, 3, 29, 22, 0, tzinfo=UTC)
 LENGTH = 90

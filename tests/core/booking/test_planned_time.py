@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from torchyard_core.booking.errors import Refused
 from torchyard_core.booking.model import Booking, State
 from torchyard_core.booking.planned_time import PlannedTime, booked_then, from_text, read_planned, when_booked
-from torchyard_core.booking.refusals import Refused
 
 NOW = datetime(2031, 1, 8, 8, 0, tzinfo=UTC)
 ZONE = "Europe/Berlin"

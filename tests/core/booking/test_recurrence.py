@@ -8,10 +8,10 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from torchyard_core.booking.errors import Refused
 from torchyard_core.booking.intervals import Interval
 from torchyard_core.booking.recurrence import occurrences
-from torchyard_core.booking.refusals import Refused
-from torchyard_core.booking.rules import by_week
+from torchyard_core.booking.rules.team_rules import by_week
 
 HORIZON = datetime(2040, 1, 1, tzinfo=UTC)
 

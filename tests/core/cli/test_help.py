@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import typer
 
-from torchyard_core.cli.main import app
+from torchyard_core.cli.root_command import app
 
 
 def commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:

@@ -10,8 +10,8 @@ import yaml
 
 from tests.core.interop import samples
 from tests.core.interop.test_write import expanded
-from torchyard_core.interop.formats import write_foreign
-from torchyard_core.interop.writing import Exported, Wishes
+from torchyard_core.interop.document_writer import Exported, Wishes
+from torchyard_core.interop.format_registry import write_foreign
 from torchyard_core.topology.file import topology_from_text
 
 LONG = "a-very-long-name-of-a-design-that-goes-on-and-on"

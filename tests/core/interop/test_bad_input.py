@@ -9,9 +9,9 @@ import pytest
 
 from tests.core.interop import samples
 from torchyard_core.errors import FileProblem, TorchyardError, UsageError
-from torchyard_core.interop.formats import FORMATS, READ, read_foreign, write_foreign
-from torchyard_core.interop.recognise import recognise
-from torchyard_core.interop.writing import Wishes
+from torchyard_core.interop.document_writer import Wishes
+from torchyard_core.interop.format_detection import recognise
+from torchyard_core.interop.format_registry import FORMATS, READ, read_foreign, write_foreign
 from torchyard_core.topology.file import topology_from_text
 
 POOL = "{machineSpec: {machineType: n1-standard-4}, containerSpec: {imageUri: i}}"

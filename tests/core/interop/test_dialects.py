@@ -10,11 +10,11 @@ import pytest
 from tests.core.interop import samples
 from tests.core.interop.test_read import counts, said
 from torchyard_core.errors import FileProblem
-from torchyard_core.interop.formats import read_foreign, write_foreign
-from torchyard_core.interop.proto_text import Block, parse_proto
-from torchyard_core.interop.recognise import recognise
-from torchyard_core.interop.writing import Wishes
-from torchyard_core.topology.checks import check
+from torchyard_core.interop.document_writer import Wishes
+from torchyard_core.interop.format_detection import recognise
+from torchyard_core.interop.format_registry import read_foreign, write_foreign
+from torchyard_core.interop.protobuf_text import Block, parse_proto
+from torchyard_core.topology.checks.pools import check
 
 SINGA_LAYERS = """\
 name: "char" "-rnn"  # cluster { nworker_groups: 9 }

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from tests.lab.boot import REPOSITORY
-from torchyard_core.interop.formats import FORMATS, read_foreign
+from torchyard_core.interop.format_registry import FORMATS, read_foreign
 
 PAGE = (REPOSITORY / "docs" / "formats.md").read_text(encoding="utf-8")
 

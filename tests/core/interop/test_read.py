@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from tests.core.interop import samples
-from torchyard_core.interop.formats import FORMATS, read_foreign, write_foreign
-from torchyard_core.interop.reading import Imported
-from torchyard_core.interop.writing import Wishes
-from torchyard_core.topology.checks import check
+from torchyard_core.interop.document_reader import Imported
+from torchyard_core.interop.document_writer import Wishes
+from torchyard_core.interop.format_registry import FORMATS, read_foreign, write_foreign
+from torchyard_core.topology.checks.pools import check
 from torchyard_core.topology.file import dump, topology_from_text
 from torchyard_core.topology.model import Topology
-from torchyard_core.topology.presets import preset_topology
+from torchyard_core.topology.strategies.presets import preset_topology
 
 DOCUMENTS = [
     ("cloudml", samples.CLOUDML_CUSTOM),

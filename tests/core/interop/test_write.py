@@ -18,12 +18,12 @@ from torchx.specs import AppState
 from torchx.specs.finder import get_component
 
 from tests.core.interop import samples
-from torchyard_core.interop.formats import FORMATS, read_foreign, write_foreign
-from torchyard_core.interop.writing import Wishes
-from torchyard_core.topology.checks import check
+from torchyard_core.interop.document_writer import Wishes
+from torchyard_core.interop.format_registry import FORMATS, read_foreign, write_foreign
+from torchyard_core.topology.checks.pools import check
 from torchyard_core.topology.file import topology_from_text
 from torchyard_core.topology.model import Topology
-from torchyard_core.topology.presets import all_presets, preset_topology
+from torchyard_core.topology.strategies.presets import all_presets, preset_topology
 
 PRINT = """#!/bin/sh
 {{ echo "$0 $*"; echo "TF=$TF_CONFIG"; echo "SPEC=$CLUSTER_SPEC"; echo "MODE=$MODE READY=$READY"; }} > {out}/$$

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tests.core.examples import host
-from torchyard_agent.protocol.shapes import ReplicaShare
+from torchyard_agent.protocol.messages import ReplicaShare
 from torchyard_core.launch.environment import Site, shares
-from torchyard_core.launch.plan import plan
-from torchyard_core.launch.ports import ports_needed
-from torchyard_core.topology.hosts import HostFacts
+from torchyard_core.launch.port_assignment import ports_needed
+from torchyard_core.launch.rank_assignment import plan
+from torchyard_core.topology.host_facts import HostFacts
 from torchyard_core.topology.model import Topology
 
 CHIEF = "{name: c, role: chief, replicas: 1}"

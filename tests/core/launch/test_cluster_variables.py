@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.core.examples import host, topology
 from tests.core.launch.launched import ALL_ROLES, CHIEF, EVALUATORS, REDUCERS, WORKERS, env, launched
-from torchyard_agent.protocol.shapes import ReplicaShare
+from torchyard_agent.protocol.messages import ReplicaShare
 from torchyard_core.launch.environment import Site
 
 

@@ -20,11 +20,11 @@ from tests.core.launch.launched import (
     env,
     launched,
 )
-from torchyard_agent.protocol.contract import Contract
-from torchyard_agent.protocol.shapes import RankShare, ReplicaShare
+from torchyard_agent.protocol.messages import RankShare, ReplicaShare
+from torchyard_agent.protocol.rank_environment import Contract
 from torchyard_core.launch.environment import Site, blueprint, shares
-from torchyard_core.launch.plan import plan
-from torchyard_core.launch.ports import ports_needed
+from torchyard_core.launch.port_assignment import ports_needed
+from torchyard_core.launch.rank_assignment import plan
 from torchyard_core.topology.model import Program, Strategy, StrategyKind
 from torchyard_roles.environment import Options, read
 

@@ -13,7 +13,7 @@ import pytest
 from tests.core.examples import host, topology
 from tests.ports import free_port
 from torchyard_core.launch.environment import Site, shares
-from torchyard_core.launch.plan import plan
+from torchyard_core.launch.rank_assignment import plan
 
 SAY = """\
 import json, os, sys

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from tests.core.examples import EVERY_KEY
+from torchyard_core.atomic_write import write_atomically
 from torchyard_core.errors import FileProblem
-from torchyard_core.topology.atomic_file import write_atomically
 from torchyard_core.topology.file import dump, read_topology, topology_from_text
 from torchyard_core.topology.model import Topology
-from torchyard_core.topology.settings import apply_settings
-from torchyard_core.topology.yaml_compose import compose
-from torchyard_core.topology.yaml_dump import dump_yaml
+from torchyard_core.topology.overrides import apply_settings
+from torchyard_core.yaml_io.parser import compose
+from torchyard_core.yaml_io.writer import dump_yaml
 
 
 def example() -> Topology:

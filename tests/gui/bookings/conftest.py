@@ -12,13 +12,13 @@ from PySide6.QtCore import QPoint, Qt
 from PySide6.QtTest import QTest
 from pytestqt.qtbot import QtBot
 
-from tests.gui.dressing import undressed
+from tests.gui.theme_fixture import undressed
+from torchyard_core.booking.errors import StoreAway
 from torchyard_core.booking.model import Booking, Draft, Slot
-from torchyard_core.booking.offline import Calendar
-from torchyard_core.booking.refusals import StoreAway
 from torchyard_core.booking.store import BookingStore, default_url, open_store
+from torchyard_core.booking.sync.cached_calendar import Calendar
 from torchyard_core.home import Home
-from torchyard_gui.bookings.booking_dialog import BookingDialog
+from torchyard_gui.bookings.dialogs.booking_dialog import BookingDialog
 from torchyard_gui.bookings.page import BookingsPage
 from torchyard_gui.bridge.bookings_model import BookingsModel
 from torchyard_gui.bridge.fleet_model import FleetModel

@@ -10,7 +10,7 @@ from PySide6.QtWidgets import QToolTip
 
 from tests.gui.bookings.conftest import LEFT, SLOTS, Desk
 from torchyard_core.booking.model import IdleEvidence, Use
-from torchyard_gui.bookings.surface import Surface
+from torchyard_gui.bookings.calendar.calendar_view import Surface
 from torchyard_gui.theme.tokens import METRICS as M
 
 Key, CONTROL = Qt.Key, Qt.KeyboardModifier.ControlModifier

@@ -19,8 +19,8 @@ from tests.core.booking.teams import open_at
 from tests.gui.bookings.conftest import LEFT, Desk
 from torchyard_core.booking.model import Draft
 from torchyard_core.booking.store import BookingStore
-from torchyard_gui.bookings.booking_dialog import BookingDialog
-from torchyard_gui.bookings.rules_dialog import RulesDialog
+from torchyard_gui.bookings.dialogs.booking_dialog import BookingDialog
+from torchyard_gui.bookings.dialogs.rules_dialog import RulesDialog
 
 Key = Qt.Key
 

@@ -9,7 +9,7 @@ from typing import Any
 from torchyard_core.errors import AgentMissing, KeyUnknown, TorchyardError, Unreachable
 from torchyard_core.fleet.host_check import HostCheck, failed_check
 from torchyard_core.fleet.inventory import Host
-from torchyard_core.topology.hosts import Gpu, HostFacts
+from torchyard_core.topology.host_facts import Gpu, HostFacts
 from torchyard_gui.bridge.host_status import UNKNOWN, HostStatus
 
 NOW = datetime(2026, 11, 20, 9, 41, tzinfo=UTC)

@@ -12,9 +12,9 @@ from PySide6.QtTest import QTest
 from pytestqt.qtbot import QtBot
 
 from tests.gui.canvas import samples
-from torchyard_gui.canvas import rack_item
-from torchyard_gui.canvas.content import RackContent
-from torchyard_gui.canvas.rack_painting import paint_body
+from torchyard_gui.canvas.racks import rack_item
+from torchyard_gui.canvas.racks.content import RackContent
+from torchyard_gui.canvas.racks.rack_painting import paint_body
 from torchyard_gui.canvas.scene import TopologyScene
 from torchyard_gui.canvas.view import CanvasView
 

@@ -10,9 +10,9 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication
 
 from tests.gui.canvas import samples
-from torchyard_core.launch.plan import plan
+from torchyard_core.launch.rank_assignment import plan
 from torchyard_core.topology.model import Role
-from torchyard_gui.canvas.looks import HostLook, ReplicaLook
+from torchyard_gui.canvas.live_state import HostLook, ReplicaLook
 from torchyard_gui.canvas.scene import TopologyScene
 from torchyard_gui.canvas.view import CanvasView
 from torchyard_gui.theme.theme import theme

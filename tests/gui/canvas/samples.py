@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 
-from torchyard_core.launch.plan import Plan, plan
-from torchyard_core.topology.hosts import Gpu, HostFacts
+from torchyard_core.launch.rank_assignment import Plan, plan
+from torchyard_core.topology.host_facts import Gpu, HostFacts
 from torchyard_core.topology.model import PlacementRule, Pool, Program, Role, Strategy, StrategyKind, Topology
-from torchyard_gui.canvas.looks import HostLook, ReplicaLook
+from torchyard_gui.canvas.live_state import HostLook, ReplicaLook
 
 H100, A100 = ("NVIDIA H100 80GB HBM3", 81559), ("NVIDIA A100-SXM4-40GB", 40960)
 

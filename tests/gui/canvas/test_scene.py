@@ -8,11 +8,11 @@ from PySide6.QtCore import QPointF
 from PySide6.QtWidgets import QApplication
 
 from tests.gui.canvas import samples
-from torchyard_core.launch.plan import plan
+from torchyard_core.launch.rank_assignment import plan
 from torchyard_core.topology.model import Role, StrategyKind
-from torchyard_gui.canvas.edge_item import EdgeItem
-from torchyard_gui.canvas.looks import HostLook, ReplicaLook
-from torchyard_gui.canvas.rack_item import RackItem
+from torchyard_gui.canvas.edges.edge_items import EdgeItem
+from torchyard_gui.canvas.live_state import HostLook, ReplicaLook
+from torchyard_gui.canvas.racks.rack_item import RackItem
 from torchyard_gui.canvas.scene import TopologyScene
 from torchyard_gui.canvas.view import CanvasView
 from torchyard_gui.theme.theme import theme

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pytestqt.qtbot import QtBot
 
-from tests.gui.end_to_end.person import Person
+from tests.gui.end_to_end.simulated_user import Person
 from tests.lab import Desktop
 
 OpenWindow = Callable[..., Person]

@@ -10,7 +10,7 @@ import pytest
 from tests.end_to_end.running import programs_on, topology, wait_until
 from tests.end_to_end.test_bad_input import ON_ONE, TORCH
 from tests.gui.end_to_end.conftest import OpenWindow
-from tests.gui.end_to_end.person import LAUNCHED_WITHIN_MS, Person
+from tests.gui.end_to_end.simulated_user import LAUNCHED_WITHIN_MS, Person
 from tests.lab import Desktop, HostSpec, Lab
 from tests.lab_fixtures import LabFactory
 from torchyard_core.fleet.host_check import READY

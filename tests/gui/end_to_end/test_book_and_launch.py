@@ -10,16 +10,16 @@ from typing import cast
 
 import pytest
 
-from tests.core.cli.commands import torchyard
+from tests.core.cli.command_runner import torchyard
 from tests.end_to_end.running import programs_on, wait_until
 from tests.end_to_end.test_bookings import HOSTS, topology
 from tests.gui.end_to_end.conftest import OpenWindow
-from tests.gui.end_to_end.person import LAUNCHED_WITHIN_MS, Person
-from tests.gui.end_to_end.test_closing import answer, at_step, question
+from tests.gui.end_to_end.simulated_user import LAUNCHED_WITHIN_MS, Person
+from tests.gui.end_to_end.test_close_confirmation import answer, at_step, question
 from tests.lab import Desktop, Lab
 from torchyard_core.booking.model import Booking, Draft, Slot
 from torchyard_core.booking.store import BookingStore, open_store
-from torchyard_core.booking.words import until
+from torchyard_core.booking.time_format import until
 from torchyard_gui.bookings.page import BookingsPage
 
 pytestmark = pytest.mark.lab

@@ -11,10 +11,10 @@ from PySide6.QtWidgets import QLabel, QScrollArea
 from pytestqt.qtbot import QtBot
 
 from tests.end_to_end.running import DIGITS
-from tests.gui.end_to_end.person import Person
-from tests.gui.topology.driving import CONTROL, SHIFT
+from tests.gui.end_to_end.simulated_user import Person
+from tests.gui.topology.page_driver import CONTROL, SHIFT
 from torchyard_gui.windows.examples import example_file
-from torchyard_gui.windows.first_steps import FirstSteps
+from torchyard_gui.windows.welcome import FirstSteps
 
 THEIRS = "# changed by somebody else\n"
 

@@ -10,8 +10,8 @@ from PySide6.QtWidgets import QLabel
 
 from tests.end_to_end.running import log_of, run, topology
 from tests.gui.end_to_end.conftest import OpenWindow
-from tests.gui.end_to_end.person import LAUNCHED_WITHIN_MS
-from tests.gui.end_to_end.test_closing import answer, question
+from tests.gui.end_to_end.simulated_user import LAUNCHED_WITHIN_MS
+from tests.gui.end_to_end.test_close_confirmation import answer, question
 from tests.lab import Desktop, Lab
 
 pytestmark = pytest.mark.lab

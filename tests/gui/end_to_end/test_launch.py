@@ -12,11 +12,11 @@ from PySide6.QtTest import QTest
 
 from tests.end_to_end.running import DIGITS, log_of, programs_on
 from tests.gui.end_to_end.conftest import OpenWindow
-from tests.gui.end_to_end.person import LAUNCHED_WITHIN_MS, Person
+from tests.gui.end_to_end.simulated_user import LAUNCHED_WITHIN_MS, Person
 from tests.lab import Desktop, Lab
 from torchyard_core.topology.file import read_topology
 from torchyard_core.topology.model import Role, StrategyKind
-from torchyard_gui.topology.words import strategy_name
+from torchyard_gui.topology.labels import strategy_name
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("bare_hosts")]
 

@@ -10,8 +10,8 @@ from pytestqt.qtbot import QtBot
 from tests.gui.fleet.hosts import WITHIN_MS, DesktopModel, Show, at_rest, press, state_of
 from tests.lab import Desktop, Lab
 from torchyard_agent import __version__
-from torchyard_core.whoami import who_asks
-from torchyard_gui.fleet.trust_dialog import TrustDialog
+from torchyard_core.identity import who_asks
+from torchyard_gui.fleet.host_key_dialog import TrustDialog
 
 pytestmark = pytest.mark.lab
 

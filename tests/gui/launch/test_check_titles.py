@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from tests.lab.boot import REPOSITORY
-from torchyard_gui.launch.check_row import title_of
+from torchyard_gui.launch.checklist_row import title_of
 
 
 def test_each_check_that_the_docs_name_has_a_title_of_its_own() -> None:

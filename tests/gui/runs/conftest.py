@@ -9,8 +9,8 @@ import pytest
 from PySide6.QtWidgets import QVBoxLayout, QWidget
 
 from tests.core.examples import host
-from tests.gui.dressing import undressed
-from tests.gui.runs.acting import Acting, close, runs_model
+from tests.gui.runs.fake_hosts import Acting, close, runs_model
+from tests.gui.theme_fixture import undressed
 from torchyard_core.home import Home
 from torchyard_gui.runs.page import RunsPage
 

@@ -8,12 +8,12 @@ from PySide6.QtCore import Qt
 from PySide6.QtTest import QTest
 
 from tests.core.examples import host
-from tests.gui.runs.acting import BEGAN, Acting
 from tests.gui.runs.conftest import MakePage
+from tests.gui.runs.fake_hosts import BEGAN, Acting
 from torchyard_core.home import Home
 from torchyard_core.launch.run_id import as_utc
+from torchyard_gui.runs.labels import clock
 from torchyard_gui.runs.page import RunsPage
-from torchyard_gui.runs.words import clock
 
 REASON = "worker-1: CUDA out of memory"
 

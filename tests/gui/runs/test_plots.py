@@ -9,10 +9,10 @@ import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtTest import QTest
 
-from tests.gui.runs.acting import Acting
+from tests.gui.runs.fake_hosts import Acting
+from torchyard_gui.runs.downsampling import calmed, extremes
 from torchyard_gui.runs.page import RunsPage
 from torchyard_gui.runs.plots import Plots
-from torchyard_gui.runs.thinning import calmed, extremes
 
 HOUR = 3600
 

@@ -7,15 +7,15 @@ from typing import Any
 from PySide6.QtCore import Qt
 from PySide6.QtTest import QTest
 
-from tests.gui.runs.acting import BEGAN, Acting
-from tests.gui.runs.test_run_picture import picture_of, tell
-from torchyard_gui.bridge.run_parts import Waiting, waiting_for
-from torchyard_gui.canvas import words as canvas_words
-from torchyard_gui.canvas.content import racks_of
-from torchyard_gui.runs.needs_you import needs_of
+from tests.gui.bridge.test_run_state import picture_of, tell
+from tests.gui.runs.fake_hosts import BEGAN, Acting
+from torchyard_gui.bridge.run_state_types import Waiting, waiting_for
+from torchyard_gui.canvas import labels as canvas_words
+from torchyard_gui.canvas.racks.content import racks_of
+from torchyard_gui.runs.alerts import needs_of
+from torchyard_gui.runs.labels import clock, moment_in_words
 from torchyard_gui.runs.page import RunsPage
 from torchyard_gui.runs.table_columns import STATE
-from torchyard_gui.runs.words import clock, moment_in_words
 
 CAUSE = "worker-1 on gpu-b: exited with 1: RuntimeError: bad batch"
 LOST = "gpu-b was lost: not heard of for 10 s"

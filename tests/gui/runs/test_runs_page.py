@@ -9,13 +9,13 @@ from PySide6.QtCore import QPoint, Qt
 from PySide6.QtTest import QTest
 
 from tests.core.examples import host
-from tests.gui.runs.acting import BEGAN, Acting, ActingFleet
 from tests.gui.runs.conftest import MakePage
+from tests.gui.runs.fake_hosts import BEGAN, Acting, ActingFleet
 from torchyard_core.home import Home
 from torchyard_core.topology.file import dump
+from torchyard_gui.runs.labels import clock
 from torchyard_gui.runs.page import RunsPage
 from torchyard_gui.runs.table_columns import GPUS, PAST, USE
-from torchyard_gui.runs.words import clock
 from torchyard_gui.widgets.nothing_found import NothingFound
 
 LEFT = Qt.MouseButton.LeftButton

@@ -10,9 +10,9 @@ import pytest
 from pytestqt.qtbot import QtBot
 
 from tests.core.examples import host
-from tests.gui.dressing import undressed
-from tests.gui.topology.driving import Driver, FewFiles, FleetOf, Window
-from torchyard_core.topology.hosts import HostFacts
+from tests.gui.theme_fixture import undressed
+from tests.gui.topology.page_driver import Driver, FewFiles, FleetOf, Window
+from torchyard_core.topology.host_facts import HostFacts
 from torchyard_gui.topology.page import TopologyPage
 
 MakeDriver = Callable[..., Driver]

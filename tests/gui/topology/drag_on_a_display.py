@@ -16,7 +16,7 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QWidget
 
 from tests.core.examples import host
-from tests.gui.topology.driving import LEFT, PLAIN, FewFiles, FleetOf, Window
+from tests.gui.topology.page_driver import LEFT, PLAIN, FewFiles, FleetOf, Window
 from torchyard_gui.topology.page import TopologyPage
 
 STEPS = 8

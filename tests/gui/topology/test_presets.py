@@ -7,7 +7,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QDragLeaveEvent
 from PySide6.QtWidgets import QApplication
 
-from tests.gui.topology.driving import CONTROL, Driver
+from tests.gui.topology.page_driver import CONTROL, Driver
 from torchyard_core.topology.model import StrategyKind
 from torchyard_gui.topology.palette_list import PaletteList
 

@@ -11,10 +11,10 @@ from PySide6.QtWidgets import QApplication, QPushButton, QScrollArea
 
 from tests.core.examples import host
 from tests.gui.topology.conftest import DIGITS, MakeDriver
-from tests.gui.topology.driving import CONTROL, LEFT, PLAIN, SHIFT, Driver
+from tests.gui.topology.page_driver import CONTROL, LEFT, PLAIN, SHIFT, Driver
+from torchyard_core.problems import Problem
 from torchyard_core.topology.file import TopologyFile
-from torchyard_core.topology.hosts import HostFacts
-from torchyard_core.topology.problems import Problem
+from torchyard_core.topology.host_facts import HostFacts
 
 
 def test_problems_come_and_go_with_the_edits(digits: Driver) -> None:

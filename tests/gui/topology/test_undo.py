@@ -7,7 +7,7 @@ from pathlib import Path
 from PySide6.QtCore import Qt
 
 from tests.gui.topology.conftest import DIGITS
-from tests.gui.topology.driving import CONTROL, SHIFT, Driver
+from tests.gui.topology.page_driver import CONTROL, SHIFT, Driver
 from torchyard_core.topology.file import read_topology
 
 

@@ -17,7 +17,7 @@ from torchyard_gui.widgets import (
     SearchField,
     Segmented,
     Toast,
-    announce,
+    screen_reader,
 )
 from torchyard_gui.widgets.meter_bar import MeterBar
 
@@ -55,8 +55,8 @@ def test_a_notice_is_told_once_to_who_listens_and_keeps_its_buttons(
     qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heard: list[str] = []
-    monkeypatch.setattr(announce, "EVERY_MS", 0)
-    monkeypatch.setattr(announce, "send", lambda event: heard.append(event.message()))
+    monkeypatch.setattr(screen_reader, "EVERY_MS", 0)
+    monkeypatch.setattr(screen_reader, "send", lambda event: heard.append(event.message()))
     window = QWidget()
     qtbot.addWidget(window)
     bar, toast = NoticeBar(window), Toast(window)

@@ -12,11 +12,11 @@ from torchyard_core.home import Home
 from torchyard_gui import app
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.topology.page import TopologyPage
-from torchyard_gui.widgets.question import Question
+from torchyard_gui.widgets.dialogs import Question
+from torchyard_gui.windows.connections import Wiring
 from torchyard_gui.windows.examples import example_file
-from torchyard_gui.windows.first_steps import FirstSteps
 from torchyard_gui.windows.main_window import MainWindow
-from torchyard_gui.windows.wiring import Wiring
+from torchyard_gui.windows.welcome import FirstSteps
 
 TOPOLOGY = """version: 1
 name: small

@@ -17,7 +17,7 @@ from tools.sample_yard import let_hosts_answer, write_yard
 
 from torchyard_core.topology.file import read_topology
 from torchyard_gui import app
-from torchyard_gui.windows.wiring import Wiring
+from torchyard_gui.windows.connections import Wiring
 
 CONTROL = Qt.KeyboardModifier.ControlModifier
 SHIFT = Qt.KeyboardModifier.ShiftModifier

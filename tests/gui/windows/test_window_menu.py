@@ -12,10 +12,10 @@ from PySide6.QtWidgets import QApplication, QMenu, QWidget
 from pytestqt.qtbot import QtBot
 from tools.sample_yard import let_hosts_answer, write_yard
 
-from tests.gui.dressing import undressed
+from tests.gui.theme_fixture import undressed
 from torchyard_gui import app
+from torchyard_gui.windows.connections import Wiring
 from torchyard_gui.windows.main_window import MainWindow
-from torchyard_gui.windows.wiring import Wiring
 
 Key = Qt.Key
 CONTROL, SHIFT = Qt.KeyboardModifier.ControlModifier, Qt.KeyboardModifier.ShiftModifier

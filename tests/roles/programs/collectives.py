@@ -14,8 +14,8 @@ if "defaults" in sys.argv:
     torch.set_default_device("meta")  # a tensor made without a device of its own would hold nothing
 strategy = None
 if "own" in sys.argv:
-    from torchyard_roles.sharding import Share
-    from torchyard_roles.strategies.alone import Alone
+    from torchyard_roles.data_loader import Share
+    from torchyard_roles.strategies.single_process import Alone
 
     class Own(Alone):
         trains_alone = False

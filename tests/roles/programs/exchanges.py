@@ -7,9 +7,9 @@ import threading
 import torch
 
 from torchyard_roles.errors import PeerLost
-from torchyard_roles.exchange.reduce_client import ReduceClient
-from torchyard_roles.exchange.reducer import Reducer
-from torchyard_roles.exchange.wire import Peer, listen
+from torchyard_roles.exchange.tensor_connection import Peer, listen
+from torchyard_roles.strategies.reduction_server.reducer import Reducer
+from torchyard_roles.strategies.reduction_server.reducer_client import ReduceClient
 
 PORT = 29600
 KEY = bytes(range(32))

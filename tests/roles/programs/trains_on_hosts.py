@@ -13,11 +13,11 @@ from typing import Any
 import torch
 
 import torchyard_roles as ty
-import torchyard_roles.exchange.process
 import torchyard_roles.serving.process
 import torchyard_roles.strategies
-from torchyard_roles.strategies.hogwild import Hogwild
-from torchyard_roles.strategies.parameter_servers import Served
+import torchyard_roles.strategies.reduction_server.reducer_process
+from torchyard_roles.strategies.hogwild.strategy import Hogwild
+from torchyard_roles.strategies.parameter_server.sandblaster_downpour import Served
 
 WARM_UP = 9
 """A multiple of 4, and one: an exchange that is due every 4 steps has begun."""

@@ -1,10 +1,10 @@
 """The bookings' database: SQLite or PostgreSQL over SQLAlchemy, which nothing else of ours imports."""
 
-from torchyard_core.booking.store.moving import Moved, move_all
-from torchyard_core.booking.store.store import BookingStore, default_url, open_store
-from torchyard_core.booking.store.team import Member, TeamSetup, setup_team
-from torchyard_core.booking.store.watch import Watch
-from torchyard_core.booking.store.writing import Missed, Previewed, SeriesBooked
+from torchyard_core.booking.store.booking_store import BookingStore, default_url, open_store
+from torchyard_core.booking.store.change_feed import Watch
+from torchyard_core.booking.store.commands import Missed, Previewed, SeriesBooked
+from torchyard_core.booking.store.team_setup import Member, TeamSetup, setup_team
+from torchyard_core.booking.store.transfer import Moved, move_all
 
 __all__ = [
     "BookingStore",

@@ -17,7 +17,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, QueuePool, create_engine, event, exc, text
 from sqlalchemy.engine import URL, make_url
 
-from torchyard_core.booking.refusals import BadUrl, NoRights, Refused, StoreAway, StoreUnreadable
+from torchyard_core.booking.errors import BadUrl, NoRights, Refused, StoreAway, StoreUnreadable
 from torchyard_core.booking.store.passwords import kept_password, keyring_name
 from torchyard_core.errors import TorchyardError
 

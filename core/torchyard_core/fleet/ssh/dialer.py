@@ -15,15 +15,15 @@ from paramiko.common import cMSG_GLOBAL_REQUEST
 
 from torchyard_core.errors import HostError, Unreachable
 from torchyard_core.fleet.backoff import Backoff
+from torchyard_core.fleet.credential_prompts import Questions, Secrets
 from torchyard_core.fleet.inventory import Host
-from torchyard_core.fleet.questions import Questions, Secrets
-from torchyard_core.fleet.ssh.alive import ListeningPacketizer, keep_alive
+from torchyard_core.fleet.ssh.authentication import Login, TooLate
 from torchyard_core.fleet.ssh.bastions import Bastions
 from torchyard_core.fleet.ssh.connection import SshConnection, Tunnel
-from torchyard_core.fleet.ssh.doors import Doors, EarlyDrop
-from torchyard_core.fleet.ssh.explain import explain, silent_in_key_exchange
+from torchyard_core.fleet.ssh.keepalive import ListeningPacketizer, keep_alive
 from torchyard_core.fleet.ssh.known_hosts import KnownHosts, fingerprint
-from torchyard_core.fleet.ssh.login import Login, TooLate
+from torchyard_core.fleet.ssh.login_errors import explain, silent_in_key_exchange
+from torchyard_core.fleet.ssh.login_throttle import Doors, EarlyDrop
 from torchyard_core.fleet.ssh.proxy_command import ProxyCommand
 from torchyard_core.fleet.ssh.route import Route, as_host, route_to
 from torchyard_core.fleet.ssh.user_config import UserConfig

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from PySide6.QtCore import QPoint, Qt
 from PySide6.QtWidgets import QApplication
 
+from torchyard_gui.bookings.calendar.time_axis import STEP_S, snapped
 from torchyard_gui.bookings.gestures.ground import Ground
-from torchyard_gui.bookings.time_axis import STEP_S, snapped
-from torchyard_gui.canvas.gestures.gesture import Gesture
+from torchyard_gui.widgets.gesture import Gesture
 
 Book = Callable[[tuple[str, ...], float, float], None]
 

@@ -8,7 +8,7 @@ from typing import Protocol
 from PySide6.QtCore import QPoint
 
 from torchyard_core.booking.model import Booking
-from torchyard_gui.bookings.lanes import Row
+from torchyard_gui.bookings.calendar.lanes import Row
 
 
 class Ground(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torchyard_core.booking.model import Booking
-from torchyard_gui.bookings.time_axis import STEP_S
+from torchyard_gui.bookings.calendar.time_axis import STEP_S
 
 
 class KeyedEdit:

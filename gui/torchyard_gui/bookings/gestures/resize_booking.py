@@ -8,10 +8,10 @@ from PySide6.QtCore import QPoint, Qt
 from PySide6.QtWidgets import QApplication
 
 from torchyard_core.booking.model import Booking
+from torchyard_gui.bookings.calendar.gestures import Change
+from torchyard_gui.bookings.calendar.time_axis import STEP_S, snapped
 from torchyard_gui.bookings.gestures.ground import Ground
-from torchyard_gui.bookings.gestures.move_booking import Change
-from torchyard_gui.bookings.time_axis import STEP_S, snapped
-from torchyard_gui.canvas.gestures.gesture import Gesture
+from torchyard_gui.widgets.gesture import Gesture
 
 
 class ResizeBooking(Gesture):

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from PySide6.QtCore import QPoint, Qt
 from PySide6.QtWidgets import QApplication
 
-from torchyard_gui.canvas import words
-from torchyard_gui.canvas.gestures.gesture import Gesture
-from torchyard_gui.canvas.ghost import Ghost
+from torchyard_gui.canvas import labels
+from torchyard_gui.canvas.gestures.drag_preview import Ghost
+from torchyard_gui.canvas.gestures.snapshot_cache import Still
 from torchyard_gui.canvas.scene import TopologyScene
-from torchyard_gui.canvas.still import Still
 from torchyard_gui.canvas.zoom_view import ZoomView
 from torchyard_gui.theme.tokens import METRICS as M
+from torchyard_gui.widgets.gesture import Gesture
 
 Fits = Callable[[list[str], str], str]
 """Why these replicas cannot go to that target, in a sentence; "" where they can."""
@@ -105,7 +105,7 @@ class DragChips(Gesture):
             return
         self._target = target
         self._reason = self._fits(self._names, target) if self._changes(target) else ""
-        self._ghost.say(self._reason or words.target_text(target), bool(self._reason))
+        self._ghost.say(self._reason or labels.target_text(target), bool(self._reason))
         self._scene.set_target(target, not self._reason)
 
     def _changes(self, target: str) -> bool:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from PySide6.QtCore import QPoint
 from PySide6.QtWidgets import QGraphicsView
 
-from torchyard_gui.canvas.gestures.gesture import Gesture
-from torchyard_gui.canvas.ghost import Ghost
+from torchyard_gui.canvas.gestures.drag_preview import Ghost
 from torchyard_gui.canvas.scene import TopologyScene
+from torchyard_gui.widgets.gesture import Gesture
 
 Told = Callable[[str, Sequence[str]], tuple[str, bool]]
 """What a machine type would do to the pools of these replicas, in a sentence, and whether it can."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from PySide6.QtCore import QPoint, Qt
 from PySide6.QtWidgets import QGraphicsView
 
-from torchyard_gui.canvas.gestures.gesture import Gesture
+from torchyard_gui.widgets.gesture import Gesture
 
 
 class Pan(Gesture):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from PySide6.QtCore import QPoint, QRectF, Qt
 from PySide6.QtWidgets import QGraphicsRectItem, QGraphicsView
 
-from torchyard_gui.canvas import ink
-from torchyard_gui.canvas.gestures.gesture import Gesture
-from torchyard_gui.canvas.ghost import TOP
+from torchyard_gui.canvas import paint_cache
+from torchyard_gui.canvas.gestures.drag_preview import TOP
 from torchyard_gui.canvas.scene import TopologyScene
 from torchyard_gui.theme.theme import theme
+from torchyard_gui.widgets.gesture import Gesture
 
 
 class RubberBand(Gesture):
@@ -21,7 +21,7 @@ class RubberBand(Gesture):
         self._kept = self._before if keep else []
         self._band = QGraphicsRectItem()
         self._band.setZValue(TOP)
-        self._band.setPen(ink.outline("accent"))
+        self._band.setPen(paint_cache.outline("accent"))
         self._band.setBrush(theme().color("accent", 0.10))
         self._band.setAcceptedMouseButtons(Qt.MouseButton.NoButton)
         scene.addItem(self._band)

@@ -19,7 +19,7 @@ from torchyard_gui.theme.icons import icon
 from torchyard_gui.topology.inspector.elided_line import ElidedLine
 from torchyard_gui.topology.inspector.lines_field import LinesField
 from torchyard_gui.topology.inspector.values import mixed, one_of
-from torchyard_gui.topology.words import tr
+from torchyard_gui.topology.labels import tr
 
 BUTTON = 24
 """What a button inside a line takes of its room."""

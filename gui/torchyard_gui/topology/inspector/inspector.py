@@ -8,23 +8,23 @@ from functools import cached_property
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QScrollArea, QStackedWidget, QVBoxLayout, QWidget
 
-from torchyard_core.launch.plan import Plan
+from torchyard_core.launch.rank_assignment import Plan
+from torchyard_core.problems import Problem
 from torchyard_core.topology.model import Pool, Role
-from torchyard_core.topology.problems import Problem
 from torchyard_gui.bridge.planning_time import PlanningTime
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.topology.editor import Editor
+from torchyard_gui.topology.inspector.field_group import Group, stack
 from torchyard_gui.topology.inspector.fields import LineField
-from torchyard_gui.topology.inspector.group import Group, stack
-from torchyard_gui.topology.inspector.place_group import PlaceGroup
+from torchyard_gui.topology.inspector.placement_group import PlaceGroup
 from torchyard_gui.topology.inspector.pool_group import PoolGroup
 from torchyard_gui.topology.inspector.program_group import ProgramGroup
 from torchyard_gui.topology.inspector.strategy_group import StrategyGroup
-from torchyard_gui.topology.problem_places import keys_of_block, pool_of, whole_block_key
-from torchyard_gui.topology.words import named, role_name
-from torchyard_gui.widgets.labels import ElidedLabel
+from torchyard_gui.topology.labels import named, role_name
+from torchyard_gui.topology.problem_locations import keys_of_block, pool_of, whole_block_key
+from torchyard_gui.widgets.indicators import RoleBadge
 from torchyard_gui.widgets.scrolled import scrolled
-from torchyard_gui.widgets.state_mark import RoleBadge
+from torchyard_gui.widgets.text_labels import ElidedLabel
 
 
 class Inspector(QFrame):

@@ -10,7 +10,7 @@ from PySide6.QtGui import QFocusEvent, QKeyEvent, QResizeEvent, QTextOption
 from PySide6.QtWidgets import QPlainTextEdit
 
 from torchyard_gui.topology.inspector.values import mixed, one_of
-from torchyard_gui.topology.words import tr
+from torchyard_gui.topology.labels import tr
 
 LINES = (1, 5)
 """How many lines of a list are shown at least, and at most."""

@@ -8,6 +8,7 @@ from PySide6.QtWidgets import QVBoxLayout, QWidget
 
 from torchyard_core.topology.model import PlacementRule, Pool, Role
 from torchyard_gui.topology.editor import Editor
+from torchyard_gui.topology.inspector.field_group import Group, stack
 from torchyard_gui.topology.inspector.fields import (
     AmountField,
     ChoiceField,
@@ -17,9 +18,8 @@ from torchyard_gui.topology.inspector.fields import (
     WholeField,
     WordsField,
 )
-from torchyard_gui.topology.inspector.group import Group, stack
 from torchyard_gui.topology.inspector.lines_field import PairsField
-from torchyard_gui.topology.words import role_name
+from torchyard_gui.topology.labels import role_name
 
 
 class PoolGroup(QWidget):

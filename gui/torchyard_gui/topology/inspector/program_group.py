@@ -8,6 +8,7 @@ from PySide6.QtWidgets import QVBoxLayout, QWidget
 
 from torchyard_core.topology.model import EndsWith, GpuIds, Launcher, Program, TfMasterName
 from torchyard_gui.topology.editor import Editor
+from torchyard_gui.topology.inspector.field_group import Group, stack
 from torchyard_gui.topology.inspector.fields import (
     AmountField,
     ChoiceField,
@@ -15,7 +16,6 @@ from torchyard_gui.topology.inspector.fields import (
     WholeField,
     WordsField,
 )
-from torchyard_gui.topology.inspector.group import Group, stack
 from torchyard_gui.topology.inspector.lines_field import LinesField, PairsField
 
 OF_TORCH = ("script", "module")

@@ -6,11 +6,11 @@ from PySide6.QtWidgets import QVBoxLayout, QWidget
 
 from torchyard_core.topology.model import OnNan, ReductionOrder, Role, StrategyKind, Topology
 from torchyard_gui.topology.editor import Editor
+from torchyard_gui.topology.inspector.exchange_cost import exchange_sentence
+from torchyard_gui.topology.inspector.field_group import Group
 from torchyard_gui.topology.inspector.fields import ChoiceField, Field, WholeField
-from torchyard_gui.topology.inspector.group import Group
-from torchyard_gui.topology.strategy_sums import exchange_sentence
-from torchyard_gui.topology.words import strategy_name, strategy_sentence
-from torchyard_gui.widgets.labels import label
+from torchyard_gui.topology.labels import strategy_name, strategy_sentence
+from torchyard_gui.widgets.text_labels import label
 
 USES: dict[StrategyKind, tuple[str, ...]] = {
     StrategyKind.ALL_REDUCE: ("on_nan",),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from torchyard_gui.topology.words import tr
+from torchyard_gui.topology.labels import tr
 
 
 def mixed() -> str:

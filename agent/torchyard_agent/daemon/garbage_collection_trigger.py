@@ -1,0 +1,95 @@
+"""When housekeeping is done: a moment after a request, at most once an hour, by a process of its own.
+
+No timer runs while nobody asks for anything. The hour is counted by a file, so that a daemon that is replaced often
+does not tidy often.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import subprocess
+import sys
+import time
+from typing import Any
+
+from torchyard_agent.protocol import paths
+from torchyard_agent.unix_socket_rpc import Connection, Method
+
+EVERY_S = 3600.0
+AFTER_S = 5.0
+"""Whoever asked has its answer by then, and a launch is under way without us."""
+
+log = logging.getLogger(__name__)
+
+
+class Tidying:
+    """Watches for requests; nothing else makes it work."""
+
+    def __init__(self, agent_dir: str, node: str, sha256: str):
+        self._agent_dir = agent_dir
+        self._node = node
+        self._sha256 = sha256
+        self._not_before = float("-inf")
+
+    def watch(self, methods: dict[str, Method]) -> dict[str, Method]:
+        """The same methods; a request is the occasion."""
+
+        def watched(method: Method) -> Method:
+            async def answer(connection: Connection, params: dict[str, Any]) -> Any:
+                self.occasion()
+                return await method(connection, params)
+
+            return answer
+
+        return {name: watched(method) for name, method in methods.items()}
+
+    def occasion(self) -> None:
+        """Something happens anyway: tidies soon, where it is time."""
+        now = time.monotonic()
+        if now < self._not_before:
+            return
+        wait = self._due_in()
+        self._not_before = now + (wait or EVERY_S)
+        if not wait:
+            asyncio.get_running_loop().call_later(AFTER_S, self._start)
+
+    def _due_in(self) -> float:
+        """Seconds, 0 for now."""
+        with contextlib.suppress(OSError):
+            age = time.time() - os.stat(paths.housekeeping_state(self._agent_dir, self._node)).st_mtime
+            if 0 <= age < EVERY_S:
+                return EVERY_S - age
+        return 0.0
+
+    def _start(self) -> None:
+        archive = paths.archive_dir(self._agent_dir, self._sha256)
+        try:
+            starter = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", _CODE, TITLE, archive, self._agent_dir, self._node, self._sha256],
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                cwd="/",
+            )
+        except OSError as error:
+            log.warning("housekeeping cannot be started: %s", error)
+            return
+        asyncio.get_running_loop().run_in_executor(None, starter.wait)
+
+
+TITLE = "torchyard-agent housekeeping"
+_CODE = """
+import os, sys
+if os.fork():
+    os._exit(0)
+os.nice(19)
+archive, agent_dir, node, sha256 = sys.argv[2:]
+sys.path.insert(0, archive)
+sys.modules["ssl"] = None
+sys.dont_write_bytecode = True
+from torchyard_agent.daemon.garbage_collection import main
+sys.exit(main(agent_dir, node, sha256))
+"""
+"""Nobody's child after its fork: a daemon that is replaced meanwhile need not wait for it."""

@@ -1,0 +1,107 @@
+"""The daemon's first answer, before anything heavy is imported.
+
+A deploy is over when every agent has said `hello`; asyncio and the rest (0.1 s of CPU a host) wait until somebody asks
+for more. Measured with eight hosts on two cores: 4.0 times a bare upload with asyncio at start, 2.3 without. A host
+that was deployed and never used keeps this small daemon.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+from typing import Any, Callable
+
+from torchyard_agent.peer_credentials import peer_uid
+
+SETTLE_AFTER_MS = 2000
+LONGEST_HELLO = 65536
+"""Bytes. Whoever says more is left to the real server, which knows how to refuse."""
+
+
+Conversations = list[tuple[socket.socket, bytes]]
+"""Open sockets, each with the bytes that were received and are still to be answered."""
+
+
+def answer_hello(
+    listener: socket.socket,
+    hello: dict[str, Any],
+    settle: Callable[[], None],
+    retiring: Callable[[dict[str, Any]], None] = lambda params: None,
+) -> Conversations | None:
+    """Answers `hello` requests until somebody asks for anything else.
+
+    Returns the conversations that are open then; None where that somebody said `retire`, with which params `retiring`
+    is told. An archive that was sent
+    just now is unpacked (`settle`) once nobody has said anything for a moment.
+    """
+    poll = select.poll()
+    poll.register(listener, select.POLLIN)
+    open_now: dict[int, tuple[socket.socket, bytes]] = {}
+    wait_ms: int | None = SETTLE_AFTER_MS
+    while True:
+        ready = poll.poll(wait_ms)
+        if not ready:
+            settle()
+            wait_ms = None
+        for descriptor, _ in ready:
+            if descriptor == listener.fileno():
+                client, _ = listener.accept()
+                if peer_uid(client) != os.getuid():
+                    client.close()
+                    continue
+                open_now[client.fileno()] = (client, b"")
+                poll.register(client, select.POLLIN)
+                continue
+            client, pending = open_now[descriptor]
+            data = _receive(client)
+            pending += data
+            if data:
+                pending, method = _answer(client, pending, hello, retiring)
+                open_now[descriptor] = (client, pending)
+                if method == "retire":
+                    for left, _ in open_now.values():
+                        left.close()
+                    return None
+                if method:
+                    return list(open_now.values())
+            else:
+                poll.unregister(client)
+                del open_now[descriptor]
+                client.close()
+
+
+def _receive(client: socket.socket) -> bytes:
+    try:
+        return client.recv(65536)
+    except OSError:
+        return b""
+
+
+def _answer(
+    client: socket.socket, pending: bytes, hello: dict[str, Any], retiring: Callable[[dict[str, Any]], None]
+) -> tuple[bytes, str]:
+    """(what is still unread, the method that is asked for there; empty where there was nothing but hello)."""
+    while b"\n" in pending:
+        line, rest = pending.split(b"\n", 1)
+        try:
+            request = json.loads(line)
+            id, method = request["id"], str(request["method"])
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return pending, "unreadable"
+        if method not in ("hello", "retire"):
+            return pending, method
+        answer = {"jsonrpc": "2.0", "id": id, "result": hello if method == "hello" else {}}
+        try:
+            client.send(json.dumps(answer).encode() + b"\n", socket.MSG_DONTWAIT)  # so short a line goes whole or not
+        except BlockingIOError:
+            return pending, "never reads"  # nobody is waited for here; the real server drops who does not read
+        except OSError:
+            pass  # whoever has left meanwhile has still asked
+        if method == "retire":
+            params = request.get("params")
+            retiring(params if isinstance(params, dict) else {})
+            return rest, method
+        pending = rest
+    return pending, "too long" if len(pending) > LONGEST_HELLO else ""

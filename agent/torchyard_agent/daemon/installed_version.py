@@ -1,0 +1,48 @@
+"""Which agent a host has: noted by each daemon that starts, so that an older desktop never brings back an older one.
+
+Without the note, a desktop that comes after the newer daemon was killed, or the host was rebooted, would start the
+daemon of its own archive. It lies in the host's own folder: hosts that share a home may be upgraded one by one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+
+from torchyard_agent.protocol import paths
+from torchyard_agent.protocol.version_order import version_order
+
+NOTE = "agent.json"
+
+
+def note(agent_dir: str, node: str, version: str, sha256: str) -> None:
+    """This host has that agent now, unpacked. What cannot be written is left out."""
+    path = os.path.join(paths.host_dir(agent_dir, node), NOTE)
+    with contextlib.suppress(OSError):
+        os.utime(paths.archive_dir(agent_dir, sha256))  # it is in use: housekeeping goes by its age
+    if noted(path) == (version, sha256):
+        return
+    with contextlib.suppress(OSError):
+        with open(f"{path}.new", "w", encoding="utf-8") as file:
+            json.dump({"version": version, "sha256": sha256}, file)
+        os.replace(f"{path}.new", path)
+
+
+def noted(path: str) -> tuple[str, str]:
+    """(version, sha256) of a note; both empty where there is none."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            found = json.load(file)
+        return str(found["version"]), str(found["sha256"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return "", ""
+
+
+def newer_than(agent_dir: str, node: str, version: str) -> str | None:
+    """SHA-256 of the newer agent that this host had last, where its archive is still there."""
+    newest, sha256 = noted(os.path.join(paths.host_dir(agent_dir, node), NOTE))
+    if version_order(newest) <= version_order(version):
+        return None
+    is_there = os.path.isfile(os.path.join(paths.archive_dir(agent_dir, sha256), "torchyard_agent", "__main__.py"))
+    return sha256 if is_there else None

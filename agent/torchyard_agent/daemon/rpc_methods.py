@@ -1,0 +1,202 @@
+"""What a desktop may ask of a host's daemon: one function a method, named as in docs/protocol.md."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from functools import partial
+from typing import Any, Callable
+
+from torchyard_agent.daemon import audit, run_logs, run_outputs
+from torchyard_agent.daemon.bookings import Bookings
+from torchyard_agent.daemon.journal_file import JournalReader
+from torchyard_agent.daemon.network_probe import Ways
+from torchyard_agent.daemon.runs import Runs
+from torchyard_agent.daemon.subscriptions import Telemetry, follow_state
+from torchyard_agent.daemon.undeploy import remove_everything
+from torchyard_agent.daemon.uploads import Receiving
+from torchyard_agent.network_addresses import address_towards, interface_of
+from torchyard_agent.protocol.jsonrpc import RpcError
+from torchyard_agent.telemetry import host_facts
+from torchyard_agent.unix_socket_rpc import Connection, Method
+
+Params = dict[str, Any]
+
+PREPARED_WITHIN_S = 20.0
+"""A daemon that is to leave lets launches that are being prepared come so far."""
+
+
+class Methods:
+    """The desktop's API, over the parts that do the work."""
+
+    def __init__(self, agent_dir: str, hello: Params, runs: Runs, telemetry: Telemetry, retire: Callable[[], None]):
+        self._agent_dir = agent_dir
+        self._hello = hello
+        self._identity = os.urandom(16).hex()
+        self._runs = runs
+        self._telemetry = telemetry
+        self._retire = retire
+        self._followers: set[asyncio.Task[None]] = set()
+        self._ways = Ways()
+        self._receiving = Receiving(agent_dir, str(hello["node"]))
+        self.bookings = Bookings(agent_dir, str(hello["node"]), runs, telemetry)
+
+    def table(self) -> dict[str, Method]:
+        methods: dict[str, Method] = {
+            "hello": self.hello,
+            "retire": self.retire,
+            "undeploy": self.undeploy,
+            "host.facts": self.host_facts,
+            "host.route": self.host_route,
+            "host.preflight": self.host_preflight,
+            **self._ways.table(),
+            "telemetry.sample": self.telemetry_sample,
+            "telemetry.subscribe": self.telemetry_subscribe,
+            "telemetry.unsubscribe": self.telemetry_unsubscribe,
+            **self._receiving.table(),
+            **self.bookings.table(),
+            "run.warm": self.run_warm,
+            "run.prepare": self.run_prepare,
+            "run.start": self.run_start,
+            "run.join": self.run_join,
+            "run.stop": partial(self._forward, "stop"),
+            "run.abort": partial(self._forward, "abort"),
+            "run.list": self.run_list,
+            "run.show": self.run_show,
+            "run.remove": self.run_remove,
+            "state.subscribe": self.state_subscribe,
+            "logs.list": self.logs_list,
+            "logs.read": self.logs_read,
+            "files.list": self.files_list,
+            "files.read": self.files_read,
+        }
+        return audit.watch(self._agent_dir, str(self._hello["node"]), methods)
+
+    async def hello(self, connection: Connection, params: Params) -> Any:
+        """Who answers here: version, protocol, sha256, pid, node."""
+        return self._hello
+
+    async def retire(self, connection: Connection, params: Params) -> Any:
+        """Lets a newer agent take this one's place. Runs go on: they hang on their keepers."""
+        await self._runs.let_prepare(PREPARED_WITHIN_S)
+        asyncio.get_running_loop().call_soon(self._retire)
+        return {}
+
+    async def undeploy(self, connection: Connection, params: Params) -> Any:
+        """Removes all of ours from this host, then leaves. Refuses while a run lives."""
+        alive = [run_id for run_id in self._runs.ids() if await self._runs.goes_on(run_id)]
+        if alive:
+            raise RpcError(
+                f"the run {alive[0]} is alive there; undeploying would end it",
+                "run_alive",
+                f"Stop it first: `torchyard runs stop {alive[0]}`.",
+            )
+        removing = partial(remove_everything, self._agent_dir, str(self._hello["node"]))
+        left = await asyncio.get_running_loop().run_in_executor(None, removing)
+        asyncio.get_running_loop().call_soon(self._retire)
+        return left
+
+    async def host_facts(self, connection: Connection, params: Params) -> Any:
+        found = partial(host_facts.host_facts, params.get("python"), self._agent_dir)
+        told = await asyncio.get_running_loop().run_in_executor(None, found)
+        return {**told, "bookings": self.bookings.told(), "daemon": self._identity}
+
+    async def host_route(self, connection: Connection, params: Params) -> Any:
+        """The address and interface that this host uses towards another."""
+        address = address_towards(str(params["to"]))
+        return {"address": address, "interface": interface_of(address)}
+
+    async def host_preflight(self, connection: Connection, params: Params) -> Any:
+        from torchyard_agent.daemon.preflight import preflight  # only for a launch
+
+        return await preflight(self._runs, connection, params)
+
+    async def telemetry_sample(self, connection: Connection, params: Params) -> Any:
+        return await self._telemetry.sample()
+
+    async def telemetry_subscribe(self, connection: Connection, params: Params) -> Any:
+        self._telemetry.watch(connection, float(params.get("interval_s", 1.0)))
+        return {}
+
+    async def telemetry_unsubscribe(self, connection: Connection, params: Params) -> Any:
+        self._telemetry.unwatch(connection)
+        return {}
+
+    async def run_warm(self, connection: Connection, params: Params) -> Any:
+        """Interpreters for a launch that still checks and sends; without `run.prepare` they end with the connection."""
+        connection.on_close.append(partial(self._runs.cool, str(params["run_id"])))
+        return await self._runs.warm(params)
+
+    async def run_prepare(self, connection: Connection, params: Params) -> Any:
+        """Holds what a run needs here, until it begins; where the connection ends before that, nothing is held."""
+        connection.on_close.append(partial(self._runs.take_back, str(params["run_id"])))
+        return await self._runs.prepare(params)
+
+    async def run_start(self, connection: Connection, params: Params) -> Any:
+        run_id = params["run_id"]
+        answer = await self._runs.begin("start", params)
+        await self.bookings.tell_keeper(run_id)
+        return answer
+
+    async def run_join(self, connection: Connection, params: Params) -> Any:
+        return await self._runs.begin("join", params)
+
+    async def _forward(self, method: str, connection: Connection, params: Params) -> Any:
+        return await self._runs.forward(method, params)
+
+    async def run_list(self, connection: Connection, params: Params) -> Any:
+        return await self._runs.list()
+
+    async def run_show(self, connection: Connection, params: Params) -> Any:
+        return await self._runs.show(params["run_id"])
+
+    async def run_remove(self, connection: Connection, params: Params) -> Any:
+        await self._runs.remove(params["run_id"])
+        return {}
+
+    async def state_subscribe(self, connection: Connection, params: Params) -> Any:
+        """Notifications `state` from the entry after `seen` ([epoch, sequence]) on."""
+        run_id = params["run_id"]
+        self._runs.folder(run_id)
+        following = follow_state(connection, self._runs, run_id, params.get("seen"))
+        task = asyncio.get_running_loop().create_task(following)
+        self._followers.add(task)
+        task.add_done_callback(self._followers.discard)
+        connection.on_close.append(partial(_cancel, task))
+        return {}
+
+    async def logs_list(self, connection: Connection, params: Params) -> Any:
+        return run_logs.list_logs(self._runs.folder(params["run_id"]))
+
+    async def logs_read(self, connection: Connection, params: Params) -> Any:
+        run_id = params["run_id"]
+        folder = self._runs.folder(run_id)
+        await self._runs.keeper(run_id)
+        reader = JournalReader(folder)
+        ended_of: list[bool] = [False]
+
+        def has_ended() -> bool:
+            ended_of[0] = ended_of[0] or any(_ends(event, str(params["replica"])) for event in reader.read())
+            return ended_of[0] or not self._runs.is_alive(run_id)
+
+        return await run_logs.read_log(folder, params, has_ended)
+
+    async def files_list(self, connection: Connection, params: Params) -> Any:
+        folder = self._runs.folder(params["run_id"])
+        listing = partial(run_outputs.list_files, folder, str(params.get("pattern", "")), self._agent_dir)
+        return await asyncio.get_running_loop().run_in_executor(None, listing)
+
+    async def files_read(self, connection: Connection, params: Params) -> Any:
+        folder = self._runs.folder(params["run_id"])
+        return run_outputs.read_file(folder, str(params["path"]), int(params.get("offset", 0)))
+
+
+def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+
+
+def _ends(event: dict[str, Any], replica: str) -> bool:
+    """Whether nothing is written to the replica's log after this event."""
+    if event["event"] == "replica_state" and event["replica"] == replica:
+        return event["state"] in ("succeeded", "failed", "stopped", "lost")
+    return bool(event["event"] == "run_ended")

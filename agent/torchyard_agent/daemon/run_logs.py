@@ -1,0 +1,62 @@
+"""Logs by byte offset: the client asks for the next piece when it wants it, so a fast writer drowns nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+from typing import Any, Callable
+
+from torchyard_agent.protocol import paths
+from torchyard_agent.protocol.jsonrpc import RpcError
+
+PIECE = 512 * 1024
+"""Bytes of log in one answer, at most."""
+LOOK_EVERY_S = 0.1
+LONGEST_WAIT_S = 20.0
+
+
+def list_logs(run_dir: str) -> list[dict[str, Any]]:
+    """Every log of the run on this host: name (see `places.log_name`) and size in bytes."""
+    folder = os.path.join(run_dir, "logs")
+    try:
+        with os.scandir(folder) as entries:
+            found = [{"name": entry.name, "size": entry.stat().st_size} for entry in entries]
+    except FileNotFoundError:
+        return []
+    return sorted(found, key=lambda log: str(log["name"]))
+
+
+async def read_log(run_dir: str, params: dict[str, Any], has_ended: Callable[[], bool]) -> dict[str, Any]:
+    """A piece of one rank's log.
+
+    `offset` counts bytes from the start, or from the end where it is negative. Where nothing is there yet, waits
+    up to `wait_s` for more. `ended` says that this piece reaches the end of a log that will not grow.
+    """
+    name = paths.log_name(str(params["replica"]), int(params.get("local_rank", 0)))
+    path = os.path.join(run_dir, "logs", os.path.basename(name))
+    limit = min(int(params.get("limit", PIECE)), PIECE)
+    deadline = asyncio.get_running_loop().time() + min(float(params.get("wait_s", 0)), LONGEST_WAIT_S)
+    offset = int(params["offset"])
+    while True:
+        ended = has_ended()  # before the size: what was written before the end is then always seen
+        size = os.path.getsize(path) if os.path.exists(path) else 0
+        start = max(0, size + offset) if offset < 0 else offset
+        if start > size:
+            raise RpcError(f"{name} has {size} bytes, fewer than the offset {start}", "offset")
+        if size > start or ended or asyncio.get_running_loop().time() >= deadline:
+            break
+        await asyncio.sleep(LOOK_EVERY_S)
+    data = b""
+    if size > start:
+        with open(path, "rb") as file:
+            file.seek(start)
+            data = file.read(limit)
+    end = start + len(data)
+    return {
+        "data": base64.b64encode(data).decode(),
+        "offset": start,
+        "next": end,
+        "size": size,
+        "ended": ended and end >= size,
+    }

@@ -1,0 +1,80 @@
+"""What a run leaves on this host: files that the desktop may list and bring home."""
+
+from __future__ import annotations
+
+import base64
+import fnmatch
+import json
+import os
+from typing import Any
+
+from torchyard_agent import snapshot_store
+from torchyard_agent.protocol.jsonrpc import RpcError
+
+PIECE = 512 * 1024
+"""Bytes of a file in one answer, at most."""
+HALF_DONE = (".saving-", ".carried-")
+"""Checkpoints that are being written, or carried here, begin so; they have another name once they are whole."""
+
+
+def list_files(run_dir: str, pattern: str, agent_dir: str) -> list[dict[str, Any]]:
+    """Files of the run whose path below its folder matches `pattern`, by path and size in bytes.
+
+    Without a pattern: all of `outputs/` and `logs/`, and those of `work/` that the run itself made or changed.
+    """
+    sent = _sent_files(run_dir, agent_dir)
+    found = []
+    checkpoints = os.path.join(run_dir, "outputs", "checkpoints")
+    for folder in ("outputs", "logs", "work"):
+        for parent, folders, names in os.walk(os.path.join(run_dir, folder)):
+            if parent == checkpoints:
+                folders[:] = [name for name in folders if not name.startswith(HALF_DONE)]
+            for name in sorted(names):
+                path = os.path.join(parent, name)
+                below = os.path.relpath(path, run_dir)
+                if os.path.islink(path) or not os.path.isfile(path):
+                    continue
+                if pattern:
+                    wanted = fnmatch.fnmatch(below, pattern) or fnmatch.fnmatch(name, pattern)
+                else:
+                    wanted = folder != "work" or not _is_as_sent(path, os.path.relpath(below, "work"), sent)
+                if wanted:
+                    found.append({"path": below, "size": os.path.getsize(path)})
+    return found
+
+
+def read_file(run_dir: str, path: str, offset: int) -> dict[str, Any]:
+    """A piece of one file of the run, from `offset` on."""
+    whole = os.path.realpath(os.path.join(run_dir, path))
+    if not whole.startswith(os.path.realpath(run_dir) + os.sep):
+        raise RpcError(f"{path} lies outside the run's folder", "outside")
+    try:
+        with open(whole, "rb") as file:
+            file.seek(offset)
+            data = file.read(PIECE)
+            size = os.fstat(file.fileno()).st_size
+    except FileNotFoundError:
+        raise RpcError(f"the run has no file {path} any more", "no_file") from None
+    return {"data": base64.b64encode(data).decode(), "next": offset + len(data), "size": size}
+
+
+def _sent_files(run_dir: str, agent_dir: str) -> dict[str, dict[str, Any]]:
+    try:
+        with open(os.path.join(run_dir, "run.json"), encoding="utf-8") as file:
+            root = json.load(file).get("snapshot")
+    except (OSError, ValueError, AttributeError):
+        return {}
+    manifest = snapshot_store.read_manifest(agent_dir, root) if root else None
+    return {entry["path"]: entry for entry in manifest or []}
+
+
+def _is_as_sent(path: str, below: str, sent: dict[str, dict[str, Any]]) -> bool:
+    if "__pycache__" in below.split(os.sep):
+        return True
+    entry = sent.get(below)
+    return (
+        entry is not None
+        and "sha256" in entry
+        and os.path.getsize(path) == entry["size"]
+        and snapshot_store.hash_file(path) == entry["sha256"]
+    )

@@ -1,0 +1,92 @@
+"""Who sends a working folder into a store that several hosts share: one at a time, the others wait and then have it.
+
+A turn is a file in the store, made with O_EXCL, that its holder touches while it lives. Clocks of hosts differ, so a
+turn is not old by its time but by not having been touched while somebody watched it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+
+from torchyard_agent.protocol import paths
+
+TOUCH_EVERY_S = 2.0
+STALE_AFTER_S = 10.0
+FORGOTTEN_AFTER_S = 3600.0
+"""Far more than clocks of hosts differ."""
+
+
+class Turns:
+    """The turns that this daemon holds for those who send to it, and those that it waits for."""
+
+    def __init__(self, agent_dir: str, node: str):
+        self._folder = os.path.join(paths.store_dir(agent_dir), "sending")
+        self._mine = f"{node} {os.getpid()}"
+        self._held: dict[str, str] = {}
+        self._watched: dict[str, tuple[int, float]] = {}
+
+    def take(self, root: str, sender: str) -> bool:
+        """Whether `sender` may send the snapshot now; False where somebody else does. Raises OSError."""
+        os.makedirs(self._folder, 0o700, exist_ok=True)
+        path = os.path.join(self._folder, root)
+        for _ in range(3):
+            try:
+                turn = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            except FileExistsError:
+                if self._held.get(root) == sender:
+                    return True
+                if self.is_taken(root, sender):
+                    return False
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(path)
+                continue
+            with os.fdopen(turn, "w") as file:
+                file.write(self._mine)
+            self._held[root] = sender
+            self._watched.pop(root, None)
+            return True
+        return False
+
+    def is_taken(self, root: str, sender: str) -> bool:
+        """Whether somebody other than `sender` sends the snapshot, and lives."""
+        path = os.path.join(self._folder, root)
+        return self._held.get(root) != sender and os.path.exists(path) and not self._is_stale(root, path)
+
+    def give_back(self, sender: str, root: str | None = None) -> None:
+        """Ends the turn for `root`, all of them by default, of `sender`."""
+        for held in [name for name, holder in self._held.items() if holder == sender and root in (None, name)]:
+            del self._held[held]
+            with contextlib.suppress(OSError):
+                os.unlink(os.path.join(self._folder, held))
+
+    def touch(self) -> bool:
+        """Shows that the holders here live. False where there are none."""
+        for root in list(self._held):
+            with contextlib.suppress(OSError):
+                os.utime(os.path.join(self._folder, root))
+        return bool(self._held)
+
+    def others(self) -> bool:
+        """Whether anybody sends anything to this store, or did within the last hour without saying how it ended."""
+        with contextlib.suppress(OSError), os.scandir(self._folder) as turns:
+            return any(abs(time.time() - turn.stat().st_mtime) < FORGOTTEN_AFTER_S for turn in turns)
+        return False
+
+    def _is_stale(self, root: str, path: str) -> bool:
+        try:
+            with open(path) as file:
+                holder = file.read()
+            touched = os.stat(path).st_mtime_ns
+        except OSError:
+            return False  # it has just ended, or is not to be looked at
+        node, _, pid = holder.rpartition(" ")
+        if node == self._mine.rpartition(" ")[0] and pid.isdigit() and holder != self._mine:
+            return not os.path.exists(f"/proc/{pid}")  # of an earlier daemon here
+        now = time.monotonic()
+        seen = self._watched.get(root)
+        if seen is None or seen[0] != touched:
+            self._watched[root] = (touched, now)
+            return False
+        return now - seen[1] > STALE_AFTER_S

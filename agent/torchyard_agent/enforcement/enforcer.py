@@ -1,0 +1,217 @@
+"""Carries out what `enforcement` decides: looks up whose the processes are, notes every act, tells and ends them.
+
+A member's agent acts on that member's processes only; one that root runs acts on all. Before any signal PID, start
+time and UID are compared again (`enforcement.identity`). A process of a run is ended through the run's keeper, which
+saves and does not restart it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+from collections import deque
+from functools import partial
+from typing import Any
+
+from torchyard_agent.daemon import audit
+from torchyard_agent.daemon.runs import Runs
+from torchyard_agent.enforcement import escalation, process_identity, terminal_messages
+from torchyard_agent.enforcement.classification import CGROUP, ROOT, UNKNOWN, Finding, Origin, Use, judge
+from torchyard_agent.enforcement.escalation import Act
+from torchyard_agent.enforcement.process_identity import Identity
+from torchyard_agent.enforcement.process_origin import find_origin, is_in_group_below
+from torchyard_agent.peer_credentials import peer_pid
+from torchyard_agent.protocol.calendar import Calendar, Enforcement, rfc3339
+from torchyard_agent.protocol.jsonrpc import RpcError
+from torchyard_agent.protocol.paths import gpu_socket
+from torchyard_agent.telemetry.display_servers import is_display_server
+from torchyard_agent.telemetry.process_usage import Owners
+
+REMEMBERED = 50
+"""Acts that `bookings.status` tells; the audit has them all."""
+
+log = logging.getLogger(__name__)
+
+
+class Policing:
+    """The cases of this host."""
+
+    def __init__(self, agent_dir: str, node: str, runs: Runs):
+        self._agent_dir = agent_dir
+        self._node = node
+        self._runs = runs
+        self._owners = Owners()
+        self._state = escalation.EMPTY
+        self._was_dry_run: bool | None = None
+        self._findings: list[Finding] = []
+        self._acts: deque[dict[str, Any]] = deque(maxlen=REMEMBERED)
+
+    @staticmethod
+    def capabilities() -> dict[str, Any]:
+        """What this agent can do about processes: all users' where root runs it, else its own user's."""
+        is_root = os.getuid() == 0
+        return {"acts_on": "all" if is_root else "own", "root": is_root, "pidfd": process_identity.HAS_PIDFD}
+
+    def told(self) -> dict[str, Any]:
+        """The findings of the last look, and the last acts."""
+        return {"findings": [_finding_told(one) for one in self._findings], "acts": list(self._acts)}
+
+    def forget(self) -> None:
+        """Enforcement is off: once it is on again, users are warned again."""
+        self._state, self._findings = escalation.EMPTY, []
+
+    async def police(self, known: Calendar, told: Enforcement, host: str, sample: dict[str, Any], now: float) -> None:
+        """One look's worth of enforcement. By a calendar that is not fresh, findings are noted and no more."""
+        if told.dry_run != self._was_dry_run:
+            self.forget()  # warnings of a dry run have reached no user
+            self._was_dry_run = told.dry_run
+        self._findings = [judge(use, known, host, now) for use in self._uses(sample)]
+        reach = None if os.getuid() == 0 else os.getuid()
+        self._state, acts = escalation.proceed(
+            self._state, self._findings, told, reach, now, is_fresh=known.is_fresh(now)
+        )
+        for act in acts:
+            outcome = "" if told.dry_run else await self._do(act, host)
+            self._note(act, told, host, outcome, now)
+
+    def _uses(self, sample: dict[str, Any]) -> list[Use]:
+        uses = []
+        for gpu in sample["gpus"]:
+            for process in gpu["processes"]:
+                if not process["draws_screen"]:
+                    uses.append(self._use(gpu["uuid"] or "", process))
+        return uses
+
+    def _use(self, gpu: str, process: dict[str, Any]) -> Use:
+        pid, program = process["pid"], process["program"]
+        found = process_identity.identify(pid)
+        if found is None:
+            return Use(gpu, pid, 0, None, process["user"], program)
+        origin = find_origin(pid, found.uid)
+        run_id = str(process["replica"] or "").partition("/")[0]
+        keeper = 0 if run_id else keeper_above(gpu, pid)
+        if keeper and origin.container:
+            # A rank started the container, in the run's control group: it is of the run's user.
+            holder = process_identity.identify(keeper)
+            if holder is not None:
+                origin = Origin(holder.uid, CGROUP, container=origin.container)
+        use = Use(gpu, pid, found.started, found.uid, "", program, run_id, keeper, origin=origin)
+        return use._replace(
+            user=process["user"] if use.by is None else self._owners.user(use.by),
+            claimed=self._runs.person_of(run_id) if run_id else "",
+            display_server=is_display_server(pid) is True,
+        )
+
+    async def _do(self, act: Act, host: str) -> str:
+        """How it went, in a word or two."""
+        use = act.case.finding.use
+        if act.what in (escalation.NOTE, escalation.REPORT) or use.uid is None or use.by is None:
+            return ""
+        if act.what == escalation.TELL:
+            telling = partial(terminal_messages.tell, use.by, sentence(act, host))
+            reached = await asyncio.get_running_loop().run_in_executor(None, telling)
+            return f"on {reached} terminals"
+        if use.run_id:
+            return await self._stop_run(use.run_id, act, host)
+        number = signal.SIGTERM if act.what == escalation.TERMINATE else signal.SIGKILL
+        keeper = process_identity.identify(use.keeper) if use.keeper else None
+        if keeper is not None and keeper.uid == use.by:
+            # Its ranks alone would be started again. SIGTERM makes a keeper stop its run with the run's own grace.
+            return f"to its keeper, PID {keeper.pid}: {process_identity.send(keeper, number)}"
+        return process_identity.send(Identity(use.pid, use.started, use.uid), number)
+
+    async def _stop_run(self, run_id: str, act: Act, host: str) -> str:
+        force = act.what == escalation.KILL
+        reason = f"stopped by the agent of {host}: {sentence(act, host)}"
+        try:
+            await self._runs.forward("stop", {"run_id": run_id, "reason": reason, "force": force, "by": ""})
+        except RpcError as refused:
+            return str(refused)
+        return "its keeper was asked"
+
+    def _note(self, act: Act, told: Enforcement, host: str, outcome: str, now: float) -> None:
+        finding = act.case.finding
+        fields = {
+            "act": act.what,
+            "level": told.level,
+            "dry_run": told.dry_run,
+            "verdict": finding.verdict,
+            "pid": finding.use.pid,
+            "started": finding.use.started,
+            "user": finding.use.user,
+            "persons": list(finding.persons),
+            "program": finding.use.program,
+            "gpus": list(act.case.gpus),
+            "booking": finding.booking.id if finding.booking is not None else None,
+            "owner": finding.booking.owner if finding.booking is not None else None,
+            "outcome": outcome,
+        }
+        if (came_from := _origin_told(finding.use)) is not None:
+            fields["origin"] = came_from
+        audit.note(self._agent_dir, self._node, "enforcement", **fields)
+        self._acts.append({"time": rfc3339(now), **fields})
+        if act.what not in (escalation.NOTE, escalation.REPORT):
+            log.info(
+                "enforcement: %s%s PID %d: %s",
+                "would have " if told.dry_run else "",
+                act.what,
+                finding.use.pid,
+                sentence(act, host),
+            )
+
+
+def keeper_above(gpu: str, pid: int) -> int:
+    """PID of the keeper that holds the GPU, by the kernel's word, where the process is one of its run; else 0."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as asker:
+        asker.setblocking(False)
+        try:
+            asker.connect(gpu_socket(gpu))
+            holder = peer_pid(asker)
+        except OSError:
+            return 0  # nobody holds it, or too many ask just now
+    is_of_run = holder > 1 and (holder in process_identity.ancestors(pid) or is_in_group_below(pid, holder))
+    return holder if is_of_run else 0
+
+
+def sentence(act: Act, host: str) -> str:
+    """What its owner is told."""
+    finding = act.case.finding
+    which = f"{finding.use.program} (PID {finding.use.pid}) uses {_gpus(len(act.case.gpus))} of {host}"
+    if finding.booking is not None:
+        booked = f"booked by {finding.booking.owner} until {rfc3339(finding.booking.end)}"
+        ends = f" It will be ended at {rfc3339(act.stop_at)}." if act.stop_at is not None else ""
+        more = {
+            ROOT: " It runs as root, and is reported to the admins.",
+            UNKNOWN: f" The calendar names no person for {finding.use.user} on {host}; this is reported to the admins.",
+        }.get(finding.verdict, "")
+        return f"Torchyard: your process {which}, {booked}.{ends}{more}"
+    return f"Torchyard: your process {which} that nobody has booked. Please book: `torchyard book`."
+
+
+def _gpus(count: int) -> str:
+    return "a GPU" if count == 1 else f"{count} GPUs"
+
+
+def _finding_told(finding: Finding) -> dict[str, Any]:
+    use = finding.use
+    return {
+        "gpu": use.gpu,
+        "pid": use.pid,
+        "user": use.user,
+        "program": use.program,
+        "verdict": finding.verdict,
+        "who": finding.who,
+        "booking": finding.booking.id if finding.booking is not None else None,
+        "origin": _origin_told(use),
+    }
+
+
+def _origin_told(use: Use) -> dict[str, Any] | None:
+    """`user`, `known_by`, `as_root`, `container` and `session`; None where its own UID says all there is to say."""
+    origin = use.origin
+    if origin is None or not (origin.as_root or origin.container or origin.uid != use.uid):
+        return None
+    return {**origin._asdict(), "user": use.user if origin.uid is not None else None}

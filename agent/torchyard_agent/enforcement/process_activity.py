@@ -1,0 +1,79 @@
+"""Whether processes compute: by the CPU time that they and their descendants have used from look to look.
+
+A process that only holds a GPU's memory uses none; one that loads data, or waits for a GPU that computes, does.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from torchyard_agent.telemetry.process_usage import descendants
+from torchyard_agent.telemetry.procfs import read
+
+LEAST_PERCENT = 1.0
+"""Of one CPU. Less is timers that wake up a process that does nothing."""
+SHORTEST_S = 1.0
+"""Of a measurement: on a busy host a process may wait for a CPU for a part of a second."""
+_TICKS_S = os.sysconf("SC_CLK_TCK")
+
+
+class _Seen(NamedTuple):
+    started: int
+    ticks: int
+    at: float
+    asleep: bool
+
+
+class Activity:
+    """What processes did since they were measured before."""
+
+    def __init__(self, every_s: float):
+        """`every_s`: looks that come sooner after a measurement are answered with its result, and within a second."""
+        self._every_s = max(SHORTEST_S, every_s)
+        self._seen: dict[int, _Seen] = {}
+
+    def asleep(self, pids: Iterable[int], now: float) -> set[int]:
+        """Those that did nothing for a whole measurement. `now`: monotonic. What cannot be seen is not among them."""
+        seen: dict[int, _Seen] = {}
+        for pid in pids:
+            before = self._seen.get(pid)
+            if before is not None and now - before.at < self._every_s and _started(pid) == before.started:
+                seen[pid] = before
+                continue
+            found = _measure(pid)
+            if found is None:
+                continue
+            started, ticks = found
+            asleep = False
+            if before is not None and before.started == started and now > before.at:
+                used = 100.0 * (ticks - before.ticks) / _TICKS_S / (now - before.at)
+                asleep = 0.0 <= used < LEAST_PERCENT  # less than none: a descendant has left the tree with its time
+            seen[pid] = _Seen(started, ticks, now, asleep)
+        self._seen = seen
+        return {pid for pid, one in seen.items() if one.asleep}
+
+
+def _measure(pid: int) -> tuple[int, int] | None:
+    """(start time, CPU ticks of the process, its descendants, and those that it has waited for)."""
+    root = _fields(pid)
+    if root is None:
+        return None
+    trees = [_fields(one) for one in descendants([pid])[1:]]
+    return int(root[19]), sum(sum(map(int, fields[11:15])) for fields in (root, *trees) if fields is not None)
+
+
+def _started(pid: int) -> int | None:
+    fields = _fields(pid)
+    return None if fields is None else int(fields[19])
+
+
+def _fields(pid: int) -> list[bytes] | None:
+    """The fields of /proc/PID/stat from the third on; None where it is gone or hidden."""
+    try:
+        stat = read(f"/proc/{pid}/stat", 1024)
+        fields = stat[stat.rindex(b")") + 2 :].split(None, 22)
+        return fields if len(fields) > 19 else None
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,167 @@
+"""Which user a process comes from, by what the kernel says: a process chooses its name, and in a container its UID.
+
+| found | believed |
+|---|---|
+| its user namespace was made by a user | that user, whatever UID it has inside: rootless podman, `unshare` |
+| it is root's, or in a container or user namespace that root made | the session that it came from, and not its UID |
+| else | its UID |
+
+The session is that of the login (`loginuid`, which sudo, su and setuid programs keep), else of the user's slice in its
+control group, else of the first ancestor that is not root's (the shell that called sudo), else what sudo noted in
+its environment, which anything run by root can change: a claim. A container's daemon was asked over a socket, so that
+mostly no session is known. Sources: namespaces(7), ioctl_ns(2), proc(5), pam_loginuid(8), systemd's user-UID.slice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import struct
+
+from torchyard_agent.enforcement.classification import CGROUP, CLAIM, LOGIN, NAMESPACE, PARENT, PROCESS, Origin
+from torchyard_agent.enforcement.process_identity import ancestors
+from torchyard_agent.telemetry.procfs import read, read_or
+
+_NS_GET_PARENT = 0xB702
+_NS_GET_OWNER_UID = 0xB704
+_UNSET = 2**32 - 1
+"""`loginuid` and `sessionid` of what no login has started."""
+_DEEPEST = 32
+"""User namespaces within each other: the kernel's own limit."""
+_SLICE = re.compile(r"/user\.slice/user-(\d+)\.slice(?:/(?:.*/)?session-([^/]+)\.scope)?(?:/|$)")
+_CONTAINER = re.compile(
+    r"(?:^|[/:-])([0-9a-f]{64})(?:\.scope)?(?:/|$)"  # docker, podman, containerd, CRI-O
+    r"|/lxc(?:\.payload)?[./]([^/]+)"
+    r"|/machine\.slice/machine-([^/]+)\.scope"
+)
+
+
+def find_origin(pid: int, uid: int) -> Origin:
+    """`uid`: of the process, as this process's user namespace has it."""
+    groups = _groups(pid)
+    login, session = login_of(groups)
+    container = container_of(groups)
+    if container and (container == container_of(_groups("self")) or _is_same_namespace(pid, "mnt")):
+        container = ""  # the one that this agent runs in, or a group that only bears such a name
+    ours, owner = _namespace_owner(pid)
+    if owner:
+        return Origin(owner, NAMESPACE, container=container, session=session)
+    if ours is None and container:  # another user's, into whose namespaces this user may not look
+        return Origin(login, CGROUP if login is not None else "", container=container, session=session)
+    if uid != 0 and not container and ours is not False:
+        return Origin(uid, PROCESS)
+    return _from_session(pid, Origin(None, "", True, container, session), login)
+
+
+def _from_session(pid: int, found: Origin, login: int | None) -> Origin:
+    """What root runs, with the session that it came from where that can be seen."""
+    number = _number(f"/proc/{pid}/loginuid")
+    if number:
+        session = _number(f"/proc/{pid}/sessionid")
+        return found._replace(uid=number, known_by=LOGIN, session=found.session or str(session or ""))
+    if login:
+        return found._replace(uid=login, known_by=CGROUP)
+    for ancestor in ancestors(pid):
+        with contextlib.suppress(OSError):
+            if not _is_same_namespace(ancestor, "user"):
+                continue
+            if found.container and container_of(_groups(ancestor)) == found.container:
+                continue  # its UID is chosen by the container too
+            uid = os.stat(f"/proc/{ancestor}").st_uid
+            if uid != 0:
+                return found._replace(uid=uid, known_by=PARENT)
+    with contextlib.suppress(OSError, ValueError):
+        for entry in read(f"/proc/{pid}/environ", 2**20).split(b"\0"):
+            if entry.startswith(b"SUDO_UID=") and 0 < int(entry[9:]) < _UNSET:
+                return found._replace(uid=int(entry[9:]), known_by=CLAIM)
+    return found
+
+
+def login_of(groups: str) -> tuple[int | None, str]:
+    """(UID, session) of the login that systemd keeps these control groups for (/proc/PID/cgroup); (None, "")."""
+    for path in _paths(groups):
+        # At the root alone: below their own group users make groups of any name.
+        found = _SLICE.match(path)
+        if found:
+            return int(found[1]), found[2] or ""
+    return None, ""
+
+
+def container_of(groups: str) -> str:
+    """The container's ID or name, by its control groups; empty where they name none."""
+    for path in _paths(groups):
+        found = _CONTAINER.search(path)
+        if found:
+            return next(group for group in found.groups() if group)
+    return ""
+
+
+def is_in_group_below(pid: int, keeper: int) -> bool:
+    """Whether the process is in a control group that a run's keeper made below its own."""
+    above = dict(_lines(_groups(keeper)))
+    groups = (f"{above.get(name, '?').rstrip('/')}/torchyard-" for name, _ in _lines(_groups(pid)))
+    return any(path.startswith(group) for (_, path), group in zip(_lines(_groups(pid)), groups))
+
+
+def _namespace_owner(pid: int) -> tuple[bool | None, int | None]:
+    """(whether the process's user namespace is this one, else the UID that made the outermost it is in).
+
+    (None, None) where that cannot be seen. A kernel before 4.11 does not say who made one.
+    """
+    try:
+        if _is_same_namespace(pid, "user"):
+            return True, None
+        descriptor = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None, None
+    try:
+        ours = os.stat("/proc/self/ns/user")
+        for _ in range(_DEEPEST):
+            above = fcntl.ioctl(descriptor, _NS_GET_PARENT)
+            if os.path.samestat(os.fstat(above), ours):
+                os.close(above)
+                owner = bytearray(4)
+                fcntl.ioctl(descriptor, _NS_GET_OWNER_UID, owner)
+                return False, struct.unpack("I", owner)[0]
+            os.close(descriptor)
+            descriptor = above
+        return False, None
+    except OSError:
+        return False, None
+    finally:
+        os.close(descriptor)
+
+
+def _is_same_namespace(pid: int, kind: str) -> bool:
+    """False too where it cannot be seen."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/{kind}") == os.readlink(f"/proc/self/ns/{kind}")
+    except OSError:
+        if kind == "user":
+            raise
+        return False
+
+
+def _groups(pid: object) -> str:
+    return read_or(f"/proc/{pid}/cgroup").decode(errors="replace")
+
+
+def _lines(groups: str) -> list[tuple[str, str]]:
+    """(controllers, path) of each hierarchy."""
+    parts = (line.split(":", 2) for line in groups.splitlines())
+    return [(part[1], part[2]) for part in parts if len(part) == 3]
+
+
+def _paths(groups: str) -> list[str]:
+    return [path for _, path in _lines(groups)]
+
+
+def _number(path: str) -> int:
+    """0 where nothing is set."""
+    try:
+        number = int(read(path, 32))
+    except (OSError, ValueError):
+        return 0
+    return 0 if number == _UNSET else number

@@ -1,0 +1,1 @@
+"""What the primary decides, from events to instructions: restarts, replication, bookings, schedule."""

@@ -1,0 +1,222 @@
+"""What the decisions about a run depend on, and one decision in the making. Values only: no I/O and no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from torchyard_agent.keeper.decisions import events
+from torchyard_agent.keeper.decisions.events import Instruction
+from torchyard_agent.keeper.processes.failure_diagnosis import Cause
+from torchyard_agent.protocol.messages import Policy
+from torchyard_agent.protocol.run_states import ReplicaState, RunState
+
+COLLECT_S = 1.0
+"""Failures that arrive within this time of the first compete for being the cause."""
+NOTICED_WITHIN_S = 20.0
+"""Of a server's death: by its trainers, who take up to 10 s for it, and by us where its host was lost."""
+KILL_AFTER_S = 1.5
+"""From SIGTERM to SIGKILL for those that another's failure takes along: all are gone within 5 s of it."""
+
+UP = "up"
+"""A gang that runs, or is about to, or has ended well."""
+FAILING = "failing"
+"""One of it has failed; the others get their grace, and are ended."""
+CLEARING = "clearing"
+"""All of its ranks have ended; its hosts end what those left behind."""
+WAITING = "waiting"
+"""For lost hosts to come back."""
+
+
+SERVERS = ("ps", "reducer")
+
+
+class Replica(NamedTuple):
+    name: str
+    host: str
+    role: str
+    number: int
+    """Its index within its role."""
+    gang: str
+    trainer: bool
+    pool: str = ""
+    state: ReplicaState = ReplicaState.PENDING
+    exit_code: int | None = None
+    reason: str = ""
+    failure: Cause | None = None
+    """Set once a rank failed while nobody had asked the replica to end."""
+    restarts: int = 0
+    dropped: bool = False
+    """Its gang goes on without it: its host was lost and did not come back."""
+
+
+class Host(NamedTuple):
+    name: str
+    joined: bool = False
+    connected: bool = True
+    lost: bool = False
+    wait_until: float = 0.0
+    """Where it is lost: when its gangs stop waiting for it."""
+    gone: bool = False
+    """Swept: nothing of the run is left there."""
+    ready: bool = True
+    """Holds its GPUs; a scheduled run's hosts do only from its time on."""
+    held_by: str = ""
+    """What keeps it from that."""
+
+
+class Failure(NamedTuple):
+    sentence: str
+    """ "worker-1 on gpu-b: exited with 1: ValueError: bad", or "gpu-b was lost: …"."""
+    consequence: bool = False
+    curable: bool = True
+    """Whether starting again can help; not where the program is not even there."""
+
+
+class Root(NamedTuple):
+    """A server's failure, which its trainers notice as a lost connection: their gang's failure is its consequence."""
+
+    at: float
+    failure: Failure
+
+
+class Gang(NamedTuple):
+    """The unit of restart."""
+
+    name: str
+    phase: str = UP
+    generation: int = 0
+    """How often it has been restarted."""
+    failures: tuple[Failure, ...] = ()
+    """Of this generation, in order of arrival."""
+    cause: str = ""
+    """Why it is being restarted."""
+    failed_at: float = 0.0
+    """When the first of them came."""
+    clearing: tuple[str, ...] = ()
+    """Hosts that have not said yet that nothing of this generation is left there."""
+
+
+class Run(NamedTuple):
+    """All that the decisions depend on."""
+
+    policy: Policy
+    replicas: tuple[Replica, ...]
+    hosts: tuple[Host, ...]
+    gangs: tuple[Gang, ...]
+    meeting_point: str = ""
+    """Where members find the primary, `address:port`; for sentences."""
+    lease_s: float = 10.0
+    collect_s: float = COLLECT_S
+    state: RunState = RunState.STARTING
+    reason: str = ""
+    scheduled: str = ""
+    """Of a run that waits for its time: "starts at 2026-11-22T09:00:00Z"; empty once it is there."""
+    only_if_idle: bool = False
+    gpus_within_s: float = 600.0
+    going: bool = False
+    outcome: RunState | None = None
+    """The terminal state that is coming, once that is decided."""
+    chosen: bool = False
+    """Whether the reason stands."""
+    failures: tuple[Failure, ...] = ()
+    roots: tuple[Root, ...] = ()
+    """The servers' failures of late."""
+    end_by: float = 0.0
+    """When the grace of those asked to end is over."""
+    sweeping: bool = False
+
+    def replica(self, name: str) -> Replica:
+        return next(replica for replica in self.replicas if replica.name == name)
+
+    def host(self, name: str) -> Host:
+        return next(host for host in self.hosts if host.name == name)
+
+    def gang(self, name: str) -> Gang:
+        return next(gang for gang in self.gangs if gang.name == name)
+
+    def members(self, gang: Gang) -> list[Replica]:
+        """The gang's replicas that take part."""
+        return [replica for replica in self.replicas if replica.gang == gang.name and not replica.dropped]
+
+    def servers(self) -> list[Replica]:
+        """Those that take part and that trainers exchange with."""
+        return [replica for replica in self.replicas if replica.role in SERVERS and not replica.dropped]
+
+
+class Step:
+    """One transition in the making."""
+
+    def __init__(self, run: Run, now: float):
+        self.run = run
+        self.now = now
+        self.out: list[Instruction] = []
+
+    def set(self, **changes: Any) -> None:
+        self.run = self.run._replace(**changes)
+
+    def set_host(self, name: str, **changes: Any) -> None:
+        self.set(hosts=tuple(host._replace(**changes) if host.name == name else host for host in self.run.hosts))
+
+    def set_gang(self, name: str, **changes: Any) -> Gang:
+        self.set(gangs=tuple(gang._replace(**changes) if gang.name == name else gang for gang in self.run.gangs))
+        return self.run.gang(name)
+
+    def set_replica(self, name: str, **changes: Any) -> None:
+        """Changes a replica, and tells of it where its state changed."""
+        before = self.run.replica(name)
+        after = before._replace(**changes)
+        self.set(replicas=tuple(after if one is before else one for one in self.run.replicas))
+        if after.state is not before.state:
+            self.tell_replica(after)
+
+    def tell_replica(self, replica: Replica) -> None:
+        self.out.append(
+            events.TellReplicaState(
+                replica.name, replica.host, replica.state, replica.exit_code, replica.reason, replica.restarts
+            )
+        )
+
+    def tell_run(self, state: RunState, reason: str, waits: events.Waits | None = None) -> None:
+        self.set(state=state, reason=reason)
+        self.out.append(events.TellRunState(state, reason, waits))
+
+    def end(self, replicas: Iterable[Replica], grace_s: float) -> None:
+        """Asks replicas to end. Those that never started are stopped at once."""
+        by_host: dict[str, list[str]] = {}
+        for replica in replicas:
+            if replica.state is ReplicaState.PENDING:
+                self.set_replica(replica.name, state=ReplicaState.STOPPED)
+            elif not replica.state.is_terminal:
+                self.set_replica(replica.name, state=ReplicaState.STOPPING)
+                by_host.setdefault(replica.host, []).append(replica.name)
+        self.set(end_by=self.now + grace_s)
+        for host, names in by_host.items():
+            self.out.append(events.EndRanks(host, tuple(names), grace_s))
+
+    def recent_roots(self) -> tuple[Root, ...]:
+        return tuple(root for root in self.run.roots if self.now - root.at <= NOTICED_WITHIN_S)
+
+    def fail(self, failure: Failure) -> None:
+        """Takes a failure that ends the run, unless its end is decided and its cause chosen."""
+        if self.run.outcome is None:
+            self.set(outcome=RunState.FAILED, failures=(failure,))
+            self.out.append(events.Wait(events.CHOOSE, self.run.collect_s))
+            self.out.append(events.Wait(events.GRACE, self.run.policy["failure_grace_s"]))
+        elif self.run.outcome is RunState.FAILED and not self.run.chosen:
+            self.set(failures=(*self.run.failures, failure))
+
+    def choose(self) -> None:
+        """Settles on one cause of the run's end."""
+        self.set(chosen=True)
+        self.tell_run(RunState.STOPPING, self.first_cause(self.run.failures).sentence)
+
+    def first_cause(self, failures: Iterable[Failure]) -> Failure:
+        """The first to arrive, connection errors of peers last; behind those may be a server's failure, or a loss."""
+        first = min(failures, key=lambda failure: failure.consequence)
+        if first.consequence and self.recent_roots():
+            return self.recent_roots()[0].failure._replace(curable=True)
+        silent = [host.name for host in self.run.hosts if not host.connected and not host.gone and not host.lost]
+        if first.consequence and silent:
+            return Failure(f"{silent[0]} was lost: the connection to its keeper broke")
+        return first

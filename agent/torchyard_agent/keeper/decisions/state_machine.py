@@ -1,0 +1,348 @@
+"""Decides about a run: an event in, the run's new state and instructions out. No I/O and no clock.
+
+Only the primary's keeper decides, so that there is one cause, one end and one order of things.
+
+    (waiting for its time ──due, every host has its GPUs──>)
+    starting ──all spawned──> running ──those of `ends_with` ended with 0──────────┐
+       │                       │   ^ restarting (see `restarts`)                   │
+       └──stop, last failure───┴──> stopping (grace, SIGTERM, grace, SIGKILL) ────>┤
+                                                                                   v
+                                               every host swept ──> succeeded │ failed │ stopped
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Callable
+
+from torchyard_agent.keeper.decisions import events, restart_policy
+from torchyard_agent.keeper.decisions.events import Event, Instruction
+from torchyard_agent.keeper.decisions.state import COLLECT_S, KILL_AFTER_S, Failure, Gang, Host, Replica, Run, Step
+from torchyard_agent.protocol.messages import Policy, ReplicaPlan
+from torchyard_agent.protocol.run_states import ReplicaState, RunState
+
+__all__ = ["COLLECT_S", "KILL_AFTER_S", "Run", "begin", "transition"]
+
+TIDY_S = 2.0
+"""What ranks that ended with 0 left behind has this long to end by itself."""
+TIDY_AFTER_FAILURE_S = 0.5
+
+
+def begin(
+    hosts: Iterable[str],
+    replicas: Iterable[ReplicaPlan],
+    policy: Policy,
+    *,
+    join_within_s: float,
+    lease_s: float = 10.0,
+    collect_s: float = COLLECT_S,
+    meeting_point: str = "",
+    scheduled: str = "",
+    gpus_within_s: float = 600.0,
+) -> tuple[Run, list[Instruction]]:
+    """A run whose keepers are prepared, and what to do first; the primary is the first of `hosts`.
+
+    `scheduled`: when it starts, in words; then nothing but the meeting happens before `Due`.
+    """
+    known = tuple(
+        Replica(one["name"], one["host"], one["role"], one["index"], one["gang"], one["trainer"], one["pool"])
+        for one in replicas
+    )
+    gangs = tuple(Gang(name) for name in dict.fromkeys(one.gang for one in known))
+    there = tuple(Host(name, ready=not scheduled) for name in hosts)
+    run = Run(
+        policy,
+        known,
+        there,
+        gangs,
+        meeting_point,
+        lease_s,
+        collect_s,
+        scheduled=scheduled,
+        gpus_within_s=gpus_within_s,
+    )
+    step = Step(run, 0.0)
+    step.tell_run(RunState.WAITING if scheduled else RunState.STARTING, scheduled)
+    for replica in known:
+        step.tell_replica(replica)
+    step.out.append(events.Wait(events.JOIN, join_within_s))
+    return step.run, step.out
+
+
+def transition(run: Run, event: Event, now: float) -> tuple[Run, list[Instruction]]:
+    """What follows from `event` at `now` (seconds of any steady clock)."""
+    if run.state.is_terminal:
+        return run, []
+    step = Step(run, now)
+    _ON[type(event)](step, event)
+    restart_policy.settle(step)
+    _settle(step)
+    return step.run, step.out
+
+
+def _on_joined(step: Step, event: events.Joined) -> None:
+    step.set_host(event.host, joined=True)
+    if not step.run.scheduled and not step.run.host(event.host).ready and step.run.outcome is None:
+        step.out.append(events.TakeGpus(event.host, step.run.only_if_idle))  # the run's time had come before it
+    _go_when_ready(step)
+
+
+def _go_when_ready(step: Step) -> None:
+    if step.run.going or step.run.outcome or not all(host.joined and host.ready for host in step.run.hosts):
+        return
+    if step.run.state is RunState.WAITING:
+        step.tell_run(RunState.STARTING, "")
+    step.set(going=True)
+    for replica in step.run.replicas:
+        step.set_replica(replica.name, state=ReplicaState.STARTING)
+    step.out.append(events.Go())
+
+
+def _on_due(step: Step, event: events.Due) -> None:
+    """Its time has come: every host takes its GPUs, one that is yet to join once it has. One that is lost may come
+    back until they must all be there."""
+    if step.run.going or step.run.outcome or not step.run.scheduled:
+        return
+    step.set(scheduled="", only_if_idle=event.only_if_idle)
+    step.out.append(events.Wait(events.GPUS, step.run.gpus_within_s))
+    for host in step.run.hosts:
+        if host.lost:
+            step.tell_run(RunState.WAITING, f"{host.name} was lost before the run's start; it is waited for")
+        elif host.joined:
+            step.out.append(events.TakeGpus(host.name, event.only_if_idle))
+
+
+def _on_gpus_taken(step: Step, event: events.GpusTaken) -> None:
+    step.set_host(event.host, ready=True, held_by="")
+    _go_when_ready(step)
+
+
+def _on_gpus_held(step: Step, event: events.GpusHeld) -> None:
+    step.set_host(event.host, ready=False, held_by=event.what)
+    if step.run.outcome is None and not step.run.going:
+        step.tell_run(RunState.WAITING, f"its time has come, but on {event.host} {event.what}")
+
+
+def _on_gpus_late(step: Step) -> None:
+    late = [host for host in step.run.hosts if not host.ready]
+    if late and step.run.outcome is None and not step.run.going:
+        lost = "the host was lost before the run's start, and did not come back"
+        why = lost if late[0].lost else late[0].held_by or "it did not say in time that it has the run's GPUs"
+        step.fail(Failure(f"{late[0].name}: {why}", curable=False))
+
+
+def _wait_without(step: Step, host: str, why: str) -> None:
+    """A host was lost before a scheduled run's start: it may come back until then."""
+    step.set_host(host, ready=False)
+    lost = f"{host} was lost: {why}"
+    step.tell_run(RunState.WAITING, f"{step.run.scheduled}; {lost}" if step.run.scheduled else lost)
+    step.out.append(events.AskForSomebody(step.run.reason))
+
+
+def _wait_with(step: Step, host: str) -> None:
+    step.tell_run(RunState.WAITING, step.run.scheduled or f"{host} is back")
+    if not step.run.scheduled:
+        step.out.append(events.TakeGpus(host, step.run.only_if_idle))
+
+
+def _on_spawned(step: Step, event: events.Spawned) -> None:
+    if step.run.replica(event.replica).state is ReplicaState.STARTING:
+        step.set_replica(event.replica, state=ReplicaState.RUNNING)
+
+
+def _on_rank_failed(step: Step, event: events.RankFailed) -> None:
+    replica = step.run.replica(event.replica)
+    if replica.state not in (ReplicaState.STARTING, ReplicaState.RUNNING):
+        return  # it was asked to end: with which code does not matter
+    step.set_replica(event.replica, failure=event.cause, exit_code=event.exit_code, reason=event.cause.text)
+    failure = Failure(f"{replica.name} on {replica.host}: {event.cause.text}", event.cause.consequence, event.curable)
+    if restart_policy.take_failure(step, step.run.gang(replica.gang), failure):
+        return
+    if replica.role == "evaluator":
+        grace_s = step.run.policy["failure_grace_s"]
+        step.out.append(events.EndRanks(replica.host, (replica.name,), grace_s))
+    else:
+        step.fail(failure)
+
+
+def _on_ended(step: Step, event: events.Ended) -> None:
+    replica = step.run.replica(event.replica)
+    if replica.state.is_terminal:
+        return
+    if replica.failure is not None:
+        step.set_replica(replica.name, state=ReplicaState.FAILED)
+    elif replica.state is ReplicaState.STOPPING:
+        step.set_replica(replica.name, state=ReplicaState.STOPPED, exit_code=event.exit_code)
+    else:
+        step.set_replica(replica.name, state=ReplicaState.SUCCEEDED, exit_code=event.exit_code)
+
+
+def _on_link_broken(step: Step, event: events.LinkBroken) -> None:
+    step.set_host(event.host, connected=False)
+
+
+def _on_link_back(step: Step, event: events.LinkBack) -> None:
+    step.set_host(event.host, connected=True)
+
+
+def _on_host_lost(step: Step, event: events.HostLost) -> None:
+    host = step.run.host(event.host)
+    if host.gone or host.lost:
+        return
+    step.set_host(host.name, lost=True, connected=False)
+    if step.run.state is RunState.WAITING:
+        _wait_without(step, host.name, event.why)
+        return
+    restart_policy.on_host_lost(step, host.name)
+    why = f"{host.name} was lost: {event.why}"
+    if not step.run.going:  # nothing has started that could start again: it is as one that did not join
+        step.fail(Failure(why))
+    for replica in step.run.replicas:
+        if replica.host == host.name and not replica.state.is_terminal:
+            step.set_replica(replica.name, state=ReplicaState.LOST, reason=why)
+            taken = restart_policy.take_failure(step, step.run.gang(replica.gang), Failure(why))
+            if not taken and replica.role != "evaluator":
+                step.fail(Failure(why))
+
+
+def _on_host_back(step: Step, event: events.HostBack) -> None:
+    over = step.run.outcome is not None  # then it has nothing left to end, and is not waited for
+    step.set_host(event.host, lost=False, connected=True, gone=over)
+    if step.run.state is RunState.WAITING:
+        _wait_with(step, event.host)
+
+
+def _on_cleared(step: Step, event: events.Cleared) -> None:
+    restart_policy.on_cleared(step, event.host, step.run.gang(event.gang), event.generation)
+
+
+def _on_host_gone(step: Step, event: events.HostGone) -> None:
+    step.set_host(event.host, gone=True)
+
+
+def _on_stop_asked(step: Step, event: events.StopAsked) -> None:
+    if step.run.outcome is None:
+        step.set(outcome=RunState.STOPPED, chosen=True)
+        step.tell_run(RunState.STOPPING, event.reason)
+        step.end(step.run.replicas, 0.0 if event.force else step.run.policy["stop_grace_s"])
+    elif event.force:  # it is ending already: no more patience
+        step.end(step.run.replicas, 0.0)
+        if step.run.sweeping:
+            step.out += [events.Sweep(host.name, 0.0) for host in step.run.hosts if not host.gone and not host.lost]
+
+
+def _on_timer(step: Step, event: events.TimerFired) -> None:
+    if event.timer == events.JOIN:
+        late = [host.name for host in step.run.hosts if not host.joined]
+        if late and step.run.outcome is None:
+            step.set(outcome=RunState.FAILED, failures=tuple(_did_not_join(name, step.run) for name in late))
+            for name in late:
+                step.set_host(name, lost=True, connected=False)
+            step.choose()
+            step.end(step.run.replicas, KILL_AFTER_S)
+    elif event.timer == events.GPUS:
+        _on_gpus_late(step)
+    elif event.timer == events.CHOOSE:
+        if step.run.outcome is RunState.FAILED and not step.run.chosen:
+            step.choose()
+    elif event.timer == events.GANG_GRACE:
+        restart_policy.on_grace(step, step.run.gang(event.gang), event.generation)
+    elif event.timer == events.GRACE and step.run.outcome is RunState.FAILED:
+        step.end((one for one in step.run.replicas if one.state is not ReplicaState.STOPPING), KILL_AFTER_S)
+
+
+def _did_not_join(host: str, run: Run) -> Failure:
+    primary = run.hosts[0].name
+    return Failure(
+        f"{host} did not reach the primary {primary} at {run.meeting_point} in time: is a firewall in between? "
+        f"Set `ports` of {primary} in the fleet file to what it lets through"
+    )
+
+
+_ON: dict[type, Callable[[Step, Any], None]] = {
+    events.Joined: _on_joined,
+    events.Spawned: _on_spawned,
+    events.RankFailed: _on_rank_failed,
+    events.Ended: _on_ended,
+    events.LinkBroken: _on_link_broken,
+    events.LinkBack: _on_link_back,
+    events.HostLost: _on_host_lost,
+    events.HostBack: _on_host_back,
+    events.Cleared: _on_cleared,
+    events.Due: _on_due,
+    events.GpusTaken: _on_gpus_taken,
+    events.GpusHeld: _on_gpus_held,
+    events.HostGone: _on_host_gone,
+    events.StopAsked: _on_stop_asked,
+    events.TimerFired: _on_timer,
+}
+
+
+def _settle(step: Step) -> None:
+    """What follows from the state as it is now, whichever event led there."""
+    run = step.run
+    if run.state in (RunState.STARTING, RunState.RESTARTING) and run.going and run.outcome is None:
+        waiting = (ReplicaState.PENDING, ReplicaState.STARTING)
+        none_waits = not any(replica.state in waiting for replica in run.replicas)
+        if none_waits and (run.state is RunState.STARTING or restart_policy.trainers_are_up(run)):
+            step.tell_run(RunState.RUNNING, "")
+    _settle_success(step)
+    if step.run.outcome is None or not all(replica.state.is_terminal for replica in step.run.replicas):
+        return
+    if not step.run.chosen:
+        step.choose()
+    if not step.run.sweeping:
+        _sweep(step)
+    if all(host.gone or host.lost for host in step.run.hosts):
+        outcome = step.run.outcome
+        assert outcome is not None
+        step.set(state=outcome)
+        step.out.append(events.Finish(outcome, step.run.reason))
+
+
+def _settle_success(step: Step) -> None:
+    """The run has succeeded once those that `ends_with` names have ended with 0; the rest is stopped."""
+    if step.run.chosen or not step.run.going:
+        return
+    named = _named_by_ends_with(step.run)
+    if not all(replica.state is ReplicaState.SUCCEEDED or _forgiven(replica) for replica in named):
+        return
+    if not any(replica.state is ReplicaState.SUCCEEDED for replica in named):  # nothing but evaluators, none well
+        step.fail(Failure(f"{named[0].name} on {named[0].host}: {named[0].reason}"))
+        return
+    step.set(outcome=RunState.SUCCEEDED, chosen=True)
+    rest = [replica for replica in step.run.replicas if not replica.state.is_terminal]
+    if rest:
+        step.tell_run(RunState.STOPPING, "")
+        step.end(rest, step.run.policy["stop_grace_s"])
+
+
+def _named_by_ends_with(run: Run) -> list[Replica]:
+    there = [replica for replica in run.replicas if not replica.dropped]
+    trainers = [replica for replica in there if replica.trainer]
+    if run.policy["ends_with"] == "chief":
+        chiefs = [replica for replica in there if replica.role == "chief"]
+        first = [replica for replica in there if replica.role == "worker" and replica.number == 0]
+        return chiefs or first or trainers or there
+    if run.policy["ends_with"] == "trainers" and trainers:
+        return trainers
+    return there
+
+
+def _forgiven(replica: Replica) -> bool:
+    return replica.role == "evaluator" and replica.state.is_terminal
+
+
+def _sweep(step: Step) -> None:
+    """Every host ends what is left. Those that were asked to end keep the rest of their grace."""
+    left_s = max(0.0, step.run.end_by - step.now)
+    if step.run.outcome is RunState.SUCCEEDED:
+        left_s = max(left_s, TIDY_S)
+    elif step.run.outcome is RunState.FAILED:
+        left_s = max(left_s, TIDY_AFTER_FAILURE_S)
+    step.set(sweeping=True)
+    for host in step.run.hosts:
+        if not host.joined:
+            step.set_host(host.name, gone=True)  # it was never given anything to run
+        elif not host.lost:
+            step.out.append(events.Sweep(host.name, left_s))

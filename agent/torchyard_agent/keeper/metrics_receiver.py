@@ -1,0 +1,115 @@
+"""What the scripts report: datagrams in, the latest numbers of each replica out."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import socket
+import struct
+from typing import Any, Callable, Optional
+
+from torchyard_agent.protocol import metrics_report, paths
+
+Metrics = dict[str, Optional[float]]
+"""A number that is no number (a loss that became NaN) is None: JSON has no word for it."""
+
+_UCRED = struct.Struct("3i")
+_AT_ONCE = 64
+"""Datagrams taken before the loop has its turn."""
+
+
+def plain(metrics: dict[str, float]) -> Metrics:
+    """JSON's view of the numbers: steps whole, NaN and infinities None."""
+    result: Metrics = {}
+    for name, value in metrics.items():
+        if not math.isfinite(value):
+            result[name] = None
+        else:
+            result[name] = int(value) if name == "step" else value
+    return result
+
+
+class Latest:
+    """The newest numbers of each replica of this host, out of those of its ranks."""
+
+    def __init__(self, replicas: set[str]):
+        self._ranks: dict[str, dict[int, dict[str, float]]] = {name: {} for name in replicas}
+
+    def forget(self, replica: str) -> None:
+        """Drops a replica's numbers: it starts again."""
+        self._ranks[replica] = {}
+
+    def take(self, datagram: bytes) -> str | None:
+        """The replica that a datagram is from; None where it is no report or from nobody here."""
+        try:
+            decoded = metrics_report.decode(datagram)
+        except (OverflowError, RecursionError):  # JSON that Python reads and that is no number of ours
+            return None
+        if decoded is None or decoded[0] not in self._ranks:
+            return None
+        replica, local_rank, metrics = decoded
+        numbers = self._ranks[replica].setdefault(local_rank, {})
+        numbers.update(metrics)
+        if len(metrics_report.own(numbers)) < len(
+            numbers.keys() - set(metrics_report.METRICS)
+        ):  # too many over several datagrams
+            self._ranks[replica][local_rank] = metrics_report.kept(numbers)
+        return replica
+
+    def of(self, replica: str) -> Metrics:
+        """The first rank's numbers, with the throughput of all ranks together; empty before the first report."""
+        ranks = self._ranks[replica]
+        if not ranks:
+            return {}
+        merged = dict(ranks[min(ranks)])
+        steps = [metrics["step"] for metrics in ranks.values() if "step" in metrics]
+        if steps:  # servers have none
+            merged["step"] = max(steps)
+        rates = [metrics["throughput"] for metrics in ranks.values() if "throughput" in metrics]
+        if rates:
+            merged["throughput"] = sum(rates)
+        return plain(merged)
+
+    def all(self) -> dict[str, Metrics]:
+        return {name: self.of(name) for name, ranks in self._ranks.items() if ranks}
+
+
+class ReportSocket:
+    """Takes datagrams of this user's processes at an abstract address and hands them on.
+
+    Bound from the beginning; `serve` begins to take.
+    """
+
+    def __init__(self) -> None:
+        self.address = paths.random_socket(os.getuid())
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        self._socket.setblocking(False)
+        self._socket.bind(self.address)
+
+    def serve(self, on_datagram: Callable[[bytes], Any]) -> None:
+        asyncio.get_running_loop().add_reader(self._socket, self._drain, on_datagram)
+
+    def _drain(self, on_datagram: Callable[[bytes], Any]) -> None:
+        for _ in range(_AT_ONCE):
+            try:
+                datagram, ancillary, _, _ = self._socket.recvmsg(
+                    metrics_report.MAX_REPORT + 1, socket.CMSG_SPACE(_UCRED.size)
+                )
+            except BlockingIOError:
+                return
+            if _sender(ancillary) == os.getuid():
+                on_datagram(datagram)
+
+    def close(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._socket)
+        self._socket.close()
+
+
+def _sender(ancillary: list[tuple[int, int, bytes]]) -> int | None:
+    """UID of the process that sent a datagram, as the kernel knows it."""
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
+            return int(_UCRED.unpack(data[: _UCRED.size])[1])
+    return None

@@ -1,0 +1,63 @@
+"""`program.notify`: a command of the user's own, run on the primary's host when the run ends or needs somebody."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import subprocess
+
+from torchyard_agent import umask
+from torchyard_agent.keeper.processes import process_control
+from torchyard_agent.keeper.processes.rank_process import RunPlace
+
+LIMIT_S = 60.0
+"""A notification that takes longer is ended: it must not hold up the run's own end for ever."""
+LOOK_EVERY_S = 0.05
+
+log = logging.getLogger(__name__)
+
+
+def start(command: str, place: RunPlace, state: str, reason: str) -> subprocess.Popen[bytes] | None:
+    """Starts `command` in the run's working folder, with the state and the cause in its environment.
+
+    What it prints goes to `notify.log` in the run's folder. None where it cannot be started, which is logged.
+    """
+    # As bytes: a cause in a program's own words may hold what no environment can, and hosts' locales differ.
+    cause = reason.encode("utf-8", "backslashreplace").replace(b"\0", b"")
+    environment: dict[str, str | bytes] = {
+        **os.environ,
+        "TORCHYARD_RUN_ID": place.run_id,
+        "TORCHYARD_STATE": state,
+        "TORCHYARD_CAUSE": cause,
+        "TORCHYARD_RUN_DIR": os.path.join(place.folder, "outputs"),
+    }
+    try:
+        with open(os.path.join(place.folder, "notify.log"), "ab") as output:
+            return subprocess.Popen(
+                ["/bin/sh", "-c", command],
+                cwd=place.work,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                umask=umask.of_login(),
+            )
+    except (OSError, ValueError) as error:
+        log.warning("notify %r could not be started: %s", command, error)
+        return None
+
+
+async def finish(process: subprocess.Popen[bytes]) -> None:
+    """Waits for a notification's end, and ends it where it takes too long."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + LIMIT_S
+    # Polled: the keeper reaps every child as it ends, so that nobody else is told.
+    while process.poll() is None:
+        if loop.time() > deadline:
+            log.warning("notify took longer than %.0f s and was ended", LIMIT_S)
+            process_control.send_group(process.pid, signal.SIGKILL)
+            return
+        await asyncio.sleep(LOOK_EVERY_S)

@@ -1,0 +1,1 @@
+"""The ranks of one host as processes: start, supervision, GPUs, cgroup, orphans."""

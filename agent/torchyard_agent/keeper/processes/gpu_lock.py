@@ -1,0 +1,187 @@
+"""Locks on GPUs, for all users of a host: whoever binds `@torchyard/gpu/<uuid>` holds the GPU.
+
+The kernel frees the name with the process, however it ends, so no lock is ever stale. The holder listens there and
+tells whoever connects who it is; which user it is, the kernel tells (SO_PEERCRED), so nobody can hide behind
+another's name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import json
+import logging
+import socket
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from torchyard_agent.peer_credentials import peer_uid
+from torchyard_agent.protocol.jsonrpc import RpcError
+from torchyard_agent.protocol.paths import gpu_socket
+from torchyard_agent.telemetry.process_usage import user_name
+
+ANSWER_S = 1.0
+"""Seconds that a holder has to say who it is."""
+_MAX_ANSWER = 4096
+_MAX_WORD = 200
+_ACCEPTS_AT_ONCE = 64
+_RETRY_ACCEPT_S = 1.0
+
+log = logging.getLogger(__name__)
+
+
+class GpuHeld(RpcError):
+    """Somebody else holds the GPU. `holder`: {"user"} as the kernel knows it, and what it says of itself:
+
+    {"run_id", "name", "host"}, each missing where it did not say so.
+    """
+
+    def __init__(self, uuid: str, holder: dict[str, str]):
+        hint = "Wait for it to end, choose other GPUs, or ask them."
+        super().__init__(f"GPU {uuid} is {describe(holder)}", "gpu_held", hint)
+        self.uuid = uuid
+        self.holder = holder
+
+
+def describe(holder: dict[str, str]) -> str:
+    """ "held by lee for run digits (20260101-ab12)", with what is known of it."""
+    user = holder.get("user", "")
+    run_id, name = holder.get("run_id", ""), holder.get("name", "")
+    if not user:
+        return "held by an unknown process"
+    if not run_id and not name:
+        return f"held by an unknown process of user {user}"
+    return (
+        f"held by {user} for run {name} ({run_id})" if name and run_id else f"held by {user} for run {name or run_id}"
+    )
+
+
+class GpuLocks:
+    """GPUs that this process holds, until it releases them or ends."""
+
+    def __init__(self, listeners: dict[str, socket.socket], holder: dict[str, Any]):
+        self._listeners = listeners
+        self.holder = holder
+        self._answer = json.dumps({"holder": holder}).encode() + b"\n"
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def uuids(self) -> list[str]:
+        return list(self._listeners)
+
+    def serve(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Tells from now on, out of the event loop, whoever asks who holds these GPUs."""
+        self._loop = loop
+        for listener in self._listeners.values():
+            loop.add_reader(listener, self._tell, listener)
+
+    def release(self) -> None:
+        """Frees the GPUs. May be called twice."""
+        listeners, self._listeners = self._listeners, {}
+        for listener in listeners.values():
+            if self._loop is not None and not self._loop.is_closed():
+                self._loop.remove_reader(listener)
+            listener.close()
+
+    def _tell(self, listener: socket.socket) -> None:
+        """Answers who waits. Never blocks: an answer fits the socket's buffer whether it is read or not."""
+        for _ in range(_ACCEPTS_AT_ONCE):
+            try:
+                asker, _ = listener.accept()
+            except (BlockingIOError, ConnectionError):
+                return
+            except OSError as error:
+                # Out of file descriptors, most likely. The loop would call at once again, so look away for a while.
+                log.warning("cannot tell who holds a GPU: %s", error)
+                if self._loop is not None:
+                    self._loop.remove_reader(listener)
+                    self._loop.call_later(_RETRY_ACCEPT_S, self._listen_again, listener)
+                return
+            with asker, contextlib.suppress(OSError):
+                asker.setblocking(False)
+                asker.send(self._answer)
+
+    def _listen_again(self, listener: socket.socket) -> None:
+        if self._loop is not None and listener in self._listeners.values():
+            self._loop.add_reader(listener, self._tell, listener)
+
+
+def take(uuids: Sequence[str], holder: dict[str, Any]) -> GpuLocks:
+    """Locks all of these GPUs, or none. Raises GpuHeld, which says who has one of them, within about a second.
+
+    Always in the same order, so that of two who want the same ones, one gets them all.
+    """
+    listeners: dict[str, socket.socket] = {}
+    try:
+        for uuid in sorted(set(uuids)):
+            listeners[uuid] = _bind(uuid)
+    except BaseException:
+        for listener in listeners.values():
+            listener.close()
+        raise
+    return GpuLocks(listeners, holder)
+
+
+def holder_of(uuid: str) -> dict[str, str] | None:
+    """Who holds the GPU (see `GpuHeld`), or None where nobody does. Takes at most ANSWER_S seconds."""
+    deadline = time.monotonic() + ANSWER_S
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as asker:
+        while True:
+            asker.settimeout(max(deadline - time.monotonic(), 0.01))
+            try:
+                asker.connect(gpu_socket(uuid))
+                break
+            except ConnectionRefusedError:
+                return None
+            except OSError:
+                # Too many wait for an answer already; a server that never accepts stays as unknown as it wants.
+                if time.monotonic() >= deadline:
+                    return {}
+                time.sleep(0.02)
+        return {**_claims(asker, deadline), "user": user_name(peer_uid(asker))}
+
+
+def _bind(uuid: str) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        for _ in range(10):
+            try:
+                listener.bind(gpu_socket(uuid))
+                listener.listen(64)
+                listener.setblocking(False)
+                return listener
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+            holder = holder_of(uuid)
+            if holder is not None:
+                raise GpuHeld(uuid, holder)
+            # It is bound but nobody listens: its holder is just coming or just going.
+            time.sleep(0.02)
+        raise GpuHeld(uuid, {})
+    except BaseException:
+        listener.close()
+        raise
+
+
+def _claims(asker: socket.socket, deadline: float) -> dict[str, str]:
+    """What the holder says of itself; nothing of a silent or rude one."""
+    answer = b""
+    try:
+        while b"\n" not in answer and len(answer) < _MAX_ANSWER:
+            asker.settimeout(max(deadline - time.monotonic(), 0.001))
+            part = asker.recv(_MAX_ANSWER)
+            if not part or time.monotonic() > deadline:
+                break
+            answer += part
+        said = json.loads(answer.split(b"\n", 1)[0])["holder"]
+        return {name: _word(said[name]) for name in ("run_id", "name", "host") if said.get(name)}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return {}
+
+
+def _word(value: object) -> str:
+    """One line that a terminal can show, whatever somebody else's process sent."""
+    return "".join(character for character in str(value)[:_MAX_WORD] if character.isprintable())

@@ -1,0 +1,133 @@
+"""What is shown of a run: its replicas' states, latest numbers and times, kept as the journal is written."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Callable
+
+from torchyard_agent import journal
+from torchyard_agent.journal import Journal
+from torchyard_agent.protocol.metrics_report import METRICS, kept, not_finite, own
+from torchyard_agent.protocol.run_states import ReplicaState, RunState
+
+REPORT_EVERY_S = 5.0
+"""A replica's numbers go to the journal this often at most; live ones go by telemetry."""
+_JOURNALED = ("step", "loss", "throughput")
+"""In every report, null where they are unknown; the other METRICS, and those of a script's own, only where known."""
+
+
+class Record:
+    """Writes the journal, and remembers what `status` and `run_ended` repeat."""
+
+    def __init__(self, run_id: str, to: Journal, clock: Callable[[], float] = time.monotonic):
+        self.state = RunState.WAITING
+        self.reason = ""
+        self.replicas: dict[str, dict[str, Any]] = {}
+        self.metrics: dict[str, dict[str, Any]] = {}
+        self.first_step_at: str | None = None
+        self.ended: dict[str, Any] | None = None
+        """The fields of `run_ended`, once the run is over."""
+        self._run_id = run_id
+        self._journal = to
+        self._clock = clock
+        self._started = clock()
+        self._timings: dict[str, float] = {}
+        self._reported: dict[str, float] = {}
+
+    def start(self) -> None:
+        """`start` was received: times count from here."""
+        self._started = self._clock()
+
+    def _elapsed(self) -> float:
+        return round(self._clock() - self._started, 3)
+
+    def run_state(self, state: RunState, reason: str, waiting_for: dict[str, Any] | None = None) -> None:
+        """`waiting_for`: the lost hosts that a restart waits for, until when, and its cause."""
+        self.state = state
+        self.reason = reason or ("" if state is RunState.RUNNING else self.reason)
+        if state is RunState.RUNNING:
+            self._timings.setdefault("started_s", self._elapsed())
+        more = {"reason": reason, "waiting_for": waiting_for}
+        self._journal.write("run_state", state=state.value, **{name: value for name, value in more.items() if value})
+
+    def replica_state(
+        self, replica: str, host: str, state: ReplicaState, exit_code: int | None, reason: str, restarts: int = 0
+    ) -> None:
+        known = {"name": replica, "host": host, "state": state.value, "exit_code": exit_code, "restarts": restarts}
+        self.replicas[replica] = {**known, "reason": reason}
+        event = {"replica": replica, "host": host, "state": state.value, "exit_code": exit_code, "restarts": restarts}
+        self._journal.write("replica_state", **event, **({"reason": reason} if reason else {}))
+
+    def asked(self, told: dict[str, Any]) -> None:
+        """Somebody launched the run, or wants its end (`protocol.asked`). A journal's last word stays `run_ended`."""
+        if self.ended is None:
+            self._journal.write("asked", **told)
+
+    def carried(self, host: str, checkpoint: str, problem: str) -> None:
+        """A checkpoint is on a host now, or could not be carried there."""
+        if self.ended is None:
+            fields = {"host": host, "checkpoint": checkpoint}
+            self._journal.write("checkpoint_carried", **fields, **({"problem": problem} if problem else {}))
+
+    def booking_ends(self, booking: str, at: str, reason: str) -> None:
+        """The run has to leave its GPUs, when and why."""
+        self._journal.write("booking_ends", booking=booking, at=at, reason=reason)
+
+    def gang_restart(self, gang: str, generation: int, cause: str) -> None:
+        self._journal.write("gang_restart", gang=gang, generation=generation, cause=cause)
+
+    def report(self, replica: str, metrics: dict[str, Any], *, first: bool) -> None:
+        """Keeps a replica's numbers, and journals them now and then."""
+        self.metrics[replica] = metrics = kept(metrics)
+        if first and self.first_step_at is None:
+            self.first_step_at = journal.now()
+            self._timings["first_step_s"] = self._elapsed()
+        now = self._clock()
+        if not first and now - self._reported.get(replica, now - REPORT_EVERY_S) < REPORT_EVERY_S:
+            return
+        self._reported[replica] = now
+        numbers = {name: metrics.get(name) for name in _JOURNALED}
+        numbers.update({name: metrics[name] for name in METRICS if metrics.get(name) is not None})
+        custom = {name: value for name, value in own(metrics).items() if value is not None}
+        more: dict[str, Any] = {"custom": custom, "not_finite": not_finite(metrics), "first": first}
+        numbers.update({name: value for name, value in more.items() if value})
+        self._journal.write("report", replica=replica, **numbers)
+
+    def end(self, state: RunState, reason: str) -> dict[str, Any]:
+        """Journals the run's end as its own keeper sees it, and returns the fields of `run_ended`."""
+        replicas = [
+            {name: replica[name] for name in ("name", "host", "state", "exit_code", "restarts", "reason")}
+            for replica in self.replicas.values()
+        ]
+        timings = {"started_s": None, "first_step_s": None, **self._timings, "ended_s": self._elapsed()}
+        fields = {
+            "run_id": self._run_id,
+            "state": state.value,
+            "reason": reason,
+            "replicas": replicas,
+            "metrics": self.metrics,
+            "timings": timings,
+        }
+        self.end_as(fields)
+        return fields
+
+    def end_as(self, fields: dict[str, Any]) -> None:
+        """Journals the run's end as the primary tells it."""
+        state = RunState(fields["state"])
+        self.run_state(state, fields["reason"])
+        self.ended = fields
+        self._journal.write("run_ended", **fields)
+
+    def revive(self, reason: str) -> None:
+        """The run was over as far as this host knew, and is not: its primary is back."""
+        self.ended = None
+        self.run_state(RunState.RESTARTING, reason)
+
+    def status(self) -> dict[str, Any]:
+        return {
+            "state": self.state.value,
+            "reason": self.reason,
+            "replicas": list(self.replicas.values()),
+            "metrics": self.metrics,
+            "first_step_at": self.first_step_at,
+        }

@@ -1,0 +1,79 @@
+"""A run's journal read back: the events of one host's file, folded into what is known of the run.
+
+The same fold serves the daemon (a run whose keeper has left), and the desktop (a run that it follows).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from torchyard_agent.protocol import metrics_report
+
+Event = dict[str, Any]
+
+
+def new_view(run_id: str) -> Event:
+    """What is known of a run before its first event."""
+    return {
+        "run_id": run_id,
+        "state": "draft",
+        "reason": "",
+        "waiting_for": None,
+        "replicas": {},
+        "metrics": {},
+        "timings": {},
+        "restarts": [],
+        "asked": [],
+        "booking_ends": None,
+        "as_of": "",
+        "ended": False,
+        "seen": None,
+    }
+
+
+def apply(view: Event, event: Event) -> None:
+    """Takes one event into `view`, in the journal's order. An event of an unknown kind only moves `as_of`."""
+    view["as_of"] = event["time"]
+    view["seen"] = [event["epoch"], event["seq"]]
+    kind = event["event"]
+    if kind == "run_state":
+        view["state"] = event["state"]
+        view["waiting_for"] = event.get("waiting_for")
+        # What had made a run restart is over once it runs.
+        view["reason"] = event.get("reason") or ("" if event["state"] == "running" else view["reason"])
+    elif kind == "replica_state":
+        replica = view["replicas"].setdefault(event["replica"], {"name": event["replica"], "restarts": 0})
+        replica["host"] = event["host"]
+        replica["state"] = event["state"]
+        replica["exit_code"] = event.get("exit_code")
+        replica["reason"] = event.get("reason", "")
+        replica["restarts"] = event.get("restarts", 0)
+    elif kind == "gang_restart":
+        view["restarts"].append({name: event[name] for name in ("time", "gang", "generation", "cause")})
+    elif kind == "asked":
+        kept = ("time", "by", "from", "what", "uid", "force")
+        view["asked"].append({name: event[name] for name in kept if name in event})
+    elif kind == "booking_ends":
+        view["booking_ends"] = {name: event[name] for name in ("time", "booking", "at", "reason")}
+    elif kind == "report":
+        metrics = view["metrics"].setdefault(event["replica"], {})
+        metrics.update(
+            metrics_report.kept({**metrics, **metrics_report.own_of_event(event), **metrics_report.of_event(event)})
+        )
+    elif kind == "run_ended":
+        view["state"], view["reason"], view["ended"] = event["state"], event["reason"], True
+        view["timings"] = event.get("timings", {})
+        view["metrics"].update(
+            {name: metrics_report.kept(metrics) for name, metrics in event.get("metrics", {}).items()}
+        )
+        for ended in event.get("replicas", []):
+            view["replicas"].setdefault(ended["name"], {"name": ended["name"]}).update(ended)
+
+
+def fold(run_id: str, events: Iterable[Event]) -> Event:
+    """What is known of a run after `events`."""
+    view = new_view(run_id)
+    for event in events:
+        apply(view, event)
+    return view

@@ -1,0 +1,316 @@
+"""What every rank is started with: torchrun's contract, Torchyard's own, CLUSTER_SPEC, TF_CONFIG, its command. Pure.
+
+The desktop plans; which replicas take part is only known on the hosts, since a gang may go on without a host that was
+lost. So ranks, world sizes and addresses are worked out here, from what was planned and who takes part right now:
+by the primary's keeper before each generation, and by `torchyard plan`.
+
+Trainers under launcher torch get torchrun's contract (torch 2.13: `LocalElasticAgent._start_workers`). A node of it is
+what one torchrun would have started: a replica with GPUs, which sees no others, so that `cuda:LOCAL_RANK` is its own;
+and all replicas of a world without GPUs on one host. Others see nothing of the trainers' world: a server or evaluator
+that finds RANK and MASTER_ADDR would try to join it. CLUSTER_SPEC is as Vertex AI gives it
+(https://cloud.google.com/vertex-ai/docs/training/distributed-training), TF_CONFIG as TensorFlow reads it.
+
+`torchyard_roles` reads the TORCHYARD_ variables. TORCHYARD_KEY, which goes with TORCHYARD_STORE, is none of them:
+it is a secret, and each keeper makes it itself when it spawns a rank.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Callable, NamedTuple
+
+from torchyard_agent.protocol.messages import Cluster, RankShare, ReplicaPlan, ReplicaShare
+from torchyard_agent.protocol.placeholders import fill
+
+VARIABLES_OF_A_RANK = frozenset(
+    (
+        *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"),
+        *("ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TF_CONFIG", "CLUSTER_SPEC"),
+    )
+)
+"""Those that say a process's place in a cluster, beside TORCHYARD_… and TORCHELASTIC_…."""
+_READ_AT_START = (
+    *(
+        "PYTHON",
+        "LD_",
+        "PATH",
+        "TZ",
+        "LANG",
+        "LC_",
+        "GLIBC_",
+        "MALLOC_",
+        "TORCH",
+        "PYTORCH",
+        "CUDA",
+        "NVIDIA_",
+        "NCCL_",
+    ),
+    *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_", "NUMEXPR_", "VECLIB_"),
+)
+
+
+class _Task(NamedTuple):
+    kind: str
+    number: int
+
+
+class _Seat(NamedTuple):
+    """A trainer's place among those that take part."""
+
+    first_rank: int
+    """Of its ranks among all trainers."""
+    first_world_rank: int
+    """Of its ranks in its torch world."""
+    node_rank: int
+    """Of its replica in its torch world."""
+    node: tuple[str, str]
+    """Its node in torchrun's sense: (host, replica where it has GPUs)."""
+    first_local_rank: int
+    """Of its ranks on its node."""
+
+
+class _Node(NamedTuple):
+    rank: int
+    """Among the nodes of its torch world."""
+    size: int
+    """Ranks."""
+
+
+class _World(NamedTuple):
+    members: list[ReplicaPlan]
+    nodes: dict[tuple[str, str], _Node]
+    size: int
+
+
+def is_read_at_start(name: str) -> bool:
+    """Whether an interpreter's start or the import of torch may read an environment variable."""
+    return name.startswith(_READ_AT_START) and not name.startswith(("TORCHYARD_", "TORCHELASTIC_"))
+
+
+class Contract:
+    """Ranks and variables of a run, for the replicas that take part. `replicas` are in plan order.
+
+    `store`: where the primary's keeper serves the join store, `address:port`; unused where the run has none.
+    """
+
+    def __init__(self, cluster: Cluster, replicas: Sequence[ReplicaPlan], store: str = ""):
+        self._cluster = cluster
+        self._replicas = list(replicas)
+        self._worlds: dict[str, _World] = {}
+        self._seats: dict[str, _Seat] = {}
+        self._world_size = 0
+        for replica in self._replicas:
+            if replica["trainer"]:
+                self._seat(replica)
+        pools, self._pool_tasks = self._tasks(self._worker_pool)
+        types, self._tf_tasks = self._tasks(self._tf_type)
+        types.pop("evaluator", None)
+        self._pools = {pool: pools[pool] for pool in sorted(pools)}
+        self._types = types
+        self._roles, self._positions = self._tasks(lambda replica: replica["role"])
+        self._job = json.dumps(cluster["job"], separators=(",", ":"))
+        self._common = self._common_variables(store)
+
+    def _seat(self, replica: ReplicaPlan) -> None:
+        world = self._worlds.get(replica["gang"], _World([], {}, 0))
+        is_alone = bool(replica["gpus"]) or not replica["host"]
+        at = (replica["host"], replica["name"] if is_alone else "")
+        node = world.nodes.get(at, _Node(len(world.nodes), 0))
+        world.nodes[at] = _Node(node.rank, node.size + replica["processes"])
+        self._seats[replica["name"]] = _Seat(self._world_size, world.size, len(world.members), at, node.size)
+        self._worlds[replica["gang"]] = world._replace(
+            members=[*world.members, replica], size=world.size + replica["processes"]
+        )
+        self._world_size += replica["processes"]
+
+    def share(self, replica: ReplicaPlan, generation: int = 0) -> ReplicaShare:
+        """The replica as the keeper of its host starts it; `generation` counts its gang's restarts."""
+        return ReplicaShare(
+            name=replica["name"],
+            role=replica["role"],
+            index=replica["index"],
+            gang=replica["gang"],
+            host=replica["host"],
+            trainer=replica["trainer"],
+            gpus=replica["gpus"],
+            generation=generation,
+            ranks=self._ranks(replica, generation),
+        )
+
+    def _ranks(self, replica: ReplicaPlan, generation: int) -> list[RankShare]:
+        common = {
+            **replica["env"],
+            "TORCHYARD_WORLD_SIZE": str(self._world_size),
+            "TORCHYARD_GENERATION": str(generation),
+            **self._common,
+            **self._cluster_variables(replica),
+        }
+        return [self._rank(replica, common, generation, number) for number in range(replica["processes"])]
+
+    def _rank(self, replica: ReplicaPlan, common: Mapping[str, str], generation: int, local_rank: int) -> RankShare:
+        seat = self._seats.get(replica["name"])
+        env = dict(common)
+        if seat is not None:
+            env["TORCHYARD_RANK"] = str(seat.first_rank + local_rank)
+            env["TORCHYARD_GROUP"] = str(group_of(replica["gang"]))
+            env["TORCHYARD_GROUP_RANK"] = str(seat.first_world_rank + local_rank)
+            env["TORCHYARD_GROUP_SIZE"] = str(self._worlds[replica["gang"]].size)
+        if self._cluster["launcher"] == "torch":
+            env["TORCHELASTIC_ERROR_FILE"] = f"{replica['run_dir']}/errors/{replica['name']}.{local_rank}.json"
+            if seat is not None:
+                env.update(self._torchrun_contract(replica, seat, generation, local_rank))
+        return RankShare(
+            rank=None if seat is None else seat.first_world_rank + local_rank,
+            local_rank=local_rank,
+            argv=fill(replica["argv"], self._placeholders(replica, seat, local_rank)),
+            env=env,
+        )
+
+    # Torchyard's own
+
+    def _common_variables(self, store: str) -> dict[str, str]:
+        """What is the same for all replicas."""
+        variables = {"TORCHYARD_GROUPS": str(max(1, len(self._worlds)))}
+        if self._cluster.get("options"):
+            variables["TORCHYARD_OPTIONS"] = json.dumps(self._cluster["options"], separators=(",", ":"))
+        if has_store(self._cluster):
+            variables["TORCHYARD_PEERS"] = json.dumps(self._peers(), separators=(",", ":"))
+            variables["TORCHYARD_STORE"] = store
+        return variables
+
+    def _peers(self) -> dict[str, list[list[Any]]]:
+        peers: dict[str, list[list[Any]]] = {"ps": [], "reducer": [], "trainers": []}
+        for replica in self._replicas:
+            address, port = _address_and_port(replica["address"])
+            place = [replica["name"], address, int(port) if port.isdecimal() else port]
+            if replica["trainer"]:
+                peers["trainers"].append([*place, replica["processes"], group_of(replica["gang"])])
+            elif replica["role"] in peers:
+                peers[replica["role"]].append(place)
+        return peers
+
+    # torchrun
+
+    def _torchrun_contract(self, replica: ReplicaPlan, seat: _Seat, generation: int, local_rank: int) -> dict[str, str]:
+        world = self._worlds[replica["gang"]]
+        address, port = self._master(replica["gang"])
+        node = world.nodes[seat.node]
+        rank, size = str(seat.first_world_rank + local_rank), str(world.size)
+        return {
+            "RANK": rank,
+            "LOCAL_RANK": str(seat.first_local_rank + local_rank),
+            "WORLD_SIZE": size,
+            "LOCAL_WORLD_SIZE": str(node.size),
+            "GROUP_RANK": str(node.rank),
+            "GROUP_WORLD_SIZE": str(len(world.nodes)),
+            "ROLE_NAME": "default",
+            "ROLE_RANK": rank,
+            "ROLE_WORLD_SIZE": size,
+            "MASTER_ADDR": address,
+            "MASTER_PORT": port,
+            "TORCHELASTIC_RUN_ID": self._cluster["run_id"],
+            "TORCHELASTIC_RESTART_COUNT": str(generation),
+            "TORCHELASTIC_MAX_RESTARTS": str(self._cluster["max_restarts"]),
+            # No agent of torch's keeps a store here: rank 0 serves it.
+            "TORCHELASTIC_USE_AGENT_STORE": "False",
+            # A node may be several replicas: `torchyard_roles` counts within its own.
+            "TORCHYARD_PROCESS": str(local_rank),
+            "TORCHYARD_PROCESSES": str(replica["processes"]),
+        }
+
+    def _master(self, gang: str) -> tuple[str, str]:
+        """Where rank 0 of a gang's world serves its store: the planned port, unless another has become rank 0."""
+        first = self._worlds[gang].members[0]
+        address, own_port = _address_and_port(first["address"])
+        planned = self._cluster["masters"].get(gang)
+        if planned is not None and planned["replica"] == first["name"]:
+            return address, str(planned["port"])
+        return address, own_port
+
+    # CLUSTER_SPEC and TF_CONFIG
+
+    def _cluster_variables(self, replica: ReplicaPlan) -> dict[str, str]:
+        """CLUSTER_SPEC, and TF_CONFIG where the run has more than one replica and TensorFlow knows the role."""
+        variables = {"CLUSTER_SPEC": self._variable(self._pools, self._pool_tasks[replica["name"]])}
+        if self._cluster["several"] and replica["name"] in self._tf_tasks:
+            variables["TF_CONFIG"] = self._variable(self._types, self._tf_tasks[replica["name"]])
+        return variables
+
+    def _variable(self, cluster: Mapping[str, list[str]], task: _Task) -> str:
+        described: dict[str, Any] = {"type": task.kind, "index": task.number}
+        if self._cluster["trial"] is not None:
+            described["trial"] = self._cluster["trial"]
+        value = {"cluster": cluster, "environment": "cloud", "task": described}
+        return f'{json.dumps(value, separators=(",", ":"))[:-1]},"job":{self._job}}}'  # the job is the same to all
+
+    def _tasks(self, kind_of: Callable[[ReplicaPlan], str | None]) -> tuple[dict[str, list[str]], dict[str, _Task]]:
+        """(addresses by type, task by replica), numbered within each type."""
+        members: dict[str, list[str]] = {}
+        tasks: dict[str, _Task] = {}
+        for replica in self._replicas:
+            kind = kind_of(replica)
+            if kind is not None:
+                tasks[replica["name"]] = _Task(kind, len(members.setdefault(kind, [])))
+                members[kind].append(replica["address"])
+        return members, tasks
+
+    def _is_chief(self, replica: ReplicaPlan) -> bool:
+        """The one replica of rank 0 among all trainers; without a chief pool that is the first worker."""
+        seat = self._seats.get(replica["name"])
+        return seat is not None and seat.first_rank == 0
+
+    def _worker_pool(self, replica: ReplicaPlan) -> str:
+        """Position decides the task: 0 the chief, 1 workers, 2 servers or reducers, 3 evaluators."""
+        if self._is_chief(replica):
+            return "workerpool0"
+        return {"worker": "workerpool1", "evaluator": "workerpool3"}.get(replica["role"], "workerpool2")
+
+    def _tf_type(self, replica: ReplicaPlan) -> str | None:
+        """TensorFlow's word for the role; None for reducers, which it has none for."""
+        if self._is_chief(replica):
+            return self._cluster["tf_master_name"]
+        return None if replica["role"] == "reducer" else replica["role"]
+
+    # The command line
+
+    def _placeholders(self, replica: ReplicaPlan, seat: _Seat | None, local_rank: int) -> dict[str, str]:
+        address, port = _address_and_port(replica["address"])
+        values = {
+            "job_name": self._cluster["tf_master_name"] if replica["role"] == "chief" else replica["role"],
+            "task_index": str(self._positions[replica["name"]].number),
+            "ps_hosts": ",".join(self._roles.get("ps", [])),
+            "worker_hosts": ",".join(self._roles.get("worker", [])),
+            "nproc": str(max(1, len(replica["gpus"]))),
+            "trial": self._cluster["trial"] or "",
+            "run_dir": replica["env"].get("TORCHYARD_RUN_DIR", ""),
+            # Who doesn't train is a world of its own, so that one command serves all pools.
+            **{"rank": "0", "world_size": "1", "nnodes": "1", "node_rank": "0"},
+            "master_addr": address,
+            "master_port": port,
+        }
+        if seat is not None:
+            world = self._worlds[replica["gang"]]
+            values["rank"] = str(seat.first_world_rank + local_rank)
+            values["world_size"] = str(world.size)
+            values["nnodes"] = str(len(world.members))
+            values["node_rank"] = str(seat.node_rank)
+            values["master_addr"], values["master_port"] = self._master(replica["gang"])
+        return values
+
+
+def has_store(cluster: Cluster) -> bool:
+    """Whether the primary's keeper serves a join store: where a strategy lets the replicas meet."""
+    # An older desktop does not say its options: then nobody on a host looks for a store either.
+    return bool(cluster.get("options", {}).get("kind", "none") != "none")
+
+
+def group_of(gang: str) -> int:
+    """The worker group that a gang of trainers is; synchronous kinds have but the one, 0."""
+    kind, _, number = gang.rpartition("-")
+    return int(number) if kind == "group" and number.isdecimal() else 0
+
+
+def _address_and_port(joined: str) -> tuple[str, str]:
+    address, _, port = joined.rpartition(":")
+    return address.strip("[]"), port

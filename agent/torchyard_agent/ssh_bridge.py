@@ -1,0 +1,253 @@
+"""The host's end of the SSH channel: passes bytes between it and the daemon, which it starts where none runs."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import select
+import socket
+import struct
+import sys
+import time
+from typing import Callable
+
+from torchyard_agent import __version__
+from torchyard_agent.daemon import installed_version
+from torchyard_agent.peer_credentials import peer_uid
+from torchyard_agent.protocol import paths
+
+CHUNK = 1 << 18
+"""Bytes moved at a time."""
+UP_WITHIN_S = 10.0
+"""So long a daemon may take to come up, or another to leave in its favour."""
+LOOK_EVERY_S = 0.02
+
+Settle = Callable[[], None]
+"""Unpacks an archive that runs from memory so far."""
+
+
+def main(agent_dir: str, sha256: str, say: Callable[[dict[str, object]], None], settle: Settle, by: str = "") -> int:
+    """Runs until either side leaves. `say` answers the desktop, which is `by`'s, before the conversation proper."""
+    address = paths.daemon_socket(agent_dir, os.getuid())
+    last_words = _LastWords()
+    try:
+        daemon = _reach(address, agent_dir, sha256, settle, by, last_words)
+        with contextlib.suppress(OSError):
+            os.utime(paths.archive_dir(agent_dir, sha256))  # a desktop uses it: housekeeping goes by its age
+    except OSError as error:
+        say({"error": f"the agent could not be started: {error}", "folder": agent_dir})
+        return 1
+    say({"ready": True, "ssh_connection": os.environ.get("SSH_CONNECTION", "")})
+    with contextlib.suppress(ConnectionError):  # a daemon that ends without having accepted resets the connection
+        _relay(daemon)
+    if failure := last_words.read():
+        fault = {"jsonrpc": "2.0", "method": "fault", "params": {"error": failure, "folder": agent_dir}}
+        with contextlib.suppress(BrokenPipeError):  # the desktop has left meanwhile
+            os.write(1, json.dumps(fault).encode() + b"\n")
+    return 0
+
+
+class _LastWords:
+    """Why a daemon that is founded here has failed: its log may be on a full disk, or on one that is read-only."""
+
+    def __init__(self) -> None:
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._read, False)
+
+    def leave(self, error: BaseException) -> None:
+        """Called in the daemon's process."""
+        text = error.strerror if isinstance(error, OSError) and error.strerror else repr(error)
+        where = f": {error.filename}" if isinstance(error, OSError) and error.filename else ""
+        with contextlib.suppress(OSError):
+            os.write(self._write, f"{text}{where}".encode("utf-8", "replace")[:1024])
+
+    def read(self) -> str:
+        """Empty where no daemon has failed."""
+        try:
+            return os.read(self._read, 1024).decode("utf-8", "replace")
+        except BlockingIOError:
+            return ""
+
+
+def _reach(address: str, agent_dir: str, sha256: str, settle: Settle, by: str, last_words: _LastWords) -> socket.socket:
+    """A connection to the daemon of this user and agent folder. Raises OSError."""
+    newer = installed_version.newer_than(agent_dir, os.uname().nodename, __version__)
+    if newer is not None:
+        settle()
+        with contextlib.suppress(ConnectionError):  # it does not come up: then ours is better than none
+            return _bring_up(address, agent_dir, newer, last_words)
+    deadline = time.monotonic() + UP_WITHIN_S
+    while True:
+        try:
+            return _join_or_found(address, agent_dir, sha256, settle, by, last_words)
+        except ConnectionError:  # it was just leaving
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(LOOK_EVERY_S)
+
+
+def _bring_up(address: str, agent_dir: str, sha256: str, last_words: _LastWords) -> socket.socket:
+    """A connection to the daemon that is there, or to that of this archive, started now. Raises ConnectionError."""
+    with contextlib.suppress(ConnectionError):
+        return _connect(address)
+    _start_daemon_of(agent_dir, sha256, last_words)
+    deadline = time.monotonic() + UP_WITHIN_S
+    while True:
+        try:
+            return _connect(address)
+        except ConnectionError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(LOOK_EVERY_S)
+
+
+def _join_or_found(
+    address: str, agent_dir: str, sha256: str, settle: Settle, by: str, last_words: _LastWords
+) -> socket.socket:
+    """A connection to whoever serves the name; where nobody does, this archive's daemon is founded.
+
+    The name is bound here, before the fork: whoever binds it founds the daemon, nobody waits for it to come up,
+    and two desktops that arrive together start one.
+    """
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind(address)
+        listener.listen(64)
+    except OSError as error:
+        listener.close()
+        if error.errno != errno.EADDRINUSE:
+            raise
+        settle()  # a daemon of another archive is not going to unpack this one
+    else:
+        with listener:
+            _found_daemon(listener, agent_dir, sha256, settle, by, last_words)
+    return _connect(address)
+
+
+def _connect(address: str) -> socket.socket:
+    """Raises ConnectionError where no process listens, PermissionError where another user's does."""
+    client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        # A limit of the kernel's: with one of Python's, a queue that is full for a moment is an error at once.
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", *_seconds(UP_WITHIN_S)))
+        try:
+            client.connect(address)
+        except BlockingIOError:
+            raise TimeoutError(f"the process that holds the name @{address[1:]} accepts no connections") from None
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 0, 0))
+        if (uid := peer_uid(client)) != os.getuid():
+            from torchyard_agent.telemetry.process_usage import user_name
+
+            raise PermissionError(
+                f"the name @{address[1:]} is held by a process of user {user_name(uid)} (UID {uid}); "
+                "ask them, or the host's administrator, to end it"
+            )
+    except OSError:
+        client.close()
+        raise
+    return client
+
+
+def _seconds(duration: float) -> tuple[int, int]:
+    """The seconds and microseconds of a `struct timeval`."""
+    return int(duration), int(duration % 1 * 1e6)
+
+
+def _found_daemon(
+    listener: socket.socket, agent_dir: str, sha256: str, settle: Settle, by: str, last_words: _LastWords
+) -> None:
+    """Forks the daemon off this interpreter; it outlives the SSH session."""
+    node = os.uname().nodename
+
+    def serve() -> int:
+        sys.modules["ssl"] = None  # type: ignore[assignment]  # asyncio would import it for nothing: 2 MB, 10 ms
+        from torchyard_agent.daemon.main import main as run
+
+        return run(agent_dir, node, sha256, listener, settle, by)
+
+    _detach(paths.host_dir(agent_dir, node), serve, last_words)
+
+
+def _start_daemon_of(agent_dir: str, sha256: str, last_words: _LastWords) -> None:
+    """Starts the daemon of an archive other than this one, as systemd would; it binds its name itself."""
+    main = os.path.join(paths.archive_dir(agent_dir, sha256), "torchyard_agent", "__main__.py")
+    command = [sys.executable, "-I", "-S", main, "daemon", agent_dir, sha256]
+    _detach(paths.host_dir(agent_dir, os.uname().nodename), lambda: os.execv(command[0], command), last_words)
+
+
+def _detach(folder: str, work: Callable[[], int], last_words: _LastWords) -> None:
+    """Forks a process off that does `work` as nobody's child, with its output in the host's daemon.log."""
+    os.makedirs(folder, 0o700, exist_ok=True)
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        return
+    status = 1
+    try:
+        os.setsid()
+        if os.fork():
+            status = 0
+            return
+        os.chdir("/")
+        null = os.open(os.devnull, os.O_RDWR)
+        log = os.open(os.path.join(folder, "daemon.log"), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        for target, source in ((0, null), (1, log), (2, log)):
+            os.dup2(source, target)
+        os.close(null)
+        os.close(log)
+        status = work()
+    except BaseException as error:  # the outer edge of the forked process: to who founded it, and into its log
+        last_words.leave(error)
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def run_daemon(agent_dir: str, sha256: str) -> int:
+    """The daemon in this very process, as systemd starts it; returns at once where one runs already.
+
+    Raises PermissionError where another user holds its name.
+    """
+    address = paths.daemon_socket(agent_dir, os.getuid())
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    with listener:
+        try:
+            listener.bind(address)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            with contextlib.suppress(ConnectionError):  # it is just leaving, or not up yet
+                _connect(address).close()
+            return 0
+        listener.listen(64)
+        node = os.uname().nodename
+        os.makedirs(paths.host_dir(agent_dir, node), 0o700, exist_ok=True)
+        os.chdir("/")
+        sys.modules["ssl"] = None  # type: ignore[assignment]  # as above: asyncio would import it for nothing
+        from torchyard_agent.daemon.main import main as run
+
+        return run(agent_dir, node, sha256, listener, lambda: None)
+
+
+def _relay(daemon: socket.socket) -> None:
+    """Bytes both ways until either end closes."""
+    poll = select.poll()
+    poll.register(0, select.POLLIN)
+    poll.register(daemon, select.POLLIN)
+    while True:
+        for descriptor, _ in poll.poll():
+            if descriptor == 0:
+                data = os.read(0, CHUNK)
+                if data:
+                    daemon.sendall(data)
+            else:
+                data = daemon.recv(CHUNK)
+                view = memoryview(data)
+                while view:
+                    view = view[os.write(1, view) :]
+            if not data:
+                return

@@ -1,0 +1,104 @@
+"""What a host has: for `hosts check`, and for the planner."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from typing import Any
+
+from torchyard_agent.telemetry import cgroup_limits, logind_settings, training_python
+from torchyard_agent.telemetry.host_metrics import free_space_gb
+
+LEAST_FREE_GB = 1.0
+DEVICE_FILES = ("/dev/nvidiactl", "/dev/nvidia0")
+
+Problem = dict[str, str]
+
+
+def host_facts(python: str | None, agent_dir: str) -> dict[str, Any]:
+    """What this host has, ready for JSON. May take some seconds the first time; call it off the event loop.
+
+    `hostname`, `kernel`, `cpus` (this login may use), `memory_gb` (GiB), `gpus` [{`index`, `uuid`, `name`,
+    `memory_mb` (MiB)}], `driver` (NVIDIA's version, or null), `driver_cuda` (the newest CUDA that it runs, or null),
+    `agent_python` and `python` ({`path`, `version`}; the training one's version is null where it does not run),
+    `torch`, `torch_cuda` (what torch was built for) and `numpy` (versions, or null), `disk_free_gb`, and `problems`
+    [{`code`, `message`, `hint`}]. `python`: the path that the fleet file gives, or None.
+    """
+    training = training_python.look(python)
+    gpus, driver, driver_cuda, problems = _gpus()
+    free = free_space_gb(agent_dir)
+    if training.problem is not None:
+        problems.append(training.problem)
+    if free is not None and free[0] < LEAST_FREE_GB:
+        problems.append(disk_problem(agent_dir, free[0]))
+    if logind_settings.ends_with_login():
+        problems.append(SESSIONS_PROBLEM)
+    return {
+        "hostname": platform.node(),
+        "kernel": platform.release(),
+        "cpus": cgroup_limits.cpu_count(),
+        "memory_gb": round(cgroup_limits.memory_bytes() / 2**30, 1),
+        "gpus": gpus,
+        "driver": driver,
+        "driver_cuda": driver_cuda,
+        "agent_python": {"path": sys.executable, "version": platform.python_version()},
+        "python": {"path": training.path, "version": training.version},
+        "torch": training.torch,
+        "torch_cuda": training.torch_cuda,
+        "numpy": training.numpy,
+        "disk_free_gb": None if free is None else free[0],
+        "problems": problems,
+    }
+
+
+SESSIONS_PROBLEM: Problem = {
+    "code": "ends_with_login",
+    "message": "this host ends all that a login has started when the login is over (KillUserProcesses=yes), runs too",
+    "hint": "Run `loginctl enable-linger` there once, or ask its administrator to.",
+}
+
+
+def disk_problem(folder: str, free_gb: float) -> Problem:
+    """The sentence about a disk that is nearly full."""
+    return {
+        "code": "disk_nearly_full",
+        "message": f"only {free_gb * 1024:.0f} MiB are free for {folder}",
+        "hint": "Delete what is not needed there (`torchyard runs list` shows old runs), or set `agent_dir` elsewhere.",
+    }
+
+
+def nvml_problem(reason: str, device_files: tuple[str, ...] = DEVICE_FILES) -> Problem | None:
+    """The sentence where the host has NVIDIA's device files, hence GPUs, but NVML does not work; else None."""
+    if not any(map(os.path.exists, device_files)):
+        return None
+    return {
+        "code": "nvml_missing",
+        "message": f"this host seems to have NVIDIA GPUs, but they cannot be looked at: {reason}",
+        "hint": "Run `nvidia-smi` there. Install the driver's libnvidia-ml.so.1, or reboot after a driver update.",
+    }
+
+
+def _gpus() -> tuple[list[dict[str, Any]], str | None, str | None, list[Problem]]:
+    """(GPUs, driver, its CUDA, problems). An NVML of its own, closed again: the sampler has another."""
+    from torchyard_agent.telemetry.nvml import Nvml, NvmlUnavailable  # ctypes is imported when it is needed
+
+    try:
+        nvml = Nvml()
+    except NvmlUnavailable as error:
+        problem = nvml_problem(str(error))
+        return [], None, None, [] if problem is None else [problem]
+    try:
+        gpus = [
+            {"index": gpu.index, "uuid": gpu.uuid, "name": gpu.name, "memory_mb": gpu.memory_mb}
+            for gpu in nvml.gpus
+            if gpu.uuid is not None
+        ]
+        problems = [
+            {"code": "gpu_failed", "message": gpu.problem, "hint": "Plan without it until it is back."}
+            for gpu in nvml.gpus
+            if gpu.problem is not None
+        ]
+        return gpus, nvml.driver_version(), nvml.cuda_version(), problems
+    finally:
+        nvml.close()

@@ -1,0 +1,239 @@
+"""JSON-RPC over abstract Unix sockets: the server of daemon and keepers, and the client between them."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import socket
+from collections.abc import Awaitable
+from typing import Any, Callable
+
+from torchyard_agent.peer_credentials import peer_uid
+from torchyard_agent.protocol import jsonrpc
+from torchyard_agent.protocol.jsonrpc import RpcError
+
+Method = Callable[["Connection", dict[str, Any]], Awaitable[Any]]
+NotificationListener = Callable[[str, dict[str, Any]], None]
+
+WRITE_LIMIT = 4 * jsonrpc.MAX_LINE
+"""Bytes waiting for a client that does not read; beyond, it is dropped."""
+ENOUGH = 1024 * 1024
+"""Bytes waiting for a client; beyond, nothing that it asks is heard until it has read."""
+AT_ONCE = 1000
+"""Requests of one client under way; beyond, it is not heard until some are answered."""
+DEAF_AFTER_S = 10.0
+"""A client that is not heard any more, and has not read a byte for this long, is dropped."""
+LOOK_EVERY_S = 0.05
+
+log = logging.getLogger(__name__)
+
+
+class Connection:
+    """One end of a JSON-RPC conversation: answers requests with `methods`, and can make its own."""
+
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        methods: dict[str, Method],
+        on_notification: NotificationListener | None = None,
+    ):
+        self._reader = reader
+        self._writer = writer
+        self._methods = methods
+        self._on_notification = on_notification
+        self._next_id = 0
+        self._waiting: dict[int, asyncio.Future[Any]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.on_close: list[Callable[[], None]] = []
+        """Called once, when the conversation is over."""
+        self.closed = False
+
+    async def call(self, method: str, params: dict[str, Any], timeout: float | None = 30.0) -> Any:
+        """The other side's answer. Raises RpcError, also when the connection ends first."""
+        if self.closed:
+            raise RpcError("the connection is closed", "disconnected")
+        self._next_id += 1
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting[self._next_id] = future
+        request_id = self._next_id
+        self._send(jsonrpc.request(request_id, method, params))
+        try:
+            return await asyncio.wait_for(future, timeout)
+        except asyncio.TimeoutError:
+            raise RpcError(f"no answer to {method} within {timeout:.0f} s", "timeout") from None
+        finally:
+            self._waiting.pop(request_id, None)
+
+    def notify(self, method: str, params: dict[str, Any]) -> None:
+        """Says something that wants no answer. A peer that does not read is dropped, never waited for."""
+        if not self.closed:
+            self._send(jsonrpc.notification(method, params))
+
+    @property
+    def backlog(self) -> int:
+        """Bytes that the other side has not read yet."""
+        return int(self._writer.transport.get_write_buffer_size())
+
+    def _send(self, line: bytes) -> None:
+        if self._writer.is_closing():
+            return
+        self._writer.write(line)
+        if self.backlog > WRITE_LIMIT:
+            log.warning("dropping a client that does not read: %d bytes wait for it", self.backlog)
+            self._writer.transport.abort()
+
+    def keep(self, task: asyncio.Task[None]) -> None:
+        """Holds on to a task of this conversation: the loop itself would not."""
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def serve(self) -> None:
+        """Reads until the other side leaves."""
+        try:
+            while True:
+                line = await self._reader.readline()
+                if not line.endswith(b"\n"):
+                    break
+                self._take(jsonrpc.parse(line))
+                if len(self._tasks) > AT_ONCE or self.backlog > ENOUGH:
+                    await self._let_it_read()
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        except ValueError as error:  # a malformed message, or a line over the limit
+            log.warning("closing a connection: %s", error)
+            self._send(jsonrpc.error_response(None, RpcError(str(error), "malformed", number=jsonrpc.PARSE_ERROR)))
+        finally:
+            self.close()
+
+    async def _let_it_read(self) -> None:
+        """Waits for a client that asks faster than it reads: its answers must not fill this process's memory.
+
+        Raises ConnectionError for one that does not read at all.
+        """
+        loop = asyncio.get_running_loop()
+        before, since = self.backlog, loop.time()
+        while len(self._tasks) > AT_ONCE or self.backlog > ENOUGH:
+            await asyncio.sleep(LOOK_EVERY_S)
+            if self.backlog != before or before <= ENOUGH:
+                before, since = self.backlog, loop.time()
+            elif loop.time() - since > DEAF_AFTER_S:
+                log.warning("dropping a client that does not read: %d bytes wait for it", self.backlog)
+                self._writer.transport.abort()
+                raise ConnectionAbortedError("the client does not read")
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(RpcError("the connection ended before the answer came", "disconnected"))
+        for task in self._tasks:
+            task.cancel()
+        self._writer.close()
+        for callback in self.on_close:
+            callback()
+
+    def _take(self, message: dict[str, Any]) -> None:
+        if "method" in message:
+            if "id" in message:
+                self.keep(asyncio.get_running_loop().create_task(self._answer(message)))
+            elif self._on_notification is not None:
+                self._on_notification(str(message["method"]), message.get("params", {}))
+            return
+        future = self._waiting.get(message.get("id", 0))
+        if future is None or future.done():
+            return
+        if "error" in message:
+            future.set_exception(jsonrpc.error_of(message))
+        else:
+            future.set_result(message.get("result"))
+
+    async def _answer(self, message: dict[str, Any]) -> None:
+        id, name = message["id"], str(message["method"])
+        method = self._methods.get(name)
+        try:
+            if method is None:
+                raise RpcError(f"this agent knows no method {name}", "unknown_method", number=jsonrpc.METHOD_NOT_FOUND)
+            self._send(jsonrpc.response(id, await method(self, message.get("params", {}))))
+        except RpcError as error:
+            self._send(jsonrpc.error_response(id, error))
+        except (KeyError, TypeError) as error:
+            log.exception("parameters of %s", name)
+            wrong = RpcError(f"{name}: wrong parameters: {error!r}", "params", number=jsonrpc.INVALID_PARAMS)
+            self._send(jsonrpc.error_response(id, wrong))
+        except OSError as error:
+            log.warning("%s failed: %s", name, error)
+            self._send(jsonrpc.error_response(id, RpcError(f"{name}: {error}", "os_error")))
+        except Exception as error:  # the outer edge of a request: logged here, told to the caller
+            log.exception("%s failed", name)
+            broken = RpcError(f"{name}: {error!r}", "internal", number=jsonrpc.INTERNAL_ERROR)
+            self._send(jsonrpc.error_response(id, broken))
+
+
+def bind(address: str) -> socket.socket:
+    """A listening abstract Unix socket. Raises OSError (EADDRINUSE) where somebody else has the name."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        listener.bind(address)
+        listener.listen(64)
+    except OSError:
+        listener.close()
+        raise
+    listener.setblocking(False)
+    return listener
+
+
+async def serve(
+    listener: socket.socket, methods: dict[str, Method], connections: set[Connection]
+) -> asyncio.AbstractServer:
+    """Serves `methods` to processes of this user; `connections` holds those that are there now."""
+
+    async def meet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if peer_uid(writer.get_extra_info("socket")) != os.getuid():
+            writer.close()
+            return
+        connection = Connection(reader, writer, methods)
+        connections.add(connection)
+        connection.on_close.append(lambda: connections.discard(connection))
+        await connection.serve()
+
+    return await asyncio.start_unix_server(meet, sock=listener, limit=jsonrpc.MAX_LINE)
+
+
+async def adopt(
+    client: socket.socket, pending: bytes, methods: dict[str, Method], connections: set[Connection]
+) -> None:
+    """Serves a conversation that has begun elsewhere; `pending` was received of it and not yet answered."""
+    loop = asyncio.get_running_loop()
+    client.setblocking(False)
+    reader = asyncio.StreamReader(limit=jsonrpc.MAX_LINE)
+    protocol = asyncio.StreamReaderProtocol(reader)
+    transport, _ = await loop.connect_accepted_socket(lambda: protocol, client)
+    if pending:
+        reader.feed_data(pending)
+    connection = Connection(reader, asyncio.StreamWriter(transport, protocol, reader, loop), methods)
+    connections.add(connection)
+    connection.on_close.append(lambda: connections.discard(connection))
+    connection.keep(loop.create_task(connection.serve()))
+
+
+async def connect(address: str, on_notification: NotificationListener | None = None) -> Connection:
+    """A conversation with the server at `address`; its reading runs as a task of the loop.
+
+    Raises ConnectionRefusedError where no process listens, PermissionError where another user's does, BlockingIOError
+    where its queue of connections is full.
+    """
+    reader, writer = await asyncio.open_unix_connection(address, limit=jsonrpc.MAX_LINE)
+    uid = peer_uid(writer.get_extra_info("socket"))
+    if uid != os.getuid():
+        writer.close()
+        if uid == -1:  # not connected: asyncio overlooks the EAGAIN of a Unix socket
+            raise BlockingIOError(errno.EAGAIN, f"the process at @{address[1:]} accepts no connections")
+        raise PermissionError(f"@{address[1:]} is served by another user")
+    connection = Connection(reader, writer, {}, on_notification)
+    connection.keep(asyncio.get_running_loop().create_task(connection.serve()))
+    return connection

@@ -1,0 +1,253 @@
+"""Going on from the newest complete checkpoint: the chief reads it, and all ranks of its group get the same.
+
+What a script does before its loop is done again in a resumed run, and so is what it does at the end of epochs that
+were finished long ago (`scheduler.step()`). So what such code changes is put right twice: as soon as it is known, and
+once more at the *resume point*, right before the first batch that is new.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from torchyard_roles import devices
+from torchyard_roles.checkpoints import files, group_broadcast, training_state
+from torchyard_roles.checkpoints.fingerprint import first_difference
+from torchyard_roles.checkpoints.saver import say
+from torchyard_roles.environment import Environment
+from torchyard_roles.errors import UsageProblem
+from torchyard_roles.model_optimizer_pairs import groups_of
+
+if TYPE_CHECKING:
+    from torchyard_roles.coordination.join_store_client import JoinStore
+    from torchyard_roles.data_loader import ShareLoader
+
+
+class Resumed:
+    """What a run goes on from."""
+
+    def __init__(self, step: int, script: dict[str, Any], part: dict[str, Any] | None) -> None:
+        """`script`: its optimizer's state and its objects of checkpoint(), and where the one who has kept them was in
+        its data; `part`: where this rank was, and its random numbers."""
+        self.step = step
+        place = part if part is not None else script
+        self.stateful: dict[str, Any] = script.get("stateful", {})
+        self.models: dict[str, Any] = script.get("models", {})
+        """Of further calls of distribute(), where this process has the chief's."""
+        self.positions: list[dict[str, Any]] = place.get("loaders", [])
+        self.active: int = place.get("active", 0)
+        self._optimizer_state = script.get("optimizer")
+        self._groups: list[dict[str, Any]] = []
+        self._random = part["random"] if part is not None else None
+
+    @property
+    def waits_for_loader(self) -> bool:
+        """Whether a loader of the cluster's will say where the new data begins."""
+        return self.active < len(self.positions) and self.positions[self.active]["begun"] > 0
+
+    def into(self, optimizer: torch.optim.Optimizer, device: torch.device) -> None:
+        """The optimizer's own state. Its groups' learning rates and the like wait for the resume point: until then they
+        are what the script makes them, so that a scheduler which it builds now finds what it expects. All of it waits
+        where the script had added parameter groups, which it adds again until then."""
+        state = self._optimizer_state
+        if state is None or len(groups_of(state)) > len(optimizer.param_groups):
+            return
+        self._optimizer_state = None
+        script = [_settings(group) for group in optimizer.param_groups]
+        optimizer.load_state_dict(state)
+        devices.move_optimizer(optimizer, device)
+        self._groups = [_settings(group) for group in optimizer.param_groups]
+        for group, settings in zip(optimizer.param_groups, script):
+            group.update(settings)
+
+    def finish(self, optimizer: torch.optim.Optimizer, stateful: dict[str, Any], device: torch.device) -> None:
+        """The resume point: learning rates, the objects of checkpoint(), and last the random numbers. Raises
+        UsageProblem where the script has not added the parameter groups again that the checkpoint has."""
+        state, self._optimizer_state = self._optimizer_state, None
+        if state is not None:
+            saved, now = (
+                [len(group["params"]) for group in each] for each in (groups_of(state), optimizer.param_groups)
+            )
+            if saved != now:
+                raise UsageProblem(
+                    f"At step {self.step} the optimizer's groups had {saved} parameters, and here they have {now}.",
+                    "Call add_param_group() before distribute(), or at the beginning of an epoch.",
+                )
+            optimizer.load_state_dict(state)
+            devices.move_optimizer(optimizer, device)
+        for group, settings in zip(optimizer.param_groups, self._groups):
+            for name, value in settings.items():
+                if isinstance(value, torch.Tensor) and isinstance(group.get(name), torch.Tensor):
+                    group[name].copy_(value)  # a compiled or captured step reads this very tensor
+                else:
+                    group[name] = value
+        for name, each in stateful.items():
+            if name in self.stateful:
+                each.load_state_dict(self.stateful[name])
+        if self._random is not None:
+            training_state.set_random_state(self._random, device)
+
+    def place(self, number: int, loader: ShareLoader, resumed: Any) -> None:
+        """Have the script's `number`th loader go on where it was. `resumed` is called there for the one that is on."""
+        if number < len(self.positions):
+            loader.go_on_from(self.positions[number], resumed if number == self.active else _nothing)
+
+
+def restore(
+    root: Path,
+    environment: Environment,
+    store: JoinStore | None,
+    size: int,
+    fingerprint: dict[str, Any],
+    model: torch.nn.Module,
+    device: torch.device,
+) -> Resumed | None:
+    """Bring the newest complete checkpoint into `model`; None where there is none, and all starts afresh.
+
+    A call that the whole group makes together: the others wait here until the first rank has read it. Groups without
+    the chief go on from their own parts, and their model is what the servers have. Raises UsageProblem, on all ranks
+    alike, for another model's checkpoint.
+    """
+    first = size == 1 or environment.group_rank == 0
+    is_chief = environment.trains and environment.rank == 0
+    found: files.Checkpoint | None = None
+    word: bytes | None = None
+    who = f"{environment.replica or environment.name}.{environment.local_rank}"
+    key = f"resume/{environment.gang}/{environment.generation}"
+    part: dict[str, Any] | None = None
+    if first:
+        said: dict[str, Any] = {}
+        if is_chief:
+            found, contents = _newest(root, fingerprint, said)
+        elif environment.group > 0:
+            part = _newest_part(root, who)
+            said = {"step": part["step"] if part is not None else None}
+        word = json.dumps(said).encode()
+    connected = group_broadcast.is_connected(size)
+    if connected:
+        word = group_broadcast.from_first(word, device)
+    elif size > 1 and store is not None:
+        if first:
+            own = _of_chief(contents) if found is not None else _of_script(part)
+            group_broadcast.offer(_versions(own), store, f"{key}/script")
+        word = group_broadcast.word_from_first(word, store, key)
+    heard = json.loads(word or b"{}")
+    if "error" in heard:
+        raise UsageProblem(heard["error"], heard["hint"])
+    step = heard.get("step")
+    if step is None:
+        return None
+    if part is None:
+        part = files.read_part(root, who, step)
+    if connected and "epoch" in heard:
+        raw = [_bytes_of(found, name) if found is not None else None for name in ("optimizer.pt", "extra.pt")]
+        optimizer, extra = (_load(group_broadcast.from_first(each, device)) for each in raw)
+        script = {**extra, "optimizer": optimizer}
+    elif connected:  # a group without the chief: its first rank's
+        script = _load(group_broadcast.from_first(_dumped(_of_script(part)) if first else None, device))
+    elif found is not None:
+        script = _of_chief(contents)
+    else:
+        seen = _seen(root, step) if "epoch" in heard else {}
+        script = _of_script(part) or seen or _load(store.try_get(f"{key}/script") if size > 1 and store else None)
+    if found is not None:
+        model.load_state_dict(contents.pop("model.pt"))
+    if part is None:
+        say(f"{who} has saved no part of its own at step {step}: it goes on with new random numbers.")
+    if not {"stateful", "optimizer"} <= script.keys():
+        say(f"{who} goes on at step {step} with what the script has made: nobody has its optimizer and schedulers.")
+    if is_chief:
+        say(f"resumed from {root / files.name_of(step)}: {step} steps, {heard['epoch']} epochs done.")
+    return Resumed(step, script, part)
+
+
+def _newest(
+    root: Path, fingerprint: dict[str, Any], said: dict[str, Any]
+) -> tuple[files.Checkpoint | None, dict[str, Any]]:
+    """The newest that can be read whole, with its contents; what there is to tell the others goes into `said`."""
+    for step in files.steps(root):
+        try:
+            found = files.read(root, step)
+            difference = first_difference(found.about.get("fingerprint"), fingerprint)
+            if difference:
+                said["error"] = f"The checkpoint {found.folder} is another model's: {difference}."
+                said["hint"] = "Name another program.checkpoint_dir, move this folder away, or train its model."
+                return None, {}
+            contents = {name: found.load(name) for name in files.FILES}
+        except files.Damaged as damage:
+            say(f"the checkpoint {root / files.name_of(step)} is passed over: {damage}.")
+            continue
+        said.update(step=step, epoch=found.about.get("epoch", 0))
+        return found, contents
+    return None, {}
+
+
+def _newest_part(root: Path, who: str) -> dict[str, Any] | None:
+    """The newest that can be read."""
+    for step in files.part_steps(root, who):
+        part: dict[str, Any] | None = files.read_part(root, who, step)
+        if part is not None:
+            return part
+    return None
+
+
+def _of_chief(contents: dict[str, Any]) -> dict[str, Any]:
+    return {**contents["extra.pt"], "optimizer": contents["optimizer.pt"]}
+
+
+def _of_script(part: dict[str, Any] | None) -> dict[str, Any]:
+    """All of a part but its random numbers; empty where `parts.of_script` has not been put into it."""
+    if part is None or "stateful" not in part:
+        return {}
+    return {name: value for name, value in part.items() if name != "random"}
+
+
+def _seen(root: Path, step: int) -> dict[str, Any]:
+    """What the chief has saved, where its folder can be seen from here."""
+    try:
+        found = files.read(root, step)
+        return _of_chief({name: found.load(name) for name in ("optimizer.pt", "extra.pt")})
+    except files.Damaged:
+        return {}
+
+
+def _bytes_of(found: files.Checkpoint, name: str) -> bytes:
+    return (found.folder / name).read_bytes()
+
+
+def _load(data: bytes | None) -> Any:
+    return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True) if data else {}
+
+
+def _dumped(state: Any) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    return buffer.getvalue()
+
+
+def _settings(group: dict[str, Any]) -> dict[str, Any]:
+    """Of an optimizer's parameter group: its learning rate and the like, as they are now."""
+    return {
+        name: value.clone() if isinstance(value, torch.Tensor) else value
+        for name, value in group.items()
+        if name != "params"
+    }
+
+
+def _versions(script: dict[str, Any]) -> Iterator[bytes]:
+    """It, and what of it is needed most where it is too large to be sent. Models come from the strategy."""
+    script = {name: value for name, value in script.items() if name != "models"}
+    yield _dumped(script)
+    if "optimizer" in script:
+        script = {**script, "optimizer": {**script["optimizer"], "state": {}}}
+        yield _dumped(script)
+    yield _dumped({name: value for name, value in script.items() if name != "stateful"})
+
+
+def _nothing() -> None:
+    pass

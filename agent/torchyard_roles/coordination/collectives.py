@@ -1,0 +1,303 @@
+"""Numbers and plain data exchanged among all trainers: mean, gather, any, barrier and broadcast, under every strategy.
+
+Where torch.distributed holds all trainers, values travel in a gloo group of their own; else through the run's join
+store (`meetings`). Sums are made in double precision and in the order of ranks, so that all trainers get the same
+result to the last bit. Nothing depends on torch's default dtype or device.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import numbers
+import re
+import sys
+import zlib
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Callable
+
+import torch
+import torch.distributed as dist
+
+from torchyard_roles.coordination.store_collectives import MEET_WITHIN_S, Meetings
+from torchyard_roles.environment import Environment
+from torchyard_roles.errors import EnvironmentProblem, PeerLost, StoreTimeout, UsageProblem
+
+if TYPE_CHECKING:
+    from torchyard_roles.coordination.join_store_client import JoinStore
+
+AT_ONCE = 4096
+"""Bytes of a value that are sent with its length; what is longer follows in a second exchange."""
+
+
+class Collectives:
+    """The calls of one process.
+
+    `meet` gives the run's join store, None where there is none; `resuming` says whether the script has not come to the
+    point that it resumes from.
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        device: torch.device,
+        meet: Callable[[], JoinStore | None],
+        resuming: Callable[[], bool],
+    ) -> None:
+        self._environment = environment
+        self._device = device
+        self._meet = meet
+        self._resuming = resuming
+        self._meetings: Meetings | None = None
+        self._exchange: Meetings | _World | None = None
+        self._has_left = False
+
+    def mean(self, x: Any) -> Any:
+        values = self._exchanged("mean", _averageable(x))
+        return _mean(values, x)
+
+    def gather(self, x: Any) -> list[Any]:
+        return self._exchanged("gather", plain(x, "gather"))
+
+    def any(self, flag: Any) -> bool:
+        return any(self._exchanged("any", bool(flag)))
+
+    def barrier(self) -> None:
+        self._exchanged("barrier", None)
+
+    def broadcast(self, x: Any) -> Any:
+        # What the others pass is neither read nor sent.
+        mine = plain(x, "broadcast") if self._environment.rank in (0, None) else None
+        return self._exchanged("broadcast", mine)[0]
+
+    def leave(self, *, stopped: bool = False) -> None:
+        """No further calls: those that wait for this process learn it."""
+        if self._has_left:
+            return
+        self._has_left = True
+        if not self._is_alone and (meetings := self._through_the_store()) is not None:
+            meetings.leave(stopped=stopped)
+        if isinstance(self._exchange, _World):
+            self._exchange.close()
+
+    @property
+    def _is_alone(self) -> bool:
+        return not self._environment.trains or self._environment.world_size == 1
+
+    def _through_the_store(self) -> Meetings | None:
+        if self._meetings is None and (store := self._meet()) is not None:
+            self._meetings = Meetings(store, self._environment)
+        return self._meetings
+
+    def _exchanged(self, what: str, x: Any) -> list[Any]:
+        """What each trainer has given to the same call, in the order of ranks."""
+        if self._is_alone:
+            return [x]
+        if self._has_left:
+            raise UsageProblem(f"{what}() was called after leave().", "Call it before: the others may have ended.")
+        if self._exchange is None:
+            self._exchange = self._choose(what)
+        environment = self._environment
+        data = io.BytesIO()
+        torch.save({"rank": environment.rank, "name": environment.name, "what": what, "x": x}, data)
+        values = self._exchange.exchange(data.getvalue(), _site(what), what, resuming=self._resuming())
+        found = [self._load(each) for each in values]
+        for each in found:
+            if each["what"] != what:
+                raise UsageProblem(
+                    f"{what}() on {environment.name} met {each['what']}() on {each['name']}.",
+                    "All trainers make the same calls in the same order: is one of them inside a condition?",
+                )
+        found.sort(key=lambda each: each["rank"])
+        if what == "broadcast" and found[0]["rank"] != 0:
+            raise PeerLost("the chief", "another host", "it has ended, and broadcast() sends its value")
+        return [each["x"] for each in found]
+
+    def _load(self, data: bytes) -> Any:
+        """A tensor that was on a GPU arrives on this process's device, one that was on the CPU on the CPU."""
+
+        def place(storage: Any, location: str) -> Any:
+            on_cpu = location == "cpu" or self._device.type != "cuda"
+            return storage if on_cpu else storage.cuda(self._device.index)
+
+        return torch.load(io.BytesIO(data), map_location=place, weights_only=True)
+
+    def _choose(self, what: str) -> Meetings | _World:
+        """Alike on all trainers: it follows from what they have in common."""
+        environment, meetings = self._environment, self._through_the_store()
+        is_up = dist.is_available() and dist.is_initialized()
+        if is_up and dist.get_world_size() == environment.world_size:
+            if meetings is not None:
+                meetings.exchange(b"", "", what)  # torch would wait for half an hour for a trainer that has ended
+            return _World(environment, _new_group())
+        if meetings is not None:
+            return meetings
+        if environment.master:
+            return _World(environment, _met_at_the_master(environment), is_own=True)
+        raise EnvironmentProblem(
+            f"There are {environment.world_size} trainers, but MASTER_ADDR and MASTER_PORT do not say where they meet.",
+            "In a topology set program.launcher to torch; elsewhere start the script with torchrun.",
+        )
+
+
+# What travels
+
+
+def plain(x: Any, what: str) -> Any:
+    """A copy of numbers, text, tensors, and dicts, lists and tuples of them. Raises UsageProblem for anything else."""
+    if isinstance(x, torch.Tensor):
+        return x.detach().clone()
+    if x is None or isinstance(x, (bool, int, float, complex, str, bytes)):
+        return x
+    if isinstance(x, Mapping):
+        return {plain(key, what): plain(value, what) for key, value in x.items()}
+    if isinstance(x, (list, tuple)):
+        items = [plain(value, what) for value in x]
+        return tuple(items) if isinstance(x, tuple) else items
+    if isinstance(x, numbers.Number) and hasattr(x, "item"):  # one of numpy's
+        return x.item()
+    raise UsageProblem(
+        f"{what}() got a {type(x).__name__}.",
+        "Give it numbers, text, tensors, or dicts and lists of them.",
+    )
+
+
+def _averageable(x: Any) -> Any:
+    """`x` with all numbers in double precision, tensors on the CPU."""
+    if isinstance(x, torch.Tensor):
+        whole = x.detach().to_dense() if x.layout is not torch.strided else x.detach()
+        return whole.to(device="cpu", dtype=torch.complex128 if x.is_complex() else torch.float64, copy=True)
+    if isinstance(x, Mapping):
+        return {key: _averageable(value) for key, value in x.items()}
+    if isinstance(x, (list, tuple)):
+        return [_averageable(value) for value in x]
+    if isinstance(x, numbers.Real) or hasattr(x, "item"):  # with numpy's bool
+        return float(x)
+    raise UsageProblem(f"mean() got a {type(x).__name__}.", "Give it a number, a tensor, or a dict or list of them.")
+
+
+def _mean(values: Sequence[Any], like: Any) -> Any:
+    """The mean of what all trainers have sent, in the form of `like`. Raises UsageProblem where forms differ."""
+    if isinstance(like, torch.Tensor):
+        for value in values:
+            if not isinstance(value, torch.Tensor) or value.shape != like.shape:
+                raise _differs(_form(like), _form(value))
+        total = torch.zeros_like(values[0])
+        for value in values:
+            total += value
+        is_whole = not (like.is_floating_point() or like.is_complex())
+        return (total / len(values)).to(device=like.device, dtype=total.dtype if is_whole else like.dtype)
+    if isinstance(like, Mapping):
+        keys = list(like)
+        for value in values:
+            if not isinstance(value, Mapping) or list(value) != keys:
+                raise _differs(_form(like), _form(value))
+        return {key: _mean([value[key] for value in values], like[key]) for key in keys}
+    if isinstance(like, (list, tuple)):
+        for value in values:
+            if not isinstance(value, list) or len(value) != len(like):
+                raise _differs(_form(like), _form(value))
+        means = [_mean([value[at] for value in values], each) for at, each in enumerate(like)]
+        return tuple(means) if isinstance(like, tuple) else means
+    for value in values:
+        if not isinstance(value, float):
+            raise _differs("one number", _form(value))
+    if all(map(math.isfinite, values)):
+        return math.fsum(values) / len(values)
+    return sum(values) / len(values)
+
+
+def _form(x: Any) -> str:
+    if isinstance(x, torch.Tensor):
+        return f"a tensor of shape {tuple(x.shape)}"
+    if isinstance(x, Mapping):
+        return f"a dict of {', '.join(map(str, x)) or 'nothing'}"
+    return f"{len(x)} values" if isinstance(x, (list, tuple)) else "one number"
+
+
+def _differs(here: str, there: str) -> UsageProblem:
+    return UsageProblem(
+        f"mean() got {here} here and {there} on another trainer.",
+        "Give it values of one shape: where parts differ in length, take the mean of their sums and of their counts.",
+    )
+
+
+def _site(what: str) -> str:
+    """The lines of the script that make this call, innermost first: alike on all ranks."""
+    package = str(Path(__file__).parents[1])
+    lines: list[str] = []
+    frame = sys._getframe(1)
+    while frame is not None and len(lines) < 50:
+        if not frame.f_code.co_filename.startswith(package):
+            lines.append(f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}")
+        if frame.f_globals.get("__name__") == "__main__" and frame.f_code.co_name == "<module>":
+            break  # what started the script differs
+        frame = frame.f_back  # type: ignore[assignment]
+    return f"{zlib.crc32(' '.join([what, *lines]).encode()):08x}"
+
+
+# How it travels
+
+
+class _World:
+    """A gloo group of all trainers, for these calls alone."""
+
+    def __init__(self, environment: Environment, group: Any, *, is_own: bool = False) -> None:
+        self._size = environment.world_size
+        self._master = environment.master
+        self._group = group
+        self._is_own = is_own
+
+    def exchange(self, value: bytes, site: str, what: str, *, resuming: bool) -> list[bytes]:
+        """`site` and `resuming` count for nothing: all trainers of a world are started again together."""
+        head = len(value).to_bytes(8, "little") + value[: AT_ONCE - 8]
+        heads = self._gathered(head.ljust(AT_ONCE, b"\0"), what)
+        lengths = [int.from_bytes(each[:8], "little") for each in heads]
+        longest = max(lengths)
+        if longest > AT_ONCE - 8:
+            heads = self._gathered(bytes(8) + value.ljust(longest, b"\0"), what)
+        return [each[8 : 8 + length] for each, length in zip(heads, lengths)]
+
+    def _gathered(self, value: bytes, what: str) -> list[bytes]:
+        mine, found = bytearray(value), [bytearray(len(value)) for _ in range(self._size)]
+        tensors = [torch.frombuffer(each, dtype=torch.uint8) for each in (mine, *found)]
+        try:
+            self._group.allgather([tensors[1:]], [tensors[0]]).wait()
+        except RuntimeError as error:
+            raise _lost(error, what, self._master) from error
+        return list(map(bytes, found))
+
+    def close(self) -> None:
+        if self._is_own:
+            from torchyard_roles.coordination import gloo_shutdown
+
+            self._group = None
+            gloo_shutdown.settle()
+
+
+def _new_group() -> Any:
+    return dist.new_group(backend="gloo", timeout=timedelta(seconds=MEET_WITHIN_S))
+
+
+def _met_at_the_master(environment: Environment) -> Any:
+    """A group of no world: a strategy without one leaves torch.distributed to the script."""
+    timeout = timedelta(seconds=MEET_WITHIN_S)
+    rank, size = environment.rank or 0, environment.world_size
+    try:
+        store, _, _ = next(iter(dist.rendezvous("env://", rank=rank, world_size=size, timeout=timeout)))
+        prefix = f"torchyard/collectives/{environment.generation}"
+        return dist.ProcessGroupGloo(dist.PrefixStore(prefix, store), rank, size, timeout)
+    except RuntimeError as error:
+        raise _lost(error, "the first exchange", environment.master) from error
+
+
+def _lost(error: RuntimeError, what: str, master: str) -> PeerLost | StoreTimeout:
+    said = (str(error).strip() or type(error).__name__).splitlines()[0]
+    call = what if " " in what else f"{what}()"
+    if re.search(r"time[d ]*out", said, re.IGNORECASE):
+        return StoreTimeout(f"Not all trainers called {call} within {MEET_WITHIN_S:g} s: {said}")
+    address = re.search(r"\[([0-9a-fA-F.:]+)\]:\d+", said)
+    host = address.group(1) if address else master.rpartition(":")[0] or "another host"
+    return PeerLost("another trainer", host, f"it has ended without {call}, which all trainers call alike ({said})")

@@ -1,0 +1,195 @@
+"""All trainers of a run train the same model: compared through the join store, before anything trains.
+
+Each trainer describes its model and optimizer in lines of `what: how`. The chief puts its own into the store, the
+others compare theirs with it. A worker that differs says so itself and ends; the ranks of one gang begin only once all
+of them agree, so that nothing has been trained by then.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+import zlib
+from typing import TYPE_CHECKING, Any
+
+from torchyard_roles.environment import Environment
+from torchyard_roles.errors import StoreTimeout, UsageProblem
+
+if TYPE_CHECKING:
+    import torch
+
+    from torchyard_roles.coordination.join_store_client import JoinStore
+
+AGREE_WITHIN_S = 600.0
+"""From one trainer's call of distribute() to the last one's. Long, since a script may read its data before it."""
+PART = 60 * 1024
+"""Bytes of a compressed description in one value of the store."""
+
+
+LATER_S = 2.0
+"""The other ranks of a gang wait longer than its first, so that the one that knows who is missing says it first."""
+
+
+def describe(model: torch.nn.Module, optimizer: Any, **more: Any) -> str:
+    """What has to be equal on all trainers, a line each: parameters and buffers in order, the optimizer, `more`.
+
+    `more`: values of JSON by name, such as the strategy's options.
+    """
+    from torchyard_roles.model_optimizer_pairs import names_of
+
+    group_of = {
+        id(parameter): number for number, group in enumerate(optimizer.param_groups) for parameter in group["params"]
+    }
+    lines: list[str] = []
+    for name, parameter in model.named_parameters():
+        words = [_shape_and_dtype(parameter)]
+        if not parameter.requires_grad:
+            words.append("frozen")
+        elif id(parameter) not in group_of:
+            words.append("in no parameter group")
+        elif len(optimizer.param_groups) > 1:
+            words.append(f"in parameter group {group_of[id(parameter)]}")
+        lines.append(f"{name}: {', '.join(words)}")
+    lines += [f"{name}: {_shape_and_dtype(buffer)}, a buffer" for name, buffer in model.named_buffers()]
+    lines.append(f"the optimizer: {names_of(optimizer)}")
+    for number, group in enumerate(optimizer.param_groups):
+        where = f" of parameter group {number}" if len(optimizer.param_groups) > 1 else ""
+        for option in sorted(set(group) - {"params"}):
+            lines.append(f"the optimizer's {option}{where}: {_plain(group[option])}")
+    lines += [f"{name}: {_plain(value)}" for name, value in sorted(more.items())]
+    return "\n".join(lines)
+
+
+def _shape_and_dtype(tensor: torch.Tensor) -> str:
+    shape = "×".join(str(size) for size in tensor.shape) or "one number"
+    return f"{shape} {str(tensor.dtype).partition('.')[2]}"
+
+
+def _plain(value: Any) -> str:
+    if hasattr(value, "tolist"):  # a learning rate may be a tensor
+        value = value.tolist()
+    return json.dumps(value, sort_keys=True, default=lambda other: type(other).__name__)
+
+
+def agree(
+    store: JoinStore,
+    environment: Environment,
+    fingerprint: str,
+    within_s: float = AGREE_WITHIN_S,
+    *,
+    number: int = 0,
+) -> None:
+    """Returns once all trainers of this gang have the chief's `fingerprint`, made by `describe`.
+
+    `number`: of the call of distribute(), the same on all trainers.
+
+    Raises UsageProblem on a trainer whose own differs, with the first difference, and StoreTimeout where somebody did
+    not come within `within_s` seconds: on the gang's first rank by name.
+    """
+    if environment.rank is None:
+        raise ValueError("only trainers agree")
+    by = time.monotonic() + within_s
+    # In synchronous kinds all restart together, and what an earlier generation left in the store says nothing.
+    scope = f"agree/trainers/{environment.generation}" if environment.gang == "trainers" else "agree/run"
+    if number:
+        scope += f"/call-{number}"
+    if environment.rank == 0:
+        _publish(store, scope, fingerprint)
+    else:
+        _compare(store, scope, environment, fingerprint, by, within_s)
+    _meet(store, environment, by, within_s, number)
+
+
+def difference(mine: str, chiefs: str) -> str:
+    """The first one between two descriptions, in words; empty where there is none."""
+    here, there = _by_name(mine), _by_name(chiefs)
+    for name, words in here.items():
+        if name not in there:
+            return f"{_called(name)} ({words}) is here, and not there"
+        if words != there[name]:
+            return f"{_called(name)} is {words} here and {there[name]} there"
+    for name, words in there.items():
+        if name not in here:
+            return f"{_called(name)} ({words}) is there, and not here"
+    for one, other in zip(here, there):
+        if one != other:
+            return f"{_called(one)} comes here where {_called(other)} comes there"
+    return ""
+
+
+def _by_name(description: str) -> dict[str, str]:
+    lines = (line.partition(": ") for line in description.splitlines())
+    return {name: words for name, _, words in lines}
+
+
+def _called(name: str) -> str:
+    return name if name.startswith("the ") else f"`{name}`"
+
+
+def _publish(store: JoinStore, scope: str, fingerprint: str) -> None:
+    packed = zlib.compress(fingerprint.encode())
+    parts = [packed[start : start + PART] for start in range(0, len(packed), PART)]
+    for number, part in enumerate(parts):
+        store.set(f"{scope}/part/{number}", part)
+    store.set(scope, json.dumps({"sha256": _digest(fingerprint), "parts": len(parts)}).encode())
+
+
+def _compare(
+    store: JoinStore, scope: str, environment: Environment, fingerprint: str, by: float, within_s: float
+) -> None:
+    try:
+        said = json.loads(store.get(scope, max(0.0, by - time.monotonic())))
+    except StoreTimeout as timeout:
+        raise _did_not_come([_name_of(environment, 0)], within_s) from timeout
+    if said["sha256"] == _digest(fingerprint):
+        return
+    packed = b"".join(store.get(f"{scope}/part/{number}", 10.0) for number in range(int(said["parts"])))
+    differs = difference(fingerprint, zlib.decompress(packed).decode())
+    raise UsageProblem(
+        f"{environment.name}'s model differs from the chief's: {differs}.",
+        "Every trainer must build the same model and optimizer: does the script decide by its rank, or by files that "
+        "differ between hosts?",
+    )
+
+
+def _meet(store: JoinStore, environment: Environment, by: float, within_s: float, number: int) -> None:
+    """All ranks of the gang wait for each other; its first rank says who is missing."""
+    if environment.group_size == 1:
+        return
+    scope = f"agree/{environment.gang}/{environment.generation}/met" + (f"-{number}" if number else "")
+    ranks = range(environment.group_size)
+    left_s = max(0.0, by - time.monotonic())
+    if environment.group_rank > 0:
+        store.set(f"{scope}/{environment.group_rank}", b"")
+        try:
+            store.get(scope, left_s + LATER_S)
+        except StoreTimeout as timeout:
+            raise StoreTimeout(f"The trainers of {environment.gang} did not meet within {within_s:g} s.") from timeout
+        return
+    keys = {rank: f"{scope}/{rank}" for rank in ranks[1:]}
+    try:
+        store.wait(keys.values(), left_s)
+    except StoreTimeout as timeout:
+        first_rank = environment.rank or 0
+        missing = [_name_of(environment, first_rank + rank) for rank, key in keys.items() if store.try_get(key) is None]
+        raise _did_not_come(missing, within_s) from timeout
+    store.set(scope, b"")
+
+
+def _did_not_come(names: list[str], within_s: float) -> StoreTimeout:
+    said = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    return StoreTimeout(f"{said} did not call distribute() within {within_s:g} s.")
+
+
+def _name_of(environment: Environment, rank: int) -> str:
+    """Of a trainer's process by its rank among all, as `Environment.name` has it."""
+    for trainer in environment.peers.trainers:
+        if rank < trainer.ranks:
+            return f"{trainer.name}.{rank}" if trainer.ranks > 1 else trainer.name
+        rank -= trainer.ranks
+    return "the chief" if rank == 0 else f"rank {rank}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

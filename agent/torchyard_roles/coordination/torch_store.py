@@ -1,0 +1,89 @@
+"""The join store as torch.distributed wants it: process groups then meet without a TCPStore of rank 0's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import torch.distributed as dist
+
+if TYPE_CHECKING:
+    from torchyard_roles.coordination.join_store_client import JoinStore
+
+
+_alive: list[TorchStore] = []
+"""All of them: a process group holds only the C++ half of a store, which fails once the Python half is gone."""
+
+
+class TorchStore(dist.Store):  # type: ignore[misc]  # torch is not followed by mypy, see pyproject.toml
+    """For `init_process_group(store=TorchStore(join_store, "pairs/"), rank=…, world_size=…)`.
+
+    The store outlives process groups, and a group's keys must be new ones: so `prefix` has to differ from that of every
+    group before, by its generation for one. torch (2.13) calls two methods by their C++ names.
+    """
+
+    def __init__(self, store: JoinStore, prefix: str = "", timeout_s: float = 300.0) -> None:
+        super().__init__()
+        _alive.append(self)
+        self._store = store
+        self._prefix = prefix
+        self._timeout_s = timeout_s
+
+    def set(self, key: str, value: bytes | str) -> None:
+        self._store.set(self._prefix + key, _as_bytes(value))
+
+    def get(self, key: str) -> bytes:
+        """Waits up to the timeout. Raises StoreTimeout."""
+        return self._store.get(self._prefix + key, self._timeout_s)
+
+    def add(self, key: str, amount: int) -> int:
+        return self._store.add(self._prefix + key, amount)
+
+    def compare_set(self, key: str, expected: bytes | str, desired: bytes | str) -> bytes:
+        """An empty `expected` stands for a key that is not set, as in torch's own stores."""
+        now = self._store.compare_set(self._prefix + key, _as_bytes(expected) or None, _as_bytes(desired))
+        return now or _as_bytes(expected)
+
+    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
+        timeout_s = self._timeout_s if timeout is None else timeout.total_seconds()
+        self._store.wait([self._prefix + key for key in keys], timeout_s)
+
+    def check(self, keys: Sequence[str]) -> bool:
+        return all(self._store.try_get(self._prefix + key) is not None for key in keys)
+
+    def delete_key(self, key: str) -> bool:
+        return self._store.delete(self._prefix + key)
+
+    deleteKey = delete_key
+
+    def num_keys(self) -> int:
+        """Of the whole store: other prefixes' too."""
+        return self._store.count()
+
+    getNumKeys = num_keys
+
+    def append(self, key: str, value: bytes | str) -> None:
+        while True:
+            before = self._store.try_get(self._prefix + key)
+            after = (before or b"") + _as_bytes(value)
+            if self._store.compare_set(self._prefix + key, before, after) == after:
+                return
+
+    def multi_get(self, keys: Sequence[str]) -> list[bytes]:
+        return [self.get(key) for key in keys]
+
+    def multi_set(self, keys: Sequence[str], values: Sequence[bytes | str]) -> None:
+        for key, value in zip(keys, values):
+            self.set(key, value)
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        self._timeout_s = timeout.total_seconds()
+
+    def clone(self) -> TorchStore:
+        return TorchStore(self._store, self._prefix, self._timeout_s)
+
+
+def _as_bytes(value: bytes | str | Sequence[int]) -> bytes:
+    """torch hands over text, bytes, or a list of numbers, depending on the method."""
+    return value.encode() if isinstance(value, str) else bytes(value)

@@ -1,0 +1,430 @@
+"""Each worker's share of the data.
+
+A share is reshuffled for every epoch without the script saying so, and all workers agree on the order because it
+follows from the seed and the epoch alone. With the same order, N workers with batches of B see the same samples
+in each step as one process with batches of N·B.
+
+An evaluation's shares are other ones: each sample belongs to exactly one worker, so that shares may differ by one
+sample, and sums over all workers are exact.
+
+A loader knows where it is in the data, and takes that up again in a resumed run: epochs that were finished yield
+nothing, the one that was broken off goes on at its next batch, in the order it had.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any, Callable, NamedTuple
+
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+)
+
+from torchyard_roles import devices
+from torchyard_roles.errors import UsageProblem
+from torchyard_roles.training_metrics import Progress
+
+
+class Share(NamedTuple):
+    """Part `part` of `parts` equal ones."""
+
+    part: int = 0
+    parts: int = 1
+
+
+class EpochSampler(DistributedSampler):  # type: ignore[misc]  # torch is not followed by mypy, see pyproject.toml
+    """DistributedSampler that goes on to the next epoch by itself; set_epoch() still does what it says."""
+
+    def __iter__(self) -> Iterator[int]:
+        order: Iterator[int] = super().__iter__()  # made in one go, from this epoch's number
+        self.epoch += 1
+        return order
+
+
+class PartSampler(Sampler):  # type: ignore[misc]  # as above
+    """One of `parts` contiguous parts of the dataset, in its order: together they hold each sample once."""
+
+    def __init__(self, dataset: Any, share: Share) -> None:
+        count = len(dataset)
+        self._part = range(share.part * count // share.parts, (share.part + 1) * count // share.parts)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._part)
+
+    def __len__(self) -> int:
+        return len(self._part)
+
+
+Asked = Callable[["ShareLoader", bool], None]
+"""Told that a loader is asked for its next batch: (the loader, whether there may be one; False ends its epoch)."""
+
+
+class Skipping:
+    """Index batches of which the first are passed over, without loading what they stand for."""
+
+    def __init__(self, batches: Any, skip: int, then: Callable[[], None]) -> None:
+        self._batches = batches
+        self._skip = skip
+        self._then = then
+
+    def __iter__(self) -> Iterator[Any]:
+        batches = iter(self._batches)
+        skip, self._skip = self._skip, 0  # the next epoch is whole
+        if skip:
+            for _ in range(skip):
+                next(batches, None)
+            self._then()
+        yield from batches
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+
+class ShareLoader(DataLoader):  # type: ignore[misc]  # as above
+    """A DataLoader that brings its batches to the rank's device, counts them, and can go on in the midst of an epoch.
+
+    An *epoch* is an iteration that is begun with gradients enabled: evaluations under `torch.no_grad()` count for
+    nothing, and are never passed over.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[Any],
+        *,
+        device: torch.device,
+        progress: Progress,
+        share: Share | None = None,
+        asked: Asked | None = None,
+        evaluating: Callable[[bool], None] | None = None,
+        **options: Any,
+    ) -> None:
+        """`evaluating` makes it a loader of evaluations: it is told of the begin and end of each."""
+        # Before DataLoader's own, which refuses some attributes later.
+        self._device = device
+        self._progress = progress
+        self._parts = (share or Share()).parts
+        self._asked = asked or _nothing
+        self._evaluating = evaluating
+        self._begun = 0
+        self._batches = 0
+        self._order: dict[str, Any] = {}
+        self._skipping: Skipping | None = None
+        self._finished_before = 0
+        self._broken_off: dict[str, Any] | None = None
+        self._resumed: Callable[[], None] = _nothing
+        if options.get("num_workers"):
+            options["worker_init_fn"] = OutlivesStop(options.get("worker_init_fn"))
+        super().__init__(dataset, **options)
+
+    @property
+    def epochs_done(self) -> int:
+        """Finished epochs, those of the run's earlier lives included."""
+        return max(self._begun - 1, self._finished_before)
+
+    def position(self) -> dict[str, Any]:
+        """Where it is, as plain data: epochs begun, batches of the last one handed out, and what its order follows
+        from. Before anything was asked of a resumed loader: where it will go on."""
+        if self._broken_off is not None and self._begun <= self._finished_before:
+            return self._broken_off
+        return {"begun": self._begun, "batches": self._batches, "parts": self._parts, **self._order}
+
+    def go_on_from(self, position: Mapping[str, Any], resumed: Callable[[], None]) -> None:
+        """Pass over what position() says was done. `resumed` is called when that is through, right before the first
+        batch that is new is loaded (or the end of its epoch is met): random numbers are set right there.
+
+        With another number of workers than then, the batches done are counted over in shares of now.
+        """
+        batches = position["batches"] * position["parts"] // self._parts
+        self._finished_before = max(0, position["begun"] - 1)
+        self._broken_off = {**position, "batches": batches}
+        self._resumed = resumed
+
+    @property
+    def _index_sampler(self) -> Any:
+        # torch asks for this whenever it starts an iterator (2.4 to 2.13): the one place before its workers prefetch.
+        return self._skipping if self._skipping is not None else super()._index_sampler
+
+    def _fresh(self) -> Iterator[Any]:
+        """A new iterator of torch's. Its workers begin with SIGTERM held back, until OutlivesStop answers it there."""
+        if not self.num_workers or not hasattr(signal, "pthread_sigmask"):
+            batches: Iterator[Any] = super().__iter__()
+            return batches
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        try:
+            batches = super().__iter__()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        return batches
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._evaluating is not None:
+            self._evaluating(True)
+            try:
+                yield from self._moved(self._fresh())
+            finally:
+                self._evaluating(False)
+            return
+        if not torch.is_grad_enabled():
+            yield from self._moved(self._fresh())
+            return
+        self._begun += 1
+        self._batches = 0
+        if self._begun <= self._finished_before:
+            return
+        resuming, self._broken_off = self._broken_off, None
+        if resuming is not None and self._begun == resuming["begun"]:
+            yield from self._rest(resuming)
+            return
+        self._order = self._order_of_next()  # it may be saved right here, and be another after that
+        self._asked(self, True)
+        self._order = self._order_of_next()
+        yield from self._counted(self._fresh())
+
+    def _rest(self, position: Mapping[str, Any]) -> Iterator[Any]:
+        """The epoch that was broken off, from its next batch on."""
+        skip = int(position["batches"])
+        same_order = position["parts"] == self._parts
+        self._set_order(position if same_order else {"epoch": position.get("epoch")})
+        self._order = (
+            self._order_of_next()
+            if not same_order
+            else {name: value for name, value in position.items() if name not in ("begun", "batches", "parts")}
+        )
+        self._batches = skip
+        if not skip:
+            self._resumed()
+            self._asked(self, True)
+            yield from self._counted(self._fresh())
+        elif isinstance(self.dataset, IterableDataset):  # which only it can pass over
+            batches = self._fresh()
+            for _ in range(skip):
+                next(batches, None)
+            self._resumed()
+            yield from self._counted(batches)
+        else:
+            self._skipping = Skipping(super()._index_sampler, skip, self._resumed)
+            try:
+                yield from self._counted(self._fresh())
+            finally:
+                self._skipping = None
+
+    def _counted(self, batches: Iterator[Any]) -> Iterator[Any]:
+        first = True
+        while True:
+            if not first:
+                self._asked(self, True)
+            first = False
+            try:
+                batch = next(batches)
+            except StopIteration:
+                self._asked(self, False)
+                return
+            self._batches += 1
+            if torch.is_grad_enabled():  # an evaluation's batches are not training's throughput
+                self._progress.batch(samples(batch))
+            yield devices.move(batch, self._device) if self._device.type != "cpu" else batch
+
+    def _moved(self, batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            yield devices.move(batch, self._device) if self._device.type != "cpu" else batch
+
+    def _order_of_next(self) -> dict[str, Any]:
+        """What the order of the epoch that now begins follows from."""
+        if isinstance(self.sampler, DistributedSampler):
+            return {"epoch": int(self.sampler.epoch)}
+        if self.generator is not None:
+            return {"generator": self.generator.get_state()}
+        return {"torch": torch.get_rng_state()}
+
+    def _set_order(self, order: Mapping[str, Any]) -> None:
+        if isinstance(self.sampler, DistributedSampler):
+            if order.get("epoch") is not None:
+                self.sampler.set_epoch(order["epoch"])
+        elif self.generator is not None:
+            if "generator" in order:
+                self.generator.set_state(order["generator"])
+        elif "torch" in order:
+            torch.set_rng_state(order["torch"])
+
+
+class OutlivesStop:
+    """A loader's worker that leaves SIGTERM to the process it works for.
+
+    The keeper sends SIGTERM to the whole process group, and torch ends a worker by it: the rank would die of its
+    dead worker before it has reached the boundary at which it saves. Only what the rank itself sends ends it.
+    """
+
+    def __init__(self, then: Callable[[int], None] | None) -> None:
+        self._then = then
+
+    def __call__(self, worker: int) -> None:
+        if hasattr(signal, "sigwaitinfo"):
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+            threading.Thread(target=_end_for_the_parent_only, args=(os.getppid(),), daemon=True).start()
+        if self._then is not None:
+            self._then(worker)
+
+
+def _end_for_the_parent_only(parent: int) -> None:
+    while signal.sigwaitinfo({signal.SIGTERM}).si_pid not in (parent, os.getppid()):
+        pass
+    os._exit(0)
+
+
+def _nothing(*_: Any) -> None:
+    pass
+
+
+def make_loader(
+    dataset: Dataset[Any],
+    share: Share,
+    *,
+    batch_size: Any = ...,
+    shuffle: Any = ...,
+    seed: int | None,
+    device: torch.device,
+    progress: Progress,
+    options: dict[str, Any],
+    asked: Asked | None = None,
+    evaluating: Callable[[bool], None] | None = None,
+) -> ShareLoader:
+    """The loader of one share; the whole of the data where there is only one.
+
+    `dataset` may be a DataLoader, whose data and options are taken over. `batch_size` is a worker's own; it, `shuffle`
+    and `options` are DataLoader's, with its defaults. Raises UsageProblem where the data cannot be shared out.
+    """
+    if isinstance(dataset, DataLoader):
+        given = [
+            *options,
+            *(name for name, value in (("batch_size", batch_size), ("shuffle", shuffle)) if value != ...),
+        ]
+        if given:
+            raise UsageProblem(
+                f"loader() got a DataLoader and {given[0]}=… beside it.",
+                f"Give {given[0]} to the DataLoader itself, or give loader() the dataset.",
+            )
+        dataset, options = _taken_over(dataset, share, seed, evaluates=evaluating is not None)
+        batch_size, shuffle = options.pop("batch_size"), options.pop("shuffle")
+    batch_size, shuffle = 1 if batch_size == ... else batch_size, False if shuffle == ... else bool(shuffle)
+    if "batch_sampler" not in options and (not isinstance(batch_size, int) or batch_size < 1):
+        raise UsageProblem(
+            f"loader(batch_size={batch_size!r}): a batch holds at least one sample.",
+            "Give it a whole number of 1 or more; for data that need no batches use a DataLoader of your own.",
+        )
+    options = {"pin_memory": device.type == "cuda", **options}
+    streams = isinstance(dataset, IterableDataset)
+    if evaluating is not None:
+        _check_is_whole(shuffle=shuffle, drop_last=options.get("drop_last"))
+    if share.parts > 1:
+        _check_can_be_shared(dataset, streams, options)
+        if evaluating is not None:
+            options["sampler"] = PartSampler(dataset, share)
+        else:
+            options["sampler"] = EpochSampler(
+                dataset,
+                num_replicas=share.parts,
+                rank=share.part,
+                shuffle=shuffle,
+                seed=seed or 0,
+                drop_last=bool(options.get("drop_last")),
+            )
+    elif not streams and not options.keys() & {"sampler", "batch_sampler"}:
+        options["shuffle"] = shuffle
+        if seed is not None:
+            options.setdefault("generator", torch.Generator().manual_seed(seed))
+    if "batch_sampler" not in options:
+        options["batch_size"] = batch_size
+    return ShareLoader(
+        dataset, device=device, progress=progress, share=share, asked=asked, evaluating=evaluating, **options
+    )
+
+
+def _taken_over(
+    loader: DataLoader[Any], share: Share, seed: int | None, *, evaluates: bool
+) -> tuple[Dataset[Any], dict[str, Any]]:
+    """The dataset of a DataLoader, and its options with batch_size and shuffle."""
+    kind = type(loader)
+    if isinstance(loader, ShareLoader):
+        raise UsageProblem("loader() got a loader that it has made itself.", "Give it each DataLoader once.")
+    if kind.__iter__ is not DataLoader.__iter__ or kind._index_sampler is not DataLoader._index_sampler:
+        raise UsageProblem(
+            f"loader() cannot take over a {kind.__name__}, which iterates in a way of its own.",
+            "Give it a torch.utils.data.DataLoader, or use yours as it is, on this worker's part by cluster.rank.",
+        )
+    names = ("num_workers", "collate_fn", "drop_last", "timeout", "worker_init_fn", "persistent_workers", "generator")
+    options = {name: getattr(loader, name) for name in names}
+    if loader.pin_memory:
+        options["pin_memory"] = True
+    if loader.num_workers:
+        options["prefetch_factor"] = loader.prefetch_factor
+        options["multiprocessing_context"] = loader.multiprocessing_context
+        if hasattr(loader, "in_order"):  # torch 2.6
+            options["in_order"] = loader.in_order
+    sampler = loader.sampler
+    is_random = type(sampler) is RandomSampler and not sampler.replacement
+    is_random = is_random and sampler.num_samples == len(loader.dataset)
+    is_plain = is_random or type(sampler) is SequentialSampler
+    if isinstance(loader.dataset, IterableDataset):
+        return loader.dataset, {**options, "batch_size": loader.batch_size, "shuffle": False}
+    if type(loader.batch_sampler) is not BatchSampler or loader.batch_size is None:
+        if loader.batch_sampler is None:
+            return loader.dataset, {**options, "batch_size": None, "shuffle": is_random}
+        del options["drop_last"]  # which is the batch sampler's own
+        return loader.dataset, {**options, "batch_sampler": loader.batch_sampler, "batch_size": None, "shuffle": False}
+    options["batch_size"] = loader.batch_size
+    if not is_plain:
+        return loader.dataset, {**options, "sampler": sampler, "shuffle": False}
+    if is_random and options["generator"] is None:
+        options["generator"] = sampler.generator
+    if is_random and seed is not None and share.parts == 1:
+        options["generator"] = torch.Generator().manual_seed(seed)
+    return loader.dataset, {**options, "shuffle": is_random and not evaluates}
+
+
+def samples(batch: Any) -> int:
+    """How many samples a batch holds: the length of the first tensor in it, 0 where there is none."""
+    if isinstance(batch, torch.Tensor):
+        return batch.shape[0] if batch.dim() else 1
+    if isinstance(batch, Mapping):
+        batch = list(batch.values())
+    if isinstance(batch, (list, tuple)):
+        return next((count for count in map(samples, batch) if count), 0)
+    return 0
+
+
+def _check_is_whole(*, shuffle: bool, drop_last: Any) -> None:
+    if shuffle:
+        raise UsageProblem(
+            "loader(evaluation=True, shuffle=True): an evaluation sees its part in the dataset's order.",
+            "Leave shuffle out.",
+        )
+    if drop_last:
+        raise UsageProblem(
+            "loader(evaluation=True) with drop_last=True would leave samples out of the evaluation.",
+            "Leave drop_last out.",
+        )
+
+
+def _check_can_be_shared(dataset: Dataset[Any], streams: bool, options: dict[str, Any]) -> None:
+    if streams or not hasattr(dataset, "__len__"):
+        raise UsageProblem(
+            f"loader() cannot share out {type(dataset).__name__}, which has no length.",
+            "Use a DataLoader of your own on a dataset that yields this worker's part, by cluster.rank.",
+        )
+    for name in ("sampler", "batch_sampler"):
+        if options.get(name) is not None:
+            raise UsageProblem(
+                f"loader({name}=…): it would give every worker the same samples; the shares are made by loader().",
+                f"Leave {name} out, or use it in a DataLoader of your own with cluster.rank.",
+            )

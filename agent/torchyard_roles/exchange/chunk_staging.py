@@ -1,0 +1,184 @@
+"""A worker's gradients and parameters as chunks: in their own memory where that is possible, else in a copy.
+
+Possible is it on the CPU for a chunk of one piece of a contiguous tensor, which nearly all bytes of a large model
+are in. Small parameters share chunks, and what is on a GPU travels by way of pinned memory, in a CUDA stream of its
+own for each GPU: copies in the default stream would wait for the next step's kernels, and these for them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+
+import torch
+
+from torchyard_roles.exchange.parameter_layout import Chunk, dtype_named
+from torchyard_roles.serving.exchanges import Gradient
+
+
+class Staging:
+    """`in_place`: new parameters go to the model as they arrive. Without it they wait for install(). `parameters` may
+    grow."""
+
+    def __init__(self, parameters: Sequence[torch.nn.Parameter], *, in_place: bool) -> None:
+        self._parameters = parameters
+        self._in_place = in_place
+        self._gradients: Sequence[torch.Tensor | None] = []
+        self._copies: dict[int, torch.Tensor] = {}
+        self._outgoing: dict[int, torch.Tensor] = {}
+        self._incoming: dict[int, torch.Tensor] = {}
+        self._spreading = threading.Lock()
+        gpus = dict.fromkeys(each.device for each in parameters if each.device.type == "cuda")
+        self._streams = {gpu: torch.cuda.Stream(gpu) for gpu in gpus}
+        self._fences: list[tuple[torch.cuda.Stream, torch.cuda.Event]] = []
+
+    def fence(self) -> None:
+        """In the training's thread, before an exchange: what it has set going on a GPU by now comes before all that
+        the links' threads do there, whatever streams it was set going in."""
+        fences = []
+        for gpu, stream in self._streams.items():
+            event = torch.cuda.Event()
+            event.record(torch.cuda.current_stream(gpu))
+            fences.append((stream, event))
+        self._fences = fences
+
+    @contextmanager
+    def _on_streams(self) -> Iterator[None]:
+        """Copies of a GPU's tensors go to this object's stream of that GPU, after the fence, and have been made at
+        the end, so that the training's streams need not wait for them."""
+        with ExitStack() as entered:
+            fences = self._fences
+            for stream, fence in fences:
+                entered.enter_context(torch.cuda.stream(stream))
+                stream.wait_event(fence)
+            yield
+            for stream, _ in fences:
+                stream.synchronize()
+
+    def offer(self, gradients: Sequence[torch.Tensor | None], *, copied: bool) -> None:
+        """What gradient() cuts from now on, one a parameter. `copied`: the script may change them meanwhile."""
+        if not copied:
+            self._gradients = gradients
+            return
+        kept: list[torch.Tensor | None] = []
+        for number, gradient in enumerate(gradients):
+            copy = self._copies.get(number)
+            if gradient is not None:
+                if copy is None:
+                    copy = self._copies[number] = torch.empty_like(gradient, memory_format=torch.contiguous_format)
+                copy.copy_(gradient)
+            kept.append(copy if gradient is not None else None)
+        self._gradients = kept
+
+    def gradient(self, chunk: Chunk) -> Gradient:
+        """The chunk of what was offered last. Zeros stand for pieces without a gradient, which are named."""
+        sources = [self._gradients[piece.parameter] for piece in chunk.pieces]
+        if all(source is None for source in sources):
+            return Gradient(None, frozenset())
+        if len(sources) == 1 and sources[0] is not None and _is_flat(sources[0], chunk):
+            (piece,) = chunk.pieces
+            return Gradient(sources[0].view(-1)[piece.start : piece.stop], frozenset())
+        out = self._buffer(self._outgoing, chunk)
+        start = 0
+        absent = []
+        with self._on_streams():
+            for number, (piece, source) in enumerate(zip(chunk.pieces, sources)):
+                part = out[start : start + piece.elements]
+                start += piece.elements
+                if source is None:
+                    absent.append(number)
+                    part.zero_()
+                else:
+                    part.copy_(source.reshape(-1)[piece.start : piece.stop], non_blocking=True)
+        return Gradient(out, frozenset(absent))
+
+    def values(self, chunk: Chunk) -> torch.Tensor:
+        """The chunk of the model's parameters as they are."""
+        parts = [
+            self._parameters[piece.parameter].detach().reshape(-1)[piece.start : piece.stop] for piece in chunk.pieces
+        ]
+        return torch.cat(parts).cpu()
+
+    def target(self, chunk: Chunk) -> torch.Tensor:
+        """Where the chunk's new parameters are to be received."""
+        if self._in_place and self._goes_straight(chunk):
+            (piece,) = chunk.pieces
+            return self._parameters[piece.parameter].detach().view(-1)[piece.start : piece.stop]
+        return self._buffer(self._incoming, chunk)
+
+    def arrived(self, chunk: Chunk) -> None:
+        """The target is filled."""
+        if self._in_place and not self._goes_straight(chunk):
+            self._spread(chunk)
+
+    def install(self, chunks: Sequence[Chunk]) -> None:
+        """Bring what has arrived into the model; in place it is there already."""
+        if not self._in_place:
+            self.fence()  # kernels of this step still read the old parameters
+            for chunk in chunks:
+                self._spread(chunk)
+
+    def _spread(self, chunk: Chunk) -> None:
+        values, start = self._incoming[chunk.number], 0
+        with self._on_streams():
+            for piece in chunk.pieces:
+                part = values[start : start + piece.elements]
+                start += piece.elements
+                parameter = self._parameters[piece.parameter].detach()
+                part = part.to(parameter.device, non_blocking=True)
+                if parameter.is_contiguous():
+                    place = parameter.view(-1)[piece.start : piece.stop]
+                    if not torch.equal(place, part):  # what is not new may still be in a graph
+                        place.copy_(part)
+                else:  # such as channels_last: through a row-major copy, in which another server's part must not be old
+                    with self._spreading:
+                        rows = parameter.contiguous()
+                        place = rows.view(-1)[piece.start : piece.stop]
+                        if not torch.equal(place, part):
+                            place.copy_(part)
+                            parameter.copy_(rows)
+
+    def _goes_straight(self, chunk: Chunk) -> bool:
+        return len(chunk.pieces) == 1 and _is_flat(self._parameters[chunk.pieces[0].parameter], chunk)
+
+    def _buffer(self, buffers: dict[int, torch.Tensor], chunk: Chunk) -> torch.Tensor:
+        buffer = buffers.get(chunk.number)
+        if buffer is None:
+            buffer = torch.empty(
+                chunk.elements, dtype=dtype_named(chunk.dtype), device="cpu", pin_memory=bool(self._streams)
+            )
+            buffers[chunk.number] = buffer
+        return buffer
+
+
+def _is_flat(tensor: torch.Tensor, chunk: Chunk) -> bool:
+    return bool(tensor.device.type == "cpu" and tensor.is_contiguous() and tensor.dtype == dtype_named(chunk.dtype))
+
+
+class Row:
+    """Tensors that no server steps, such as buffers, as one row of bytes."""
+
+    def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
+        self._tensors = [tensor for tensor in tensors if tensor.numel()]
+
+    @property
+    def bytes(self) -> int:
+        return sum(tensor.numel() * tensor.element_size() for tensor in self._tensors)
+
+    def packed(self) -> torch.Tensor:
+        """A copy, of torch.uint8."""
+        return torch.cat([one.detach().cpu().contiguous().reshape(-1).view(torch.uint8) for one in self._tensors])
+
+    def unpack(self, row: torch.Tensor) -> None:
+        """Fill the tensors with what packed() gave elsewhere."""
+        start = 0
+        for tensor in self._tensors:
+            size = tensor.numel() * tensor.element_size()
+            values = row[start : start + size].clone().view(tensor.dtype)  # its own memory: aligned for its dtype
+            start += size
+            values = values.view(tensor.shape).to(tensor.device)
+            if not torch.equal(tensor, values):
+                # Through `.data`: batch norm's own updates do not count for autograd either, and DDP's, which do, make
+                # it refuse a backward pass that does not use them.
+                tensor.data.copy_(values)

@@ -1,0 +1,1 @@
+"""Hogwild: worker groups that exchange deltas with each other."""

@@ -1,0 +1,89 @@
+"""What a worker group asks of the others, each time over a connection of its own."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Any
+
+import torch
+
+from torchyard_roles.errors import PeerLost
+from torchyard_roles.exchange.tensor_connection import Connection
+from torchyard_roles.strategies.hogwild.delta_server import (
+    SERVICE,
+    Holdings,
+    View,
+    empty_chunks,
+    numbers,
+    receive_chunks,
+    send_chunks,
+)
+
+ATTEMPT_S = 1.0
+SHORT_S = 0.3
+"""For a connection to who may well be away, while others wait their turn."""
+
+
+class Calls:
+    """Who is called learns where this group is, and who is reached is heard again (`holdings.find`)."""
+
+    def __init__(self, key: bytes, generation: int, fingerprint: str, holdings: Holdings) -> None:
+        self._key = key
+        self._holdings = holdings
+        own = holdings.peers[holdings.group]
+        self._introduction = {
+            "name": own.name,
+            "address": own.address,
+            "port": own.port,
+            "service": SERVICE,
+            "group": holdings.group,
+            "generation": generation,
+            "fingerprint": fingerprint,
+        }
+
+    def connect(self, group: int, deadline_s: float) -> Connection:
+        """A connection of one's own to a group. Raises PeerLost."""
+        peer = self._holdings.peers[group]
+        connection, _ = Connection.connect(peer, self._key, self._introduction, deadline_s)
+        self._holdings.find(group, peer.name)
+        return connection
+
+    def ask(self, group: int, question: dict[str, Any], deadline_s: float = ATTEMPT_S) -> dict[str, Any]:
+        """The answer to a question of one header. Raises PeerLost."""
+        return self.tell(group, question, [], deadline_s)
+
+    def tell(
+        self, group: int, header: dict[str, Any], tensors: list[torch.Tensor], deadline_s: float = ATTEMPT_S
+    ) -> dict[str, Any]:
+        """The answer to a header with a message a chunk behind it. Raises PeerLost."""
+        with closing(self.connect(group, deadline_s)) as connection:
+            connection.send(header)
+            send_chunks(connection, tensors)
+            answer = connection.receive()
+            connection.send({"do": "bye"})
+            return answer
+
+    def view(self, group: int, shard: int) -> View | None:
+        """What a group has of a shard; None where it has nothing or is away."""
+        try:
+            with closing(self.connect(group, ATTEMPT_S)) as connection:
+                connection.send({"do": "view", "shard": shard})
+                answer = connection.receive()
+                if "empty" in answer:
+                    return None
+                tensors = empty_chunks(self._holdings.shards[shard])
+                receive_chunks(connection, tensors)
+                connection.send({"do": "bye"})
+                return View(int(answer["version"]), numbers(answer["applied"]), tensors)
+        except PeerLost:
+            return None
+
+    def rest(self, group: int, size: int) -> torch.Tensor:
+        """A group's frozen parameters and buffers, `size` bytes. Raises PeerLost."""
+        with closing(self.connect(group, ATTEMPT_S)) as connection:
+            connection.send({"do": "rest"})
+            connection.receive()
+            values = torch.empty(size, dtype=torch.uint8)
+            connection.receive_into(values)
+            connection.send({"do": "bye"})
+            return values

@@ -1,0 +1,331 @@
+"""Distributed Hogwild: worker groups that train on their own, and exchange what they have learnt every few updates.
+
+Each group steps its own parameters with the script's own optimizer. Every `sync_every` updates it sends what they have
+moved since the last time, shard by shard, to the groups that host the shards' masters, and takes the masters' values
+home, while it goes on training. Inside a group of several workers gradients are averaged in each step, and its
+first rank exchanges for all. After Recht et al., Hogwild! (NIPS 2011), as Apache SINGA distributes it, but for one
+thing: no delta is lost (`hogwild_copy`) and none counts twice (`serving.deltas`).
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from torchyard_roles.coordination.join_store_client import JoinStore
+from torchyard_roles.data_loader import Share
+from torchyard_roles.environment import Environment
+from torchyard_roles.errors import EnvironmentProblem, RolesError, UsageProblem
+from torchyard_roles.exchange import tensor_connection
+from torchyard_roles.exchange.chunk_staging import Row
+from torchyard_roles.exchange.parameter_layout import LARGEST_CHUNK, Chunk, Entry, Layout
+from torchyard_roles.strategies.all_reduce import AllReduce
+from torchyard_roles.strategies.base import Strategy
+from torchyard_roles.strategies.finite_gradients import FiniteGradients
+from torchyard_roles.strategies.hogwild.shard_copy import gather, scatter
+from torchyard_roles.strategies.hogwild.shard_exchange import CHIEF
+from torchyard_roles.strategies.hogwild.worker_group import Group
+from torchyard_roles.strategies.single_process import Alone
+
+ENDED = "hogwild/ended"
+"""In the join store, with a group's number behind it: it has ended."""
+SAVE_WAIT_S = 2.0
+BEAT_S = 5.0
+"""How often the first rank tells the others of its group, while they wait for the end, that it is still there."""
+TOGETHER_S = 10.0
+
+
+class Hogwild(Strategy):
+    """A rank of one of several worker groups. One group alone is a single process, or all_reduce."""
+
+    def __init__(self, environment: Environment) -> None:
+        if environment.rank is None or environment.groups < 2:
+            raise ValueError("Hogwild is for trainers in two worker groups at least")
+        self._environment = environment
+        self._peers = _first_ranks(environment)
+        self._number = [group for group, _ in self._peers].index(environment.group)
+        inside = replace(environment, rank=environment.group_rank, world_size=environment.group_size)
+        self._inside: AllReduce | Alone = AllReduce(inside) if environment.group_size > 1 else Alone()
+        self._is_first = environment.group_rank == 0
+        self._is_alone = environment.group_size == 1
+        self._group: Group | None = None
+        self._store: JoinStore | None = None
+        self._models: list[torch.nn.Module] = []
+        self._entries: list[Entry] = []
+        """Of the parameters of all optimizers, in the order of distribute()."""
+        self._parameters: list[torch.nn.Parameter] = []
+        self._shards: list[list[Chunk]] = []
+        self._rest = Row(())
+        """Frozen parameters and buffers: all begin with the chief's, and then they are each group's own."""
+        self._device = torch.device("cpu")
+        self._step: int | None = None
+        """Of the last boundary; None before the first."""
+        self._due = 0
+        self._finite: list[FiniteGradients] = []
+        """What watches the optimizers, in their order."""
+        self._finished = False
+        self._exchange_s = self._wait_s = 0.0
+
+    def start(self, device: torch.device) -> None:
+        self._device = device
+        atexit.register(self._abandon)
+        self._inside.start(device)
+
+    def share(self) -> Share:
+        return Share(self._environment.rank or 0, self._environment.world_size)
+
+    def distribute(
+        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, device: torch.device
+    ) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+        layout, parameters = Layout.of(model, optimizer)
+        if not parameters:
+            raise UsageProblem("There is nothing to exchange: the optimizer trains none of the model's parameters.")
+        known = {id(parameter) for parameter in self._parameters}
+        groups = 1 + max((entry.group for entry in self._entries), default=-1)
+        number = len(self._models)
+        for entry, parameter in zip(layout.entries, parameters):
+            if id(parameter) not in known:
+                name = f"{number}.{entry.name}" if number else entry.name
+                self._entries.append(entry._replace(name=name, group=groups + entry.group))
+                self._parameters.append(parameter)
+        self._models.append(model)
+        inside = self._inside
+        distributed = inside.distribute(model, optimizer, device)
+        # Several ranks look at the averages, which are the same on all of them.
+        on_nan = self._environment.options.on_nan
+        watching = inside.finite[-1] if isinstance(inside, AllReduce) else FiniteGradients(model, optimizer, on_nan)
+        self._finite.append(watching)
+        return distributed
+
+    def _meet(self) -> None:
+        """What all pairs exchange is known: one layout of them all, and a listener for the other groups."""
+        environment = self._environment
+        layout = Layout(tuple(self._entries))
+        self._shards = layout.by_shard(len(self._peers), LARGEST_CHUNK)
+        known = {id(parameter) for parameter in self._parameters}
+        models = torch.nn.ModuleList(self._models)  # which has each of their tensors once
+        frozen = [parameter for parameter in models.parameters() if id(parameter) not in known]
+        self._rest = Row([*frozen, *models.buffers()])
+        if self._is_first:
+            if environment.store:
+                self._store = JoinStore.of(environment)
+            peers = [peer for _, peer in self._peers]
+            self._group = Group(
+                self._number,
+                peers,
+                tensor_connection.listen_at(peers[self._number]),
+                environment.key,
+                layout.fingerprint(),
+                self._shards,
+                self._parameters,
+                rest=self._rest,
+                sync_every=environment.options.sync_every,
+                generation=environment.generation,
+                ended=self._ended_before(),
+            )
+
+    def before_forward(self) -> None:
+        self._inside.before_forward()
+
+    def accumulating(self) -> AbstractContextManager[None]:
+        return self._inside.accumulating()
+
+    def clip_gradients(self, parameters: Sequence[torch.Tensor], max_norm: float) -> torch.Tensor:
+        return self._inside.clip_gradients(parameters, max_norm)
+
+    def clip_values(self, parameters: Sequence[torch.Tensor], value: float) -> None:
+        self._inside.clip_values(parameters, value)
+
+    def at_boundary(self, step: int) -> None:
+        began = time.monotonic()
+        self._wait_s = 0.0
+        if self._step is None:
+            self._begin()
+        elif self._is_alone and self._group is not None:
+            self._group.boundary(step - self._step)
+        else:
+            # All ranks of the group take over what has arrived at the same step: they stay equal to the last bit.
+            self._due += step - self._step
+            if self._due >= self._environment.options.sync_every:
+                self._due = 0
+                arrived = self._group.boundary(self._environment.options.sync_every) if self._group else []
+                self._share_inside(arrived)
+        self._step = step
+        self._exchange_s = time.monotonic() - began - self._wait_s
+
+    def flush(self, step: int) -> None:
+        """Nothing is held back; but no rank of any group may save what is no longer finite."""
+        self._check()
+
+    def save(self, folder: Path, step: int) -> None:
+        """Bring what the other groups have learnt by now into the model. A group of several ranks has the last
+        exchange's, which all of them have."""
+        self._check()
+        if self._is_alone and self._group is not None and not self._finished and self._step is not None:
+            self._group.exchange_within(SAVE_WAIT_S)
+
+    def restore(self, folder: Path, step: int) -> None:
+        for each in self._finite:
+            each.step = step
+
+    def _check(self) -> None:
+        """Raises NotFinite where the last step's gradients on a GPU were not finite (nobody has looked yet), and what
+        has ended an exchange since the last boundary."""
+        for each in self._finite:
+            each.check()
+        if self._group is not None:
+            self._group.check()
+
+    def statistics(self) -> dict[str, float]:
+        found = self._inside.statistics()  # of a group of several ranks: what averaging gradients takes
+        found["exchange_s"] = found.get("exchange_s", 0.0) + self._exchange_s
+        found["wait_s"] = found.get("wait_s", 0.0) + self._wait_s
+        skipped = sum(each.skipped for each in self._finite)
+        if skipped:
+            found["skipped"] = float(skipped)
+        if self._group is not None:
+            found["staleness"] = float(self._group.staleness)
+        return found
+
+    @property
+    def ends_last(self) -> bool:
+        return self._number == CHIEF and not self._finished
+
+    def finish(self) -> bool:
+        """The last exchanges. The chief waits until all other groups have ended: then it has the sum of all deltas."""
+        if self._finished or not self._models:
+            return False
+        self._finished = True
+        self._check()
+        if self._step is None:
+            self._begin()
+        if self._is_alone and self._group is not None:
+            self._group.drain()
+        else:
+            self._drain_inside()
+        if self._group is not None and self._number != CHIEF and self._store is not None:
+            self._store.set(f"{ENDED}/{self._number}", str(self._environment.generation).encode())
+        return True
+
+    def leave(self) -> None:
+        if self._group is not None and self._step is not None and not self._finished:
+            # A stop: what was not exchanged yet is worth a moment, but no more, and ranks no longer meet.
+            self._group.stop(self._environment.options.stop_grace_s / 3)
+        self._abandon()
+        self._inside.leave()
+
+    def abandon(self) -> None:
+        self._abandon()
+        self._inside.abandon()
+
+    def _abandon(self) -> None:
+        """End all threads and connections: none may be in the midst of something when the interpreter winds down."""
+        self._finished = True
+        if self._group is not None:
+            self._group.close()
+            self._group = None
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+
+    def _begin(self) -> None:
+        """At the first boundary, when all pairs are known and a checkpoint has been loaded: from here on all have the
+        same parameters."""
+        self._meet()
+        if self._group is not None:
+            self._group.start()
+        if not self._is_alone:
+            self._share_inside(list(range(len(self._shards))))
+            self._share_rest()
+
+    def _ended_before(self) -> dict[int, int]:
+        """The groups that had ended when this one was started again, and in which generation: they can't say so."""
+        if self._store is None or not self._environment.generation:
+            return {}
+        groups = set(range(len(self._peers))) - {self._number}
+        said = {group: self._store.try_get(f"{ENDED}/{group}") for group in groups}
+        return {group: int(generation) for group, generation in said.items() if generation is not None}
+
+    # inside a group of several ranks
+
+    def _share_inside(self, shards: list[int]) -> None:
+        """Bring the first rank's values of these shards to the others, who need not know which."""
+        began = time.monotonic()
+        chosen = self._tell_inside([shard in shards for shard in range(len(self._shards))])
+        self._wait_s += time.monotonic() - began
+        for shard, is_chosen in enumerate(chosen):
+            for chunk in self._shards[shard] if is_chosen else ():
+                dtype = self._parameters[chunk.pieces[0].parameter].dtype
+                tensor = torch.empty(chunk.elements, dtype=dtype, device=self._device)
+                if self._is_first:
+                    gather([chunk], self._parameters, [tensor])
+                dist.broadcast(tensor, src=0)
+                if not self._is_first:
+                    scatter([chunk], self._parameters, [tensor])
+
+    def _share_rest(self) -> None:
+        if self._rest.bytes:
+            row = self._rest.packed().to(self._device)
+            dist.broadcast(row, src=0)
+            if not self._is_first:
+                self._rest.unpack(row.cpu())
+
+    def _tell_inside(self, flags: list[bool]) -> list[bool]:
+        tensor = torch.tensor(flags, dtype=torch.uint8, device=self._device)
+        dist.broadcast(tensor, src=0)
+        return [bool(flag) for flag in tensor.tolist()]
+
+    def _drain_inside(self) -> None:
+        """The first rank drains; the others hear from it meanwhile, so that no collective waits long enough to fail."""
+        if self._group is None:
+            while not self._tell_inside([False])[0]:
+                pass
+        else:
+            problems: list[BaseException] = []
+            thread = threading.Thread(target=_drain, args=(self._group, problems), name="hogwild-drain", daemon=True)
+            thread.start()
+            while thread.is_alive():
+                thread.join(BEAT_S)
+                self._tell_inside([not thread.is_alive()])
+            if problems:
+                raise problems[0]
+        self._share_inside(list(range(len(self._shards))))
+        _wait_for_all_ranks()
+
+
+def _wait_for_all_ranks() -> None:
+    """Until all ranks of the group have done their last collective: gloo fails on a rank that has not, when another
+    closes its connections. At most TOGETHER_S."""
+    store = dist.distributed_c10d._get_default_store()
+    with suppress(RuntimeError, RolesError):
+        store.set(f"hogwild/finished/{dist.get_rank()}", "1")
+        store.wait([f"hogwild/finished/{rank}" for rank in range(dist.get_world_size())], timedelta(seconds=TOGETHER_S))
+
+
+def _drain(group: Group, problems: list[BaseException]) -> None:
+    try:
+        group.drain()
+    except BaseException as error:  # raised again by the thread that waits
+        problems.append(error)
+
+
+def _first_ranks(environment: Environment) -> list[tuple[int, tensor_connection.Peer]]:
+    """(group, where its first rank listens), in order of groups: the chief's first."""
+    first: dict[int, tensor_connection.Peer] = {}
+    for trainer in environment.peers.trainers:
+        first.setdefault(trainer.group, tensor_connection.Peer(trainer.name, trainer.address, trainer.port))
+    if len(first) != environment.groups or environment.group not in first or not environment.key:
+        raise EnvironmentProblem(
+            f"There are {environment.groups} worker groups, but TORCHYARD_PEERS and TORCHYARD_KEY do not say where.",
+            "Hogwild's groups meet with what `torchyard run` gives them: start it so, with program.launcher torch.",
+        )
+    return sorted(first.items())

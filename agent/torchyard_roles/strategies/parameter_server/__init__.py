@@ -1,0 +1,1 @@
+"""Sandblaster and downpour: parameter servers and the workers' side of them."""

@@ -1,0 +1,103 @@
+"""One chunk on a server: its parameters and optimizer, and the gradients that a round has brought so far."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, NamedTuple
+
+import torch
+
+from torchyard_roles.exchange.parameter_layout import Chunk, Layout, dtype_named
+from torchyard_roles.strategies.parameter_server import remote_optimizer
+from torchyard_roles.strategies.parameter_server.push_rounds import Push, Round
+
+
+class Delivery(NamedTuple):
+    """What is to be sent to one member of a group."""
+
+    group: int
+    rank: int
+    header: dict[str, Any]
+    payload: torch.Tensor | None
+
+
+class Contribution(NamedTuple):
+    push: Push
+    gradient: torch.Tensor | None
+    arrived_at: float
+
+
+class Sum:
+    """The gradients of one chunk in one round."""
+
+    def __init__(self, one: Round) -> None:
+        self.round = one
+        self.total: torch.Tensor | None = None
+        self.waiting: dict[int, Contribution] = {}
+        """In rank order only: arrived, but an earlier rank has not."""
+        self.arrived: list[Contribution] = []
+        self.counted = 0
+        """Contributions in `total` and those that are void or bare."""
+        self.is_held = False
+        self.square = 0.0
+        """While it is held: the squared norm of the mean gradient."""
+        self.waited = 0.0
+        """While it is held: seconds from its first member to its last."""
+        self.ready: dict[int, Delivery] | None = None
+        """By rank, once it has been stepped with: what those who have not asked yet are to get."""
+
+
+class ChunkState:
+    """One chunk's parameters, a leaf tensor for each of its pieces, and their optimizer."""
+
+    def __init__(self, chunk: Chunk, layout: Layout, optimizer: str, options: remote_optimizer.Arguments) -> None:
+        self.chunk = chunk
+        self.lock = threading.Lock()
+        self.parameters = torch.zeros(chunk.elements, dtype=dtype_named(chunk.dtype))
+        self.sums: dict[tuple[int, int], Sum] = {}
+        self.changes: dict[tuple[int, int], torch.Tensor] = {}
+        """By group and round: what the script has made of the parameters, from which that round steps."""
+        self._shaped = layout.whole_parameters
+        self._layout = layout
+        self._name = optimizer
+        self.options = options
+        self.leaves = [leaf.detach().requires_grad_() for leaf in self.views(self.parameters)]
+        self.optimizer = remote_optimizer.build(optimizer, options, self.leaves)
+        self._step = remote_optimizer.bare_step(self.optimizer)
+
+    @property
+    def names(self) -> list[str]:
+        """Of the parameters that it has pieces of."""
+        return [self._layout.entries[piece.parameter].name for piece in self.chunk.pieces]
+
+    def views(self, flat: torch.Tensor) -> list[torch.Tensor]:
+        """A flat tensor of the chunk cut into its pieces; in the parameters' shapes where none is cut."""
+        views, start = [], 0
+        for piece in self.chunk.pieces:
+            view = flat[start : start + piece.elements]
+            start += piece.elements
+            views.append(view.view(self._layout.entries[piece.parameter].shape) if self._shaped else view)
+        return views
+
+    def step(self, gradient: torch.Tensor, absent: frozenset[int], options: remote_optimizer.Arguments) -> None:
+        if options is not self.options:
+            remote_optimizer.apply(self.optimizer, options)
+            self.options = options
+        for number, (leaf, grad) in enumerate(zip(self.leaves, self.views(gradient))):
+            leaf.grad = None if number in absent else grad
+        self._step()
+        for leaf in self.leaves:
+            leaf.grad = None
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """Take up what Shard.state() has of it."""
+        with torch.no_grad():
+            self.parameters.copy_(saved["parameters"])
+        self.forget()
+        whole = self.optimizer.state_dict()
+        self.optimizer.load_state_dict({**whole, "state": saved["optimizer"]})
+
+    def forget(self) -> None:
+        """The optimizer as new."""
+        self.optimizer = remote_optimizer.build(self._name, self.options, self.leaves)
+        self._step = remote_optimizer.bare_step(self.optimizer)

@@ -1,0 +1,105 @@
+"""What workers and parameter servers say to each other, beside tensors: headers as values, and JSON as a payload.
+
+worker                                              server
+  introduction: name, pair, group, rank, size … ->
+                                                 <- ready, round
+  describe (chief: begin) + fingerprint, options ->
+                                                 <- begun (keeps) | joined | failed (sentence)
+  assign chunk + parameters …, open              ->                     chief only, where the server is new
+  pull chunk                                     ->
+                                                 <- params chunk + parameters
+  options + JSON, buffers + bytes                ->                     where they have changed
+  push chunk, round, base + gradient             ->
+                                                 <- params chunk, outcome, waited + parameters
+                                                 <- refused (sentence) where members do not fit together
+  add + fingerprint, options, checksums          ->                     where the optimizer was given more parameters
+                                                 <- add (assign) | failed (sentence)
+assign chunk + parameters …, added chunks      ->                     where the server is to be given them
+                                                 <- added
+set chunk, round + parameters, push (changed) … ->                    where the script has changed them by itself
+push (hold) chunk, round, base + gradient      ->                     where gradients are clipped
+                                                 <- held chunk, round, square
+  scale round, factor                            ->
+                                                 <- params chunk, outcome + parameters, for all chunks
+  save step, restore step                        ->
+                                                 <- saved, restored
+  rest                                           ->                     chief only, when it has done all its steps
+                                                 <- rest: the groups that still train
+  bye                                            ->
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import torch
+
+from torchyard_roles.errors import ProtocolError
+from torchyard_roles.exchange.tensor_connection import Connection
+from torchyard_roles.strategies.parameter_server.push_rounds import Push
+
+IN_FLIGHT = 4
+"""Chunks a worker may have pushed without an answer; both sides count with it."""
+MAX_TEXT = 64 * 1024 * 1024
+"""Bytes of JSON in a payload: the description of a model with some hundred thousand parameters."""
+
+
+def text_of(value: Any) -> torch.Tensor:
+    """JSON as a tensor of bytes, for what may be longer than a header."""
+    return torch.frombuffer(bytearray(json.dumps(value, separators=(",", ":")).encode()), dtype=torch.uint8)
+
+
+def receive_text(connection: Connection, header: dict[str, Any]) -> Any:
+    """The JSON that follows a header. Raises ProtocolError for anything else."""
+    size = header.get("bytes", 0)
+    if not 0 < size <= MAX_TEXT:
+        raise ProtocolError(f"{connection.peer} announced {size} bytes of text; at most {MAX_TEXT} are taken.")
+    received = torch.empty(size, dtype=torch.uint8)
+    connection.receive_into(received)
+    try:
+        return json.loads(bytes(received.tolist()) if size < 4096 else received.numpy().tobytes())
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError(f"{connection.peer} sent text that is no JSON: {error}.") from None
+
+
+def header_of(push: Push) -> dict[str, Any]:
+    """Of one chunk; its member is known by its connection."""
+    header: dict[str, Any] = {"op": "push", "chunk": push.chunk, "round": push.round, "base": push.base}
+    if push.void:
+        header["void"] = True
+    if push.bare:
+        header["bare"] = True
+    if push.absent:
+        header["absent"] = sorted(push.absent)
+    if not push.wants:
+        header["wants"] = False
+    if push.hold:
+        header["hold"] = True
+    if push.clip is not None:
+        header["clip"] = push.clip
+    if push.changed is not None:
+        header["changed"] = push.changed
+    return header
+
+
+def push_of(header: dict[str, Any], group: int, rank: int, generation: int) -> Push:
+    """The other way round. Raises ValueError for a header that is none."""
+    try:
+        return Push(
+            group=group,
+            rank=rank,
+            generation=generation,
+            round=int(header["round"]),
+            chunk=int(header["chunk"]),
+            base=int(header["base"]),
+            void=bool(header.get("void", False)),
+            absent=frozenset(int(piece) for piece in header.get("absent", ())),
+            wants=bool(header.get("wants", True)),
+            bare=bool(header.get("bare", False)),
+            hold=bool(header.get("hold", False)),
+            clip=None if header.get("clip") is None else float(header["clip"]),
+            changed=None if header.get("changed") is None else int(header["changed"]),
+        )
+    except (KeyError, TypeError, OverflowError) as error:
+        raise ValueError(f"not a push: {error}") from error

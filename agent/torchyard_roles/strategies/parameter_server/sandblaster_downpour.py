@@ -1,0 +1,206 @@
+"""Training through parameter servers: sandblaster (synchronous) and downpour (asynchronous between worker groups).
+
+Each server holds a shard of the parameters and its optimizer's state. A worker pushes its gradients chunk by chunk,
+the server takes their mean over the worker's group, steps, and sends the new parameters back: M bytes each way and
+step, in max(M/B, N·M/(S·B)) seconds, since all chunks are under way at once. Sandblaster is downpour with one group
+that pushes and pulls in each step; then the exchange is part of the step. With several groups it is overlapped with
+the next step's computing, and its parameters are installed in that step's end (Dean et al. 2012, Large Scale
+Distributed Deep Networks): with N groups in turns a gradient is 2N−1 versions old, where it would be N−1 if each step
+waited for its exchange. Parameters are never installed but inside step(), or where a checkpoint is saved or restored:
+between two backward passes autograd would refuse what has changed in place.
+
+Each pair of model and optimizer is exchanged for itself, in its own optimizer's step(): a step of the generator's
+neither waits for the discriminator's nor changes its parameters.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from torchyard_roles.data_loader import Share
+from torchyard_roles.environment import Environment
+from torchyard_roles.errors import EnvironmentProblem, UsageProblem
+from torchyard_roles.strategies.base import Strategy
+from torchyard_roles.strategies.parameter_server.server_group import on_all
+from torchyard_roles.strategies.parameter_server.worker_pair import ServedPair
+
+REMEMBERED = 1000
+"""Steps of the run that a word of a save may be late by."""
+
+
+class Served(Strategy):
+    """One worker's pairs. `chunk_bytes` and `overlaps` are ServedPair's."""
+
+    needs_optimizer = True
+
+    def __init__(
+        self, environment: Environment, *, chunk_bytes: int | None = None, overlaps: bool | None = None
+    ) -> None:
+        self._environment = environment
+        self._chunk_bytes = chunk_bytes
+        self._overlaps = overlaps
+        self.pairs: list[ServedPair] = []
+        """In the order of distribute(). The first is connected from start() on."""
+        self._boundaries: deque[tuple[int, list[int]]] = deque(maxlen=REMEMBERED)
+        """The newest steps of the run, and how many each pair had taken by then."""
+        self._spent = {"exchange_s": 0.0, "wait_s": 0.0}
+        """Of all pairs, before this step of the run."""
+
+    def start(self, device: torch.device) -> None:
+        environment = self._environment
+        if not environment.peers.ps:
+            raise EnvironmentProblem(
+                f"The strategy {environment.strategy} needs parameter servers, but none take part.",
+                "Add a pool of role ps to the topology.",
+            )
+        if environment.options.server_groups > 1:
+            raise EnvironmentProblem(
+                f"strategy.server_groups is {environment.options.server_groups}, but the servers of "
+                f"{environment.strategy} are one group: they share the parameters among themselves.",
+                "Set it to 1, or leave it out.",
+            )
+        self._connect_next()
+
+    def _connect_next(self) -> ServedPair:
+        pair = ServedPair(self._environment, len(self.pairs), chunk_bytes=self._chunk_bytes, overlaps=self._overlaps)
+        self.pairs.append(pair)
+        pair.connect()
+        return pair
+
+    def share(self) -> Share:
+        return Share(self._environment.rank or 0, self._environment.world_size)
+
+    def distribute(
+        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, device: torch.device
+    ) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+        pair = self.pairs[-1]
+        if pair.parameters:
+            pair = self._connect_next()
+        pair.distribute(model, optimizer, lambda: self._trained_elsewhere(pair))
+        return model, optimizer
+
+    def _trained_elsewhere(self, pair: ServedPair) -> set[int]:
+        return {id(parameter) for other in self.pairs if other is not pair for parameter in other.parameters}
+
+    @property
+    def _distributed(self) -> list[ServedPair]:
+        return [pair for pair in self.pairs if pair.parameters]
+
+    def at_boundary(self, step: int) -> None:
+        self._boundaries.append((step, [pair.steps for pair in self.pairs]))
+        self._spent = self._all_spent()
+
+    # Clipping
+
+    def clip_gradients(self, parameters: Sequence[torch.Tensor], max_norm: float) -> torch.Tensor:
+        """The servers sum the group's gradients and tell the norms of their shards; each worker makes the same factor
+        of them, summed in double precision and in the servers' order, and the servers step with the first one that
+        comes. So the pushes are over before the first new parameters travel: M/B seconds more than without clipping.
+
+        Each pair that has some of `parameters` takes part with all of its own. Where not every step is pushed and
+        pulled, each worker clips its own gradients. Raises UsageProblem where there are backup workers: a round that
+        goes on without some of its members has no norm that all of them know.
+        """
+        options = self._environment.options
+        if self._environment.strategy == "sandblaster" and options.backup_workers:
+            raise UsageProblem(
+                "clip_gradients() cannot be used with strategy.backup_workers: a step that does not wait for all "
+                "workers has no norm that all of them know.",
+                "Set backup_workers to 0, or clip each worker's own gradients with torch.nn.utils.clip_grad_norm_.",
+            )
+        pairs = self._pairs_with(parameters)
+        if not self._exchanges_each_step:
+            norm = super().clip_gradients(parameters, max_norm)
+            for pair in pairs:
+                pair.allow_clipped()
+            return norm
+        began = time.monotonic()
+        for pair in pairs:
+            pair.hold()
+        norm = math.sqrt(sum(pair.square() for pair in pairs))
+        # As torch.nn.utils.clip_grad_norm_ has it.
+        factor = min(1.0, max_norm / (norm + 1e-6))
+        took_s = time.monotonic() - began
+        for pair in pairs:
+            pair.scale(factor, took_s=took_s / len(pairs))
+        is_void = any(pair.is_void for pair in pairs)
+        return torch.tensor(math.nan if is_void else norm, dtype=torch.float32, device="cpu")
+
+    def clip_values(self, parameters: Sequence[torch.Tensor], value: float) -> None:
+        """In a group of several workers the servers clip the mean gradient, and gradients here stay as they are."""
+        pairs = self._pairs_with(parameters)
+        if self._environment.group_size > 1 and self._exchanges_each_step:
+            for pair in pairs:
+                pair.clip_values(value)
+            return
+        super().clip_values(parameters, value)
+        for pair in pairs:
+            pair.allow_clipped()
+
+    @property
+    def _exchanges_each_step(self) -> bool:
+        options = self._environment.options
+        return self._environment.strategy != "downpour" or max(options.push_every, options.pull_every) == 1
+
+    def _pairs_with(self, parameters: Sequence[torch.Tensor]) -> list[ServedPair]:
+        wanted = {id(parameter) for parameter in parameters}
+        return [pair for pair in self.pairs if any(id(parameter) in wanted for parameter in pair.parameters)]
+
+    # Checkpoints and the end
+
+    def flush(self, step: int) -> None:
+        for number, pair in enumerate(self._distributed):
+            pair.flush(next((taken[number] for at, taken in self._boundaries if at == step), pair.steps))
+
+    def save(self, folder: Path, step: int) -> None:
+        for pair in self._distributed:
+            pair.save(folder, step)
+
+    def restore(self, folder: Path, step: int) -> None:
+        for pair in self._distributed:
+            pair.restore(step)
+
+    def statistics(self) -> dict[str, float]:
+        each = [pair.statistics() for pair in self.pairs]
+        if len(each) == 1:
+            return each[0]
+        spent = {name: value - self._spent[name] for name, value in self._all_spent().items()}
+        return {
+            **spent,
+            "staleness": max(figures["staleness"] for figures in each),
+            "dropped": sum(figures["dropped"] for figures in each),
+            "skipped": sum(figures["skipped"] for figures in each),
+        }
+
+    def _all_spent(self) -> dict[str, float]:
+        return {name: sum(pair.spent[name] for pair in self.pairs) for name in ("exchange_s", "wait_s")}
+
+    @property
+    def ends_last(self) -> bool:
+        return self.pairs[0].ends_last
+
+    def finish(self) -> bool:
+        """In asynchronous training the chief waits until all other groups have ended; others leave."""
+        for pair in self._distributed:
+            pair.finish()
+        if not self.ends_last:
+            return False
+        # All pairs at once: a group may wait for the warm start of one, and says goodbye to none before.
+        on_all(self._distributed, lambda pair: pair.wait_for_other_groups(says=pair is self.pairs[0]))
+        for pair in self._distributed:
+            pair.pull()
+        return True
+
+    def leave(self) -> None:
+        for pair in self.pairs:
+            pair.leave()
+
+    def abandon(self) -> None:
+        for pair in self.pairs:
+            pair.abandon()

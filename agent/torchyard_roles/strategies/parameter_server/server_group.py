@@ -1,0 +1,118 @@
+"""All parameter servers as one worker has them: exchanges with all at once, and what becomes of one that is lost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from torchyard_roles.errors import PeerLost
+from torchyard_roles.exchange.chunk_staging import Staging
+from torchyard_roles.serving.exchanges import Completion, Exchange
+from torchyard_roles.strategies.parameter_server.server_link import ServerLink
+
+T = TypeVar("T")
+
+AWAY_S = 660.0
+"""How long the chief waits for a worker group that is gone, until its end and then: longer than a keeper waits for a
+lost host."""
+SAY_WAITING_S = 5.0
+RETRY_S = 60.0
+"""How long a worker of an asynchronous strategy waits for a server that was lost."""
+
+
+class Servers:
+    """`name`: this worker's. `reenter` takes part again in what a server does that has come back."""
+
+    def __init__(
+        self, name: str, links: Sequence[ServerLink], staging: Staging, reenter: Callable[[ServerLink], None]
+    ) -> None:
+        self._name = name
+        self._links = links
+        self._staging = staging
+        self._reenter = reenter
+
+    def begin(self, exchange: Exchange) -> Completion:
+        """Set an exchange going with all of them."""
+        completion = Completion(len(self._links))
+        for link in self._links:
+            link.begin(exchange, completion)
+        return completion
+
+    def finish(self, completion: Completion, *, pulls: bool) -> None:
+        """Wait for its end; install what it brought, and wait for servers that were lost meanwhile."""
+        completion.wait()
+        if pulls:
+            for link in self._links:
+                if link not in completion.lost:
+                    self._staging.install(link.chunks)
+                    link.installed()
+        for link in completion.lost:
+            self.recover(link)
+
+    def pull(self) -> None:
+        """The newest parameters, now."""
+        self.finish(self.begin(self._pulling()), pulls=True)
+
+    def _pulling(self) -> Exchange:
+        return Exchange(gradient=None, target=self._staging.target, arrived=self._staging.arrived)
+
+    def recover(self, link: ServerLink) -> None:
+        """Wait for a lost server's return; what was under way to it is lost. Raises PeerLost after RETRY_S."""
+        name = link.peer.name
+        print(f"torchyard: {self._name} has lost {name} and waits for its return.", flush=True)
+        deadline = time.monotonic() + RETRY_S
+        while True:
+            try:
+                link.connect(max(0.1, deadline - time.monotonic()))
+                self._reenter(link)
+                completion = Completion(1)
+                link.begin(self._pulling(), completion)
+                completion.wait()
+                if not completion.lost:
+                    self._staging.install(link.chunks)
+                    link.installed()
+                    print(f"torchyard: {self._name} goes on with {name}.", flush=True)
+                    return
+            except PeerLost as error:
+                if time.monotonic() >= deadline or not link.bears(error):
+                    raise
+            time.sleep(0.2)
+
+    def wait_for_other_groups(self, *, says: bool) -> None:
+        """Until no server has more pushes to expect of them. A group that is away for AWAY_S is not waited for. `says`:
+        to the user, who is waited for."""
+        for link in self._links:
+            self._wait_for_other_groups(link, said=not says)
+
+    def _wait_for_other_groups(self, link: ServerLink, *, said: bool) -> None:
+        """A server that is lost meanwhile is waited for too."""
+        began = here_at = time.monotonic()
+        while True:
+            try:
+                answer = link.command({"op": "rest", "within_s": 1.0 if said else SAY_WAITING_S})
+            except PeerLost as error:
+                if not link.bears(error):
+                    raise
+                self.recover(link)
+                continue
+            waiting, now = answer["waiting"], time.monotonic()
+            here_at = now if answer["here"] else here_at
+            if not waiting or (not answer["here"] and max(now - here_at, float(answer["away_s"])) > AWAY_S):
+                return
+            if not said and now - began >= SAY_WAITING_S:
+                groups = ", ".join(str(group) for group in waiting)
+                print(f"torchyard: {self._name} waits for worker groups {groups}.", flush=True)
+                said = True
+
+
+def on_all(each: Sequence[T], act: Callable[[T], Any]) -> None:
+    """The same with every server's link, or whatever has them, at once. Raises the first error, in their order."""
+    if len(each) == 1:
+        act(each[0])
+        return
+    with ThreadPoolExecutor(len(each), thread_name_prefix="servers") as pool:
+        outcomes = [pool.submit(act, one) for one in each]
+    for outcome in outcomes:
+        outcome.result()

@@ -1,0 +1,409 @@
+"""One server's shard: its parameters in chunks, the optimizer of each, and what a push does to them.
+
+No socket and no thread of its own: a push goes in, deliveries come out, so that tests can drive it step by step.
+Any number of threads may push; a chunk is locked for itself, so that chunks of one round are summed side by side.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+
+from torchyard_roles.exchange.parameter_layout import ADDED, Chunk, Layout
+from torchyard_roles.strategies.parameter_server import remote_optimizer
+from torchyard_roles.strategies.parameter_server.chunk_state import ChunkState, Contribution, Delivery, Sum
+from torchyard_roles.strategies.parameter_server.push_rounds import ACCEPTED, LATE, NEWEST, Ledger, Push, Rules
+
+POOLED = 64
+"""Buffers of one size that are kept for the next push."""
+LOW_PRECISION = (torch.float16, torch.bfloat16)
+"""Summed in float32."""
+
+
+class Shard:
+    """The chunks of one server. `options`: the optimizer's, a parameter group each."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        chunks: Sequence[Chunk],
+        optimizer: str,
+        options: Sequence[remote_optimizer.Arguments],
+        rules: Rules,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.optimizer = optimizer
+        self.rules = rules
+        self.ledger = Ledger(rules, len(chunks))
+        self._clock = clock
+        self._lock = threading.Lock()  # of the ledger, options and the pool; taken inside a chunk's, never outside
+        self._chunks = {chunk.number: ChunkState(chunk, layout, optimizer, options[chunk.group]) for chunk in chunks}
+        self._options: dict[tuple[int, int], list[remote_optimizer.Arguments]] = {}  # by member
+        self._first_options = list(options)
+        self._waited: tuple[tuple[int, int], float] = ((0, 0), 0.0)
+        self._saved: dict[int, dict[str, Any]] = {}
+        """Of a checkpoint, the chunks of parameters that the optimizer had been given later: until it is again."""
+        self._pool: dict[tuple[int, torch.dtype], list[torch.Tensor]] = {}
+
+    @property
+    def version(self) -> int:
+        return self.ledger.version
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds that the newest round waited for its last member, at most in any chunk."""
+        return self._waited[1]
+
+    @property
+    def numbers(self) -> list[int]:
+        """Of its chunks."""
+        return list(self._chunks)
+
+    def enter(self, group: int, rank: int, size: int, generation: int) -> None:
+        """A member has come; the first of a newer generation makes what its group has pushed so far void."""
+        with self._lock:
+            newer = self.ledger.enter(group, size, generation)
+            self._options.pop((group, rank), None)
+        if newer:
+            for state in self._chunks.values():
+                with state.lock:
+                    for known in (state.sums, state.changes):
+                        for key in [key for key in known if key[0] == group]:
+                            del known[key]
+
+    def leave(self, group: int, rank: int, generation: int) -> list[Delivery]:
+        """A member has said goodbye. The deliveries of what only waited for it."""
+        with self._lock:
+            self.ledger.leave(group, rank, generation)
+        deliveries: list[Delivery] = []
+        for state in self._chunks.values():
+            with state.lock:
+                for key in sorted(key for key in state.sums if key[0] == group):
+                    deliveries += self._complete_if_all_there(state, key)
+        return deliveries
+
+    def set_options(self, group: int, rank: int, options: list[remote_optimizer.Arguments]) -> None:
+        """What a member's optimizer says from its next push on. Of a round's members, the lowest rank's hold."""
+        if len(options) < len(self._first_options):
+            raise ValueError(f"{len(options)} parameter groups, but there are {len(self._first_options)}")
+        with self._lock:
+            self._options[group, rank] = options
+
+    def expect(self, group: int, chunks: Iterable[int]) -> None:
+        """Members of the group push these as well from their next round on."""
+        with self._lock:
+            self.ledger.add(group, chunks)
+
+    def add(self, chunk: Chunk, layout: Layout, options: list[remote_optimizer.Arguments]) -> bool:
+        """A chunk of a parameter that an optimizer was given later. Whether a checkpoint had it, which it goes on from.
+        Raises ValueError."""
+        if chunk.group >= len(options):
+            raise ValueError(f"a parameter of group {chunk.group}, but there are {len(options)}")
+        state = ChunkState(chunk, layout, self.optimizer, options[chunk.group])
+        saved = self._saved.pop(chunk.number, None)
+        if saved is not None:
+            state.load(saved)
+        with self._lock:
+            self._chunks = {**self._chunks, chunk.number: state}  # others may be going through it
+        return saved is not None
+
+    # Tensors come in
+
+    def expects(self, push: Push) -> bool:
+        """Whether the gradient would count; one that would not need not be kept while it is received."""
+        with self._lock:
+            return self.ledger.round_for(push) is not None
+
+    def buffer(self, chunk: int) -> torch.Tensor:
+        """A tensor to receive the chunk's gradient into; push() takes it back. Raises KeyError for another's chunk."""
+        state = self._chunks[chunk]
+        with self._lock:
+            kept = self._pool.get((state.chunk.elements, state.parameters.dtype))
+            if kept:
+                return kept.pop()
+        return torch.empty_like(state.parameters)
+
+    def push(self, push: Push, gradient: torch.Tensor | None) -> list[Delivery]:
+        """One chunk of a member's push; `gradient` is 1-D, None where the push is void or bare.
+
+        The deliveries go to the whole group once its last contribution is there, to the member itself where it is
+        too late, and to nobody otherwise. Raises KeyError for a chunk that is not this shard's.
+        """
+        state = self._chunks[push.chunk]
+        now = self._clock()
+        with state.lock:
+            with self._lock:
+                one = self.ledger.begin(push)
+            if one is None:
+                self._give_back(gradient)
+                return [self._late(state, push)]
+            key = (push.group, one.number)
+            total = state.sums.get(key)
+            if total is None:
+                total = state.sums[key] = Sum(one)
+            if any(each.push.rank == push.rank for each in total.arrived):
+                self._give_back(gradient)
+                return []  # the same chunk twice: no honest member does that
+            self._add(total, Contribution(push, gradient, now))
+            return self._complete_if_all_there(state, key)
+
+    def pull(self, group: int, rank: int, chunk: int) -> Delivery:
+        """The newest parameters of a chunk, for one member."""
+        state = self._chunks[chunk]
+        with state.lock:
+            with self._lock:
+                version, closed = self.ledger.version, self.ledger.closed_round(group)
+            header = {"op": "params", "chunk": chunk, "round": closed, "version": version, "outcome": NEWEST}
+            return Delivery(group, rank, header, state.parameters.clone())
+
+    def assign(self, chunk: int, values: torch.Tensor) -> None:
+        """Set a chunk's parameters, and forget what its optimizer knew of the old ones."""
+        state = self._chunks[chunk]
+        with state.lock, torch.no_grad():
+            state.parameters.copy_(values)
+            state.forget()
+
+    def set(self, chunk: int, values: torch.Tensor, group: int, number: int | None) -> None:
+        """Set a chunk's parameters to what the script has made of them; its optimizer's state stays.
+
+        At once where `number` is None, else when the group's round of that number is complete: until then a member that
+        has come last may still pull what they were.
+        """
+        state = self._chunks[chunk]
+        with state.lock:
+            if number is not None:
+                state.changes[group, number] = values
+                return
+            with torch.no_grad():
+                state.parameters.copy_(values)
+        self._give_back(values)
+
+    def _add(self, total: Sum, contribution: Contribution) -> None:
+        total.arrived.append(contribution)
+        if not self.rules.in_rank_order or self.rules.backup_workers:
+            # With backup workers nobody knows yet whose turn is next: see _complete.
+            if self.rules.in_rank_order:
+                total.waiting[contribution.push.rank] = contribution
+            else:
+                self._sum(total, contribution.gradient)
+            return
+        total.waiting[contribution.push.rank] = contribution
+        while total.counted in total.waiting:
+            self._sum(total, total.waiting.pop(total.counted).gradient)
+
+    def _sum(self, total: Sum, gradient: torch.Tensor | None) -> None:
+        total.counted += 1
+        if gradient is None:
+            return
+        if total.total is None:
+            total.total = gradient.float() if gradient.dtype in LOW_PRECISION else gradient
+            if total.total is not gradient:
+                self._give_back(gradient)
+        else:
+            total.total.add_(gradient)
+            self._give_back(gradient)
+
+    def _complete_if_all_there(self, state: ChunkState, key: tuple[int, int]) -> list[Delivery]:
+        total = state.sums[key]
+        if total.is_held:
+            return []
+        with self._lock:
+            complete = self.ledger.is_complete(total.round, len(total.arrived))
+        if not complete:
+            return []
+        for rank in sorted(total.waiting):
+            self._sum(total, total.waiting[rank].gradient)
+        total.waiting.clear()
+        if len({each.push.changed for each in total.arrived}) > 1:
+            return [self._refused(state, each.push) for each in total.arrived]
+        if len({each.push.clip for each in total.arrived}) > 1:
+            return [self._refused_clip(each.push) for each in total.arrived]
+        changed = state.changes.pop(key, None)
+        if changed is not None:
+            with torch.no_grad():
+                state.parameters.copy_(changed)
+            self._give_back(changed)
+        self._clip(total)
+        if any(each.push.hold for each in total.arrived):
+            return self._hold(state, total)
+        del state.sums[key]
+        return self._step(state, total, 1.0)
+
+    def _clip(self, total: Sum) -> None:
+        """Bring the elements of the mean gradient to what its members want: of the sum to as many times that."""
+        clip = total.arrived[0].push.clip
+        if clip is not None and total.total is not None:
+            bound = clip * sum(not each.push.void for each in total.arrived)
+            total.total.clamp_(-bound, bound)
+
+    def _hold(self, state: ChunkState, total: Sum) -> list[Delivery]:
+        """Nothing is stepped yet; all are told the squared norm of the mean gradient, summed in double precision."""
+        total.is_held = True
+        counted = sum(not each.push.void for each in total.arrived)
+        if total.total is not None:
+            norm = float(torch.linalg.vector_norm(total.total, dtype=torch.float64))
+            total.square = (norm / counted) ** 2
+        now = self._clock()
+        total.waited = now - min(each.arrived_at for each in total.arrived)
+        header = {"op": "held", "chunk": state.chunk.number, "round": total.round.number, "square": total.square}
+        return [
+            Delivery(push.group, push.rank, {**header, "waited": round(now - arrived_at, 6)}, None)
+            for push, _, arrived_at in total.arrived
+        ]
+
+    def scale(self, group: int, rank: int, generation: int, number: int, chunk: int, factor: float) -> list[Delivery]:
+        """A member of the group wants what is held of a chunk's round to be stepped with, times `factor`.
+
+        All members work out the same factor; the first one's is used. Each is sent the new parameters once it has
+        asked.
+        """
+        state = self._chunks[chunk]
+        with state.lock:
+            total = state.sums.get((group, number))
+            with self._lock:
+                known = self.ledger.group(group)
+            if total is None or not total.is_held or known is None or known.generation != generation:
+                return []
+            if total.ready is None:
+                total.ready = {delivery.rank: delivery for delivery in self._step(state, total, factor)}
+            given = total.ready.pop(rank, None)
+            if not total.ready:
+                del state.sums[group, number]
+            return [given] if given is not None else []
+
+    def _step(self, state: ChunkState, total: Sum, factor: float) -> list[Delivery]:
+        one, pushes = total.round, [each.push for each in total.arrived]
+        group, chunk = pushes[0].group, state.chunk
+        with self._lock:
+            outcome = self.ledger.decide(group, one)
+            self.ledger.chunk_done(group, one)
+            options = self._options.get((group, min(push.rank for push in pushes)), self._first_options)
+        counted = [push for push in pushes if not push.void]
+        if outcome == ACCEPTED and total.total is not None:
+            gradient = total.total.div_(len(counted)) if len(counted) > 1 else total.total
+            if factor != 1.0:
+                gradient.mul_(factor)
+            absent = frozenset.intersection(*(self._absent(push, chunk) for push in counted))
+            state.step(gradient.to(state.parameters.dtype), absent, options[chunk.group])
+        if total.total is not None and total.total.dtype == state.parameters.dtype:
+            self._give_back(total.total)
+        now = self._clock()
+        waited = total.waited if total.is_held else now - min(each.arrived_at for each in total.arrived)
+        with self._lock:
+            newest, before = self._waited
+            at = (group, one.number)
+            self._waited = (at, max(waited, before) if newest == at else waited)
+        values = state.parameters.clone() if any(push.wants for push in pushes) else None
+        return [
+            Delivery(
+                group,
+                each.push.rank,
+                {
+                    "op": "params",
+                    "chunk": chunk.number,
+                    "round": one.number,
+                    "version": one.version,
+                    "outcome": outcome,
+                    "staleness": one.staleness,
+                    "waited": round(now - each.arrived_at, 6),
+                },
+                values if each.push.wants else None,
+            )
+            for each in total.arrived
+        ]
+
+    def _refused(self, state: ChunkState, push: Push) -> Delivery:
+        header = {
+            "op": "refused",
+            "message": "The script has changed parameters outside optimizer.step(), but not alike on all workers: "
+            f"{' or '.join(state.names)}.",
+            "hint": "Make the same change on every worker, from the same random numbers.",
+        }
+        return Delivery(push.group, push.rank, header, None)
+
+    def _refused_clip(self, push: Push) -> Delivery:
+        header = {
+            "op": "refused",
+            "message": "clip_gradients(value=…) was not called alike by all workers of the group before a step.",
+            "hint": "Call it on every worker, with the same value.",
+        }
+        return Delivery(push.group, push.rank, header, None)
+
+    def _absent(self, push: Push, chunk: Chunk) -> frozenset[int]:
+        return frozenset(range(len(chunk.pieces))) if push.bare else push.absent
+
+    def _late(self, state: ChunkState, push: Push) -> Delivery:
+        with self._lock:
+            version, closed = self.ledger.version, self.ledger.closed_round(push.group)
+        header = {"op": "params", "chunk": push.chunk, "round": closed, "version": version, "outcome": LATE}
+        return Delivery(push.group, push.rank, header, state.parameters.clone() if push.wants else None)
+
+    def _give_back(self, buffer: torch.Tensor | None) -> None:
+        if buffer is not None:
+            with self._lock:
+                kept = self._pool.setdefault((buffer.numel(), buffer.dtype), [])
+                if len(kept) < POOLED:
+                    kept.append(buffer)
+
+    # What outlives the process
+
+    def state(self) -> dict[str, Any]:
+        """A copy of parameters, optimizer states, version and counts, fit for torch.load(weights_only=True).
+
+        Each chunk is as one round left it. Where rounds overlap (asynchronous groups) not all chunks are as the same
+        round left them, which such a strategy tolerates by its nature.
+        """
+        chunks: dict[int, dict[str, Any]] = dict(self._saved)
+        for number, state in self._chunks.items():
+            with state.lock:
+                chunks[number] = {
+                    "parameters": state.parameters.clone(),
+                    "optimizer": _copied(state.optimizer.state_dict()["state"]),
+                }
+        with self._lock:
+            counts = self.ledger.counts
+            return {
+                "version": self.ledger.version,
+                "counts": [counts.accepted, counts.stale, counts.late, counts.void],
+                "by_group": dict(counts.by_group),
+                "optimizer": self.optimizer,
+                "chunks": chunks,
+            }
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """Take up what state() gave. Raises ValueError, with nothing changed, where it is of another shard."""
+        try:
+            chunks = saved["chunks"]
+            first = {number for number in chunks if number < ADDED}
+            fits = saved["optimizer"] == self.optimizer and first == self._chunks.keys()
+            fits = fits and all(
+                chunks[number]["parameters"].shape == state.parameters.shape
+                and chunks[number]["parameters"].dtype == state.parameters.dtype
+                for number, state in self._chunks.items()
+            )
+            version, counts, by_group = int(saved["version"]), list(saved["counts"]), dict(saved["by_group"])
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"not a shard's state: {error}") from error
+        if not fits:
+            raise ValueError("it is another shard's, or of another optimizer")
+        for number, state in self._chunks.items():
+            with state.lock:
+                state.load(chunks[number])
+        self._saved = {number: chunk for number, chunk in chunks.items() if number >= ADDED}
+        with self._lock:
+            self.ledger.version = version
+            seen = self.ledger.counts
+            seen.accepted, seen.stale, seen.late, seen.void = counts
+            seen.by_group = by_group
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.clone()
+    if isinstance(value, dict):
+        return {key: _copied(each) for key, each in value.items()}
+    return value

@@ -1,0 +1,193 @@
+"""One worker's connection as its server has it: what comes in is obeyed, what is posted goes out."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from torchyard_roles.errors import PeerLost, ProtocolError
+from torchyard_roles.exchange.tensor_connection import Connection
+from torchyard_roles.strategies.parameter_server import messages, remote_optimizer
+from torchyard_roles.strategies.parameter_server.push_rounds import LATE
+from torchyard_roles.strategies.parameter_server.shard import Shard
+
+if TYPE_CHECKING:
+    from torchyard_roles.strategies.parameter_server.server_pair import PairServer
+
+
+REST_S = 60.0
+"""At most so long does an answer about the other groups take."""
+
+
+class Refusal(Exception):
+    """A sentence for a worker that asks for what cannot be."""
+
+
+class Session:
+    """One worker's connection: this thread receives, and never waits for what is posted to be sent."""
+
+    def __init__(
+        self, server: PairServer, connection: Connection, group: int, rank: int, size: int, generation: int
+    ) -> None:
+        self.group = group
+        self.rank = rank
+        self.size = size
+        self.generation = generation
+        self.said_goodbye = False
+        self.buffers_seen = 0
+        self.added: set[int] = set()
+        """Chunks of parameters that this worker's optimizer was given later."""
+        self._server = server
+        self._connection = connection
+
+    @property
+    def name(self) -> str:
+        return self._connection.peer
+
+    @property
+    def host(self) -> str:
+        return self._connection.host
+
+    def post(self, header: dict[str, Any], payload: torch.Tensor | None = None) -> None:
+        """Send it when its turn comes, after the answer to the introduction. The payload must not change any more."""
+        self._connection.post(header, payload)
+
+    def cut(self) -> None:
+        """Send what is posted, then part: the thread of this connection closes it."""
+        self._connection.flush(2)
+        self._connection.cut()
+
+    def run(self) -> None:
+        """Until the worker has gone."""
+        try:
+            while not self.said_goodbye:
+                self._obey(self._connection.receive())
+            self._server.goodbye(self)
+        except PeerLost as error:
+            self._server.lost(self, error)
+        except (ProtocolError, KeyError, TypeError, ValueError) as error:
+            print(f"torchyard: {self._server.name} parts from {self.name}: {error}", file=sys.stderr, flush=True)
+            self._server.lost(self, PeerLost(self.name, self.host, f"it sent what cannot be ({error})"))
+        except Exception as error:  # such as torch's own, for want of memory: the shard may be half a step ahead
+            self._server.fail(error)
+        self.cut()
+        self._connection.close()
+
+    def _obey(self, header: dict[str, Any]) -> None:
+        op = str(header.get("op"))
+        if op == "push":
+            self._push(header)
+        elif op == "pull":
+            self._server.deliver([self._shard.pull(self.group, self.rank, int(header["chunk"]))])
+        elif op == "scale":
+            self._scale(int(header["round"]), float(header["factor"]))
+        else:
+            self._command(op, header)
+
+    def _scale(self, number: int, factor: float) -> None:
+        """What was held is stepped, chunk by chunk, so that the first are under way while the last are computed."""
+        before = self._shard.ledger.is_warm
+        for chunk in self._shard.numbers:
+            self._server.deliver(self._shard.scale(self.group, self.rank, self.generation, number, chunk, factor))
+        if not before:
+            self._server.warmed()
+
+    def _push(self, header: dict[str, Any]) -> None:
+        push = messages.push_of(header, self.group, self.rank, self.generation)
+        self._server.check_added(self, push.round)
+        gradient = None
+        if not push.void and not push.bare:
+            if self._shard.expects(push):
+                gradient = self._shard.buffer(push.chunk)
+                self._connection.receive_into(gradient)
+            else:
+                self._connection.discard()
+        elif "bytes" in header:
+            raise ValueError("a push without gradients has none behind it")
+        before = self._shard.ledger.is_warm
+        deliveries = self._shard.push(push, gradient)
+        if any(one.header.get("outcome") != LATE for one in deliveries):  # its group's round is complete
+            self._server.rows.end_round(self.group)
+        self._server.deliver(deliveries)
+        if not before:
+            self._server.warmed()
+
+    @property
+    def _shard(self) -> Shard:
+        if self._server.shard is None:
+            raise ValueError("nothing has begun")
+        return self._server.shard
+
+    def _command(self, op: str, header: dict[str, Any]) -> None:
+        try:
+            answer = self._answer(op, header)
+        except Refusal as refusal:
+            answer = {"op": "failed", "message": str(refusal)}
+        except OSError as error:
+            answer = {"op": "failed", "message": f"{self._server.name} could not {op}: {error}."}
+        if answer is not None:
+            self.post(answer)
+
+    def _answer(self, op: str, header: dict[str, Any]) -> dict[str, Any] | None:
+        server = self._server
+        if op == "bye":
+            self.said_goodbye = True
+        elif op == "ends":
+            raise PeerLost(str(header["name"]), str(header["host"]), str(header["why"]))
+        elif op == "begin":
+            try:
+                return {"op": "begun", "keeps": server.begin(self, messages.receive_text(self._connection, header))}
+            except ValueError as error:
+                raise Refusal(f"{server.name} cannot serve this model: {error}.") from error
+        elif op == "join":
+            server.join(self, messages.receive_text(self._connection, header))
+            return {"op": "joined", "round": self._shard.ledger.closed_round(self.group)}
+        elif op == "assign":
+            values = self._shard.buffer(int(header["chunk"]))
+            self._connection.receive_into(values)
+            self._shard.assign(int(header["chunk"]), values)
+        elif op == "set":
+            values = self._shard.buffer(int(header["chunk"]))
+            self._connection.receive_into(values)
+            number = header.get("round")
+            self._shard.set(int(header["chunk"]), values, self.group, None if number is None else int(number))
+        elif op == "open":
+            server.open()
+            return {"op": "opened"}
+        elif op == "add":
+            try:
+                return {"op": "add", "assign": server.add(self, messages.receive_text(self._connection, header))}
+            except ValueError as error:
+                raise Refusal(f"{server.name} cannot serve what the optimizer was given later: {error}.") from error
+        elif op == "added":
+            server.added(header["chunks"])
+            return {"op": "added"}
+        elif op == "options":
+            received = messages.receive_text(self._connection, header)
+            self._shard.set_options(self.group, self.rank, remote_optimizer.from_wire(received))
+        elif op in ("buffers", "constants"):
+            values = server.rows.empty(op)
+            self._connection.receive_into(values)
+            if op == "buffers":
+                server.take_buffers(self, values, with_push=bool(header.get("with_push")))
+            else:  # of the chief, before it opens
+                server.rows.constants = values
+        elif op == "save":
+            server.save(int(header["step"]), [int(step) for step in header.get("kept", ())])
+            return {"op": "saved"}
+        elif op == "restore":
+            return {"op": "restored", "found": server.restore(self, int(header["step"]))}
+        elif op == "restored":
+            server.restored(self.generation)
+            return {"op": "ready"}
+        elif op == "await":
+            server.wait_restored(self.generation)
+            return {"op": "ready"}
+        elif op == "rest":
+            waiting, here, away_s = server.wait_for_other_groups(self, min(REST_S, float(header["within_s"])))
+            return {"op": "rest", "waiting": waiting, "here": here, "away_s": away_s}
+        else:
+            raise ValueError(f"no such message: {op}")
+        return None

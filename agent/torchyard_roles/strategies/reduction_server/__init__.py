@@ -1,0 +1,1 @@
+"""Reduction servers: reducers sum the gradients of the hosts."""

@@ -1,0 +1,200 @@
+"""Averaging a bucket of gradients over all hosts: first inside the host, then by one of its ranks through the reducers.
+
+    every rank    reduce to the host's first rank (NCCL for GPUs, else gloo)
+    first rank    copy to pinned memory, exchange, copy back
+    every rank    broadcast from the first rank
+
+Each of the three goes on while the others work at other buckets, always in the buckets' order. With one rank a host
+the first and the last fall away, with tensors on the CPU the copies too: then nothing is left but the exchange.
+
+On GPUs what goes out and what comes in have a stream each. In one stream a reduction could come to wait for the
+broadcast of an earlier bucket on one rank, and that broadcast for the reduction on another: both for ever.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from torchyard_roles.errors import PeerLost, RolesError
+from torchyard_roles.strategies.reduction_server.reducer_client import ReduceClient
+
+
+class LocalGroups:
+    """The ranks of this process's host. Two groups, since a broadcast of one bucket may not wait for a reduction of
+    the next. Made by all ranks of the world alike: `counts` has the number of ranks of each host, in rank order."""
+
+    def __init__(self, counts: Sequence[int], rank: int) -> None:
+        self.first = first_of_host(counts, rank)
+        self.size = 1
+        self.to_first: Any = None
+        self.from_first: Any = None
+        start = 0
+        for count in counts:
+            ranks = list(range(start, start + count))
+            start += count
+            if max(counts) == 1:
+                groups: tuple[Any, Any] = (None, None)
+            else:
+                groups = dist.new_group(ranks), dist.new_group(ranks)
+            if rank in ranks:
+                self.size = count
+                self.to_first, self.from_first = groups
+
+
+def first_of_host(counts: Sequence[int], rank: int) -> int:
+    """The first rank on the host of `rank`; `counts` as in LocalGroups."""
+    start = 0
+    for count in counts:
+        if rank < start + count:
+            break
+        start += count
+    return start if start < sum(counts) else rank
+
+
+@dataclass
+class _Bucket:
+    flat: torch.Tensor
+    number: tuple[int, int]  # step, index
+    future: Any  # torch.futures.Future
+    host: torch.Tensor | None = None
+    exchanged: Future[torch.Tensor] | None = None
+    reduced: Any = None  # the Work of the reduction inside the host
+    gone_out: Any = None  # torch.cuda.Event: nothing that goes out needs `flat` any longer
+
+
+class HostExchange:
+    """`client` is None on ranks that are not their host's first. `failure` is what ended the exchange, if anything:
+    buckets are then given back as they are, and who uses them must look here first."""
+
+    def __init__(self, client: ReduceClient | None, groups: LocalGroups, device: torch.device) -> None:
+        self.failure: RolesError | None = None
+        self._client = client
+        self._groups = groups
+        self._device = device
+        on_gpu = device.type == "cuda"
+        self._outgoing = torch.cuda.Stream(device) if on_gpu else None
+        self._incoming = torch.cuda.Stream(device) if on_gpu else None
+        self._pinned: dict[tuple[int, int, torch.dtype], torch.Tensor] = {}
+        self._outward: queue.SimpleQueue[_Bucket | None] = queue.SimpleQueue()
+        self._inward: queue.SimpleQueue[_Bucket | None] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        if not self._is_direct:
+            self._threads = [self._thread(self._send_out, "exchange out"), self._thread(self._take_in, "exchange in")]
+
+    @property
+    def _is_direct(self) -> bool:
+        return self._groups.size == 1 and self._device.type == "cpu"
+
+    def average(self, flat: torch.Tensor, step: int, index: int) -> Any:
+        """A torch future that is done with `flat`, in which the mean over all ranks of the world then is."""
+        future = torch.futures.Future(devices=[] if self._device.type == "cpu" else [self._device])
+        bucket = _Bucket(flat, (step, index), future)
+        if self.failure is not None:
+            future.set_result(flat)
+        elif self._is_direct:
+            assert self._client is not None
+            self._client.reduce(flat, step, index).add_done_callback(lambda done: self._conclude(bucket, done))
+        else:
+            if self._outgoing is not None:
+                self._outgoing.wait_stream(torch.cuda.current_stream(self._device))
+            if self._groups.size > 1:
+                with _on(self._outgoing):
+                    bucket.reduced = dist.reduce(flat, self._groups.first, group=self._groups.to_first, async_op=True)
+            self._outward.put(bucket)
+        return future
+
+    def close(self) -> None:
+        """Ends its threads; nothing may be in exchange."""
+        self._outward.put(None)
+        for thread in self._threads:
+            thread.join(timeout=5)
+
+    def _conclude(self, bucket: _Bucket, done: Future[torch.Tensor]) -> None:
+        error = done.exception()
+        if error is not None:
+            self._fail(error)
+        bucket.future.set_result(bucket.flat)
+
+    def _fail(self, error: BaseException) -> None:
+        """Kept for the training's own thread, which raises it before it uses the bucket."""
+        if self.failure is None:
+            gone = PeerLost("another rank", "this host", str(error))
+            self.failure = error if isinstance(error, RolesError) else gone
+
+    def _send_out(self) -> None:
+        while True:
+            bucket = self._outward.get()
+            if bucket is not None:
+                self._attempt(self._exchange, bucket)
+            self._inward.put(bucket)
+            if bucket is None:
+                return
+
+    def _take_in(self) -> None:
+        while True:
+            bucket = self._inward.get()
+            if bucket is None:
+                return
+            with _on(self._incoming):
+                self._attempt(self._spread, bucket)
+                bucket.future.set_result(bucket.flat)  # with a GPU: once this stream has come so far
+
+    def _attempt(self, work: Callable[[_Bucket], None], bucket: _Bucket) -> None:
+        try:
+            work(bucket)
+        except (RolesError, RuntimeError) as error:  # RuntimeError is what torch.distributed raises for a lost rank
+            self._fail(error)
+
+    def _exchange(self, bucket: _Bucket) -> None:
+        with _on(self._outgoing):
+            if bucket.reduced is not None:
+                bucket.reduced.wait()
+            if self._outgoing is not None:
+                bucket.gone_out = torch.cuda.Event()
+                bucket.gone_out.record(self._outgoing)
+            if self._client is None:
+                return
+            bucket.host = bucket.flat
+            if self._outgoing is not None:
+                bucket.host = self._pinned_for(bucket)
+                bucket.host.copy_(bucket.flat, non_blocking=True)
+                self._outgoing.synchronize()
+        bucket.exchanged = self._client.reduce(bucket.host, *bucket.number)
+
+    def _spread(self, bucket: _Bucket) -> None:
+        """Also after a failure, where the others of the host still wait for the broadcast."""
+        error = bucket.exchanged.exception() if bucket.exchanged is not None else None
+        if error is not None:
+            self._fail(error)
+        if bucket.gone_out is not None and self._incoming is not None:
+            self._incoming.wait_event(bucket.gone_out)
+        if bucket.host is not None and bucket.host is not bucket.flat:
+            bucket.flat.copy_(bucket.host, non_blocking=True)
+        if self._groups.size > 1:
+            dist.broadcast(bucket.flat, self._groups.first, group=self._groups.from_first)
+
+    def _pinned_for(self, bucket: _Bucket) -> torch.Tensor:
+        """Pinned memory for this bucket, the same in every step."""
+        key = (bucket.number[1], bucket.flat.numel(), bucket.flat.dtype)
+        if key not in self._pinned:
+            self._pinned[key] = torch.empty(bucket.flat.numel(), dtype=bucket.flat.dtype, pin_memory=True)
+        return self._pinned[key]
+
+    def _thread(self, work: Callable[[], None], name: str) -> threading.Thread:
+        thread = threading.Thread(target=work, name=name, daemon=True)
+        thread.start()
+        return thread
+
+
+def _on(stream: Any) -> Any:
+    """In which GPU work is set going; None on the CPU."""
+    return nullcontext() if stream is None else torch.cuda.stream(stream)

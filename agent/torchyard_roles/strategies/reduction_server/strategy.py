@@ -1,0 +1,149 @@
+"""Synchronous training whose gradients are summed by reducers, or by reducers and workers (`strategy.kind:
+reduction_server`); the optimizer stays on the workers.
+
+All is as in all_reduce but the exchange of a bucket. Buckets are of `bucket_mb`. Where the arithmetic says that the
+ring is as fast (always with two workers), it is the ring.
+"""
+
+from __future__ import annotations
+
+from typing import Callable
+
+import torch
+import torch.distributed as dist
+
+from torchyard_roles.environment import Environment
+from torchyard_roles.errors import EnvironmentProblem, PeerLost
+from torchyard_roles.exchange.tensor_connection import Peer, listen_at
+from torchyard_roles.strategies.all_reduce import AllReduce, hardware
+from torchyard_roles.strategies.gradient_averaging import Average, GradientAverager
+from torchyard_roles.strategies.reduction_server import reduction_plan
+from torchyard_roles.strategies.reduction_server.hierarchical_reduction import HostExchange, LocalGroups, first_of_host
+from torchyard_roles.strategies.reduction_server.reducer import Reducer
+from torchyard_roles.strategies.reduction_server.reducer_client import ReduceClient, fitting_chunk
+
+FINISH_S = 10.0
+"""How long a worker that sums for others waits at its end for those that still want its sums."""
+
+
+class ReductionServer(AllReduce):
+    """The trainers as one torch world, beside which gradients go through reducers."""
+
+    def __init__(self, environment: Environment) -> None:
+        super().__init__(environment)
+        self._environment = environment
+        self._reducer: Reducer | None = None
+        self._client: ReduceClient | None = None
+        self._exchanges: list[HostExchange] = []
+        self._ranks_of_hosts: list[int] = []
+        self._device = torch.device("cpu")
+
+    def _make_averager(self, device: torch.device) -> GradientAverager:
+        trainers = self._environment.peers.trainers
+        plan = reduction_plan.choose(len(trainers) or self._world_size, len(self._environment.peers.reducer))
+        if self._environment.rank == 0:
+            print(f"torchyard: {plan.sentence}", flush=True)
+        if plan.kind == "ring":
+            return super()._make_averager(device)
+        self._device = device
+        self._ranks_of_hosts = [trainer.ranks for trainer in trainers]
+        if first_of_host(self._ranks_of_hosts, self._rank) == self._rank:
+            self._meet(plan)
+        return GradientAverager(
+            self._rank,
+            device,
+            self._through_reducers,
+            bucket_bytes=self._environment.options.bucket_mb * 1024 * 1024,
+            hardware=hardware(device),
+            after_round=self._after_round,
+        )
+
+    def _through_reducers(self) -> Average:
+        """The collectives inside a host are matched by their order, so each section has groups of its own."""
+        groups = LocalGroups(self._ranks_of_hosts, self._rank)
+        exchange = HostExchange(self._client, groups, self._device)
+        self._exchanges.append(exchange)
+
+        def average(flat: torch.Tensor, round_: int, bucket: int) -> Callable[[], object]:
+            wait: Callable[[], object] = exchange.average(flat, round_, bucket).wait
+            return wait
+
+        return average
+
+    def statistics(self) -> dict[str, float]:
+        """Reducers say how long the last rank was waited for; what of that was seen is at most what the exchange has
+        added to the step."""
+        found = super().statistics()
+        if self._client is not None and self._averager is not None:
+            exposed_s = sum(self._averager.times())
+            wait_s = min(exposed_s, max(found["wait_s"], self._client.times().wait_s))
+            found.update(exchange_s=exposed_s - wait_s, wait_s=wait_s)
+        return found
+
+    def abandon(self) -> None:
+        if self._client is not None:
+            self._client.close(goodbye=False)  # first, so that threads of the exchange that wait for a sum wake up
+        for exchange in self._exchanges:
+            exchange.close()
+        if self._reducer is not None:
+            self._reducer.close()
+
+    def leave(self) -> None:
+        for exchange in self._exchanges:
+            exchange.close()
+        if self._client is not None:
+            self._client.close()
+        if self._reducer is not None:
+            self._reducer.finish(FINISH_S)
+        super().leave()
+
+    def _meet(self, plan: reduction_plan.ReductionPlan) -> None:
+        """Connect to all that sum, being one of them where the plan is mixed. For a host's first rank."""
+        environment = self._environment
+        if not environment.key:
+            raise EnvironmentProblem(
+                "There are reducers, but no key for the exchange with them (TORCHYARD_KEY).",
+                "Start the run with torchyard, which gives every process the run's key.",
+            )
+        trainers = environment.peers.trainers
+        mine = next(number for number, each in enumerate(trainers) if each.name == environment.replica)
+        reducers = environment.peers.reducer
+        peers = [*reducers, *(Peer(each.name, each.address, each.port) for each in trainers)]
+        local: dict[int, Reducer] = {}
+        if plan.kind == "mixed":
+            own = peers[len(reducers) + mine]
+            self._reducer = Reducer(listen_at(own), environment.key, own.name).start()
+            local[len(reducers) + mine] = self._reducer
+        self._client = ReduceClient(
+            peers,
+            plan.weights,
+            environment.key,
+            mine,
+            len(trainers),
+            environment.options.reduction_order,
+            name=environment.name,
+            generation=environment.generation,
+            divisor=self._world_size,
+            local=local,
+        )
+
+    def _after_round(self, round_: int) -> None:
+        """Buckets do not hold averages where an exchange has failed: that is raised before they are used."""
+        for exchange in self._exchanges:
+            if exchange.failure is not None:
+                raise exchange.failure
+        if (round_ + 1) & round_ == 0:  # after 1, 2, 4, 8 … rounds
+            self._agree_on_chunks()
+
+    def _agree_on_chunks(self) -> None:
+        """Chunks that fit the network, as the first rank has seen it. Often at first, where it is hardly known yet."""
+        seen = torch.zeros(1, device=self._device)
+        if self._rank == 0 and self._client is not None:
+            seen[0] = self._client.bytes_a_second
+        try:
+            dist.broadcast(seen, 0)
+        except RuntimeError as error:  # torch.distributed's word for a lost rank
+            raise PeerLost("another rank", "another host", str(error)) from None
+        rate = float(seen)
+        if self._client is not None and rate:
+            self._client.resize(fitting_chunk(rate))

@@ -1,0 +1,28 @@
+"""One process with everything to itself: no strategy, one worker, an evaluator, or a script run by hand."""
+
+from __future__ import annotations
+
+import torch
+
+from torchyard_roles.data_loader import Share
+from torchyard_roles.strategies.base import Strategy
+
+
+class Alone(Strategy):
+    """Changes nothing, and starts nothing of torch.distributed."""
+
+    trains_alone = True
+
+    def start(self, device: torch.device) -> None:
+        pass
+
+    def share(self) -> Share:
+        return Share()
+
+    def distribute(
+        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, device: torch.device
+    ) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+        return model, optimizer
+
+    def leave(self) -> None:
+        pass

@@ -1,0 +1,152 @@
+"""What there is to report, and when: steps, samples a second and the script's own numbers.
+
+Pure: it opens nothing and takes its clock from outside. A number may be a tensor on a GPU: it is read, which
+waits for the GPU, only when a report is due.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torchyard_agent.protocol.metrics_report import METRICS, MOST_NAMES, is_name
+from torchyard_roles.errors import UsageProblem
+
+INTERVAL_S = 0.2
+"""Between two reports of a script."""
+
+QUIET_S = 1.0
+"""Between two reports made at an optimizer's step where the script reports for itself: it does so after the step,
+when it knows the loss, and its report is the better one."""
+
+
+class Progress:
+    """Counts a rank's steps and samples, and remembers what the script noted last."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._steps = 0
+        self._samples = 0  # in batches whose step is still to come
+        self._samples_stepped = 0
+        self._stepped_at: float | None = None
+        self._step_s: float | None = None
+        self._window: tuple[float, int] | None = None  # where the throughput's window starts: (time, samples)
+        self._throughput: float | None = None
+        self._noted: dict[str, Any] = {}
+        self._names_sent: frozenset[str] = frozenset()
+        self._taken_at: float | None = None
+        self._fresh = False
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps done, those before a resumed checkpoint included."""
+        return self._steps
+
+    def resume(self, step: int) -> None:
+        """Go on counting from a checkpoint's step."""
+        self._steps = step
+
+    def batch(self, samples: int) -> None:
+        """A training batch was handed to the script."""
+        self._samples += samples
+
+    def step(self) -> None:
+        """The optimizer has stepped."""
+        self._steps += 1
+        self._samples_stepped += self._samples
+        self._samples = 0
+        before, self._stepped_at = self._stepped_at, self._clock()
+        self._step_s = self._stepped_at - before if before is not None else None
+        if self._window is None:
+            self._window = (self._stepped_at, self._samples_stepped)  # the first step warms up: not counted
+        self._fresh = True
+
+    def note(self, metrics: dict[str, Any]) -> None:
+        """The script reports numbers, or tensors that hold one each. Raises UsageProblem for anything else."""
+        noted = {**self._noted, **{_checked(name): _scalar(name, value) for name, value in metrics.items()}}
+        own = sorted(noted.keys() - set(METRICS))
+        if len(own) > MOST_NAMES:
+            raise UsageProblem(
+                f"report() got {len(own)} names of its own, but {MOST_NAMES} are kept: {', '.join(own[:5])}, ….",
+                "Report fewer, for example a mean instead of a number for each layer.",
+            )
+        self._noted = noted
+        self._fresh = True
+
+    def due(self, *, at_step: bool = False) -> bool:
+        """Whether to send now: at once what was never sent, such as the first step; else at most 5 a second."""
+        if not self._fresh:
+            return False
+        if self._taken_at is None or not self._names_sent.issuperset(self._noted):
+            return True
+        interval = QUIET_S if at_step and self._noted else INTERVAL_S
+        return self._clock() - self._taken_at >= interval
+
+    @property
+    def unsent(self) -> bool:
+        """Whether anything has happened since the last take()."""
+        return self._fresh
+
+    @property
+    def was_taken(self) -> bool:
+        """Whether there has been a report at all."""
+        return self._taken_at is not None
+
+    def take(self, statistics: Mapping[str, float] | None = None) -> dict[str, float]:
+        """The report of now, which counts as sent. What the script says itself wins over what was counted.
+
+        `statistics` are the strategy's own. What a step took beyond what they say of exchanging and waiting is
+        reported as computing.
+        """
+        self._taken_at = self._clock()
+        self._fresh = False
+        self._names_sent = frozenset(self._noted)
+        report: dict[str, float] = {}
+        if self._steps:
+            report["step"] = float(self._steps)
+        self._measure()
+        if self._throughput is not None:
+            report["throughput"] = self._throughput
+        report.update(statistics or {})
+        if self._step_s is not None and "compute_s" not in report:
+            others = report.get("exchange_s", 0.0) + report.get("wait_s", 0.0)
+            report["compute_s"] = max(0.0, self._step_s - others)
+        report.update({name: float(value) for name, value in self._noted.items()})
+        return report
+
+    def _measure(self) -> None:
+        """Bring the throughput up to date. A window of a few milliseconds says nothing: the old figure stands."""
+        if self._window is None or self._stepped_at is None:
+            return
+        began, samples = self._window
+        elapsed = self._stepped_at - began
+        if samples == self._samples_stepped or elapsed <= 0:
+            return
+        if elapsed >= INTERVAL_S / 2 or self._throughput is None:
+            self._throughput = (self._samples_stepped - samples) / elapsed
+            self._window = (self._stepped_at, self._samples_stepped)
+
+
+def _checked(name: str) -> str:
+    if not is_name(name):
+        raise UsageProblem(
+            f"report({ascii(name)[:80]}=…): a name has letters, digits and underscores, at most 64.",
+            "Choose another name, such as validation_loss.",
+        )
+    return name
+
+
+def _scalar(name: str, value: Any) -> Any:
+    """The value as something float() takes later; a tensor is kept as it is, cut loose from its graph."""
+    if hasattr(value, "detach"):
+        if value.numel() != 1:
+            raise UsageProblem(
+                f"report({name}=…) got a tensor of {value.numel()} numbers, but a report holds one number each.",
+                f"Report its mean, for example: {name}={name}.mean().",
+            )
+        return value.detach()
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise UsageProblem(f"report({name}={value!r}) is not a number.") from None

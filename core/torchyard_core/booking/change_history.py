@@ -1,0 +1,142 @@
+"""The history of a booking: who changed it when, from which desktop, from what to what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import groupby
+from typing import Any
+
+from torchyard_core.booking.model import Slot, rfc3339
+from torchyard_core.booking.slots import name_slots
+from torchyard_core.booking.time_parser import wall_clock
+
+_WORDS = {
+    "owner": "owner",
+    "title": "title",
+    "purpose": "purpose",
+    "starts": "start",
+    "ends": "end",
+    "zone": "zone",
+    "state": "state",
+    "gpus": "GPUs",
+    "run_id": "run",
+    "stop_at_end": "run stops at the end",
+    "let_go_at": "let go at",
+}
+
+
+@dataclass(frozen=True)
+class FieldChange:
+    """A field before and after; None where the booking was made, or deleted. `gpus` are tuples of slot ids."""
+
+    field: str
+    before: Any
+    after: Any
+
+
+@dataclass(frozen=True)
+class Change:
+    """What one person did to a booking in one step. `person` is empty for SQL past Torchyard in a private file."""
+
+    at: datetime
+    person: str
+    desktop: str
+    """As the client called itself: no proof."""
+    kind: str
+    """`made`, `changed` or `deleted`."""
+    fields: tuple[FieldChange, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "at": rfc3339(self.at),
+            "person": self.person,
+            "desktop": self.desktop,
+            "kind": self.kind,
+            "fields": [
+                {"field": one.field, "before": _plain(one.before), "after": _plain(one.after)} for one in self.fields
+            ],
+        }
+
+
+@dataclass(frozen=True)
+class Noted:
+    """A row that a trigger wrote. `before` and `after` are fields of the booking, or `{"gpu": id}`."""
+
+    at: datetime
+    step: int
+    person: str
+    desktop: str
+    before: Mapping[str, Any] | None
+    after: Mapping[str, Any] | None
+
+
+def changes_of(noted: Iterable[Noted]) -> tuple[Change, ...]:
+    """A change for each transaction, of rows in the order in which they were written."""
+    found = []
+    gpus: set[str] = set()
+    for _, group in groupby(noted, key=lambda one: (one.step, one.person, one.desktop)):
+        rows = list(group)
+        had = tuple(sorted(gpus))
+        of_booking = [one for one in rows if "gpu" not in (one.before or one.after or {})]
+        for one in rows:
+            if one not in of_booking:
+                gpus -= {str((one.before or {}).get("gpu"))}
+                gpus |= {str(one.after["gpu"])} if one.after else set()
+        before = of_booking[0].before if of_booking else {}
+        after = of_booking[-1].after if of_booking else {}
+        names = [name for name in _WORDS if name in {**(before or {}), **(after or {})}]
+        values = [(name, _value(name, before), _value(name, after)) for name in names]
+        values.append(("gpus", had or None, tuple(sorted(gpus)) or None))
+        fields = tuple(FieldChange(*one) for one in values if one[1] != one[2])
+        kind = "made" if before is None else "deleted" if after is None else "changed"
+        if fields:
+            found.append(Change(rows[0].at, rows[0].person, rows[0].desktop.removeprefix("torchyard "), kind, fields))
+    return tuple(found)
+
+
+def _value(name: str, fields: Mapping[str, Any] | None) -> Any:
+    value = (fields or {}).get(name)
+    if value is None:
+        return None
+    try:
+        if name in ("starts", "ends", "let_go_at"):
+            moment = datetime.fromisoformat(value) if isinstance(value, str) else datetime.fromtimestamp(value, UTC)
+            return moment.astimezone(UTC)
+    except (ValueError, TypeError, OverflowError, OSError):
+        return str(value)
+    return bool(value) if name == "stop_at_end" else value
+
+
+def headline(change: Change, zone: str) -> str:
+    """`Mon 2026-11-23 09:00  kim (desk-1) changed it`."""
+    desktop = f" ({change.desktop})" if change.desktop else ""
+    when = wall_clock(change.at, zone, "%a %Y-%m-%d %H:%M")
+    return f"{when}  {change.person or 'unknown'}{desktop} {change.kind} it"
+
+
+def lines(change: Change, slots: Sequence[Slot], zone: str) -> list[str]:
+    """`end: Mon 2026-11-23 17:00 → Mon 2026-11-23 18:00`, a line for each field that has a word for readers."""
+    found = []
+    for one in change.fields:
+        before, after = (_words(value, slots, zone) for value in (one.before, one.after))
+        if before != after and not (change.kind == "made" and not one.after):
+            found.append(f"{_WORDS[one.field]}: " + " → ".join(filter(None, (before, after or "none"))))
+    return found
+
+
+def _words(value: Any, slots: Sequence[Slot], zone: str) -> str:
+    if isinstance(value, datetime):
+        return wall_clock(value, zone, "%a %Y-%m-%d %H:%M")
+    if isinstance(value, tuple):
+        return name_slots(value, slots) if value else ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "" if value is None else str(value)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return rfc3339(value)
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,369 @@
+"""The calendar's part in a launch (`launch.reserving.Reserving`): which GPUs it may have, the booking that holds them,
+and letting go of them. What is decided is in `launch_rules`; here the store is asked and told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from torchyard_core.booking.catalogue import slots_of
+from torchyard_core.booking.errors import Refused, StoreAway
+from torchyard_core.booking.intervals import Interval
+from torchyard_core.booking.launch_availability import (
+    clashing,
+    closed,
+    holds,
+    hosts_with_gpus,
+    in_the_way,
+    keeps_until,
+    moment_of,
+    only,
+    own_first,
+    taken_slots,
+    to_book,
+    without,
+)
+from torchyard_core.booking.model import Booking, Draft, whole_seconds
+from torchyard_core.booking.rules.team_rules import Rules, windows
+from torchyard_core.booking.search.conflict import Conflict, span
+from torchyard_core.booking.search.slot_search import Fit, Wish
+from torchyard_core.booking.slots import name_slots
+from torchyard_core.booking.sync.cached_calendar import Calendar, View, age
+from torchyard_core.booking.time_format import command_length, command_time, hours_of, until
+from torchyard_core.errors import RunFailed, TorchyardError
+from torchyard_core.launch.calendar_port import Reserved
+from torchyard_core.launch.checks.host_facts import Check
+from torchyard_core.launch.confirmations import Ask, Question
+from torchyard_core.launch.rank_assignment import Plan
+from torchyard_core.topology.host_facts import HostFacts
+
+if TYPE_CHECKING:
+    from torchyard_core.booking.store import BookingStore
+
+AT_LEAST = timedelta(minutes=15)
+"""Who books nothing is to have the GPUs for so long at the least."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a person says of the calendar when they launch."""
+
+    length: timedelta | None = None
+    """`--book 4h`: to hold the GPUs for so long."""
+    start_at: datetime | None = None
+    """`--at`: when it is to begin; None for now."""
+    booking_id: str | None = None
+    """`--booking`: with this one, when it begins."""
+    proposed: timedelta = timedelta(hours=8)
+    """What is proposed where a booking is needed and no length was given."""
+
+
+class GpusBooked(RunFailed):
+    """Raised where a run would take GPUs that others have booked; `conflict` says who, and what is free nearby."""
+
+    def __init__(self, message: str, conflict: Conflict, hint: str):
+        super().__init__(message, code="booked", hint=hint)
+        self.conflict = conflict
+
+
+class LaunchBooking:
+    """One launch's way to the calendar."""
+
+    def __init__(
+        self,
+        calendar: Calendar,
+        zone: str,
+        wanted: Wanted,
+        *,
+        file: str = "FILE",
+        on_trouble: Callable[[TorchyardError], None] = lambda error: None,
+    ):
+        """`file`: as the user named it, for commands that are proposed. `on_trouble` is told of what went wrong in the
+        calendar once the run was under way or taken back."""
+        self._calendar = calendar
+        self._zone = zone
+        self._wanted = wanted
+        self._file = file
+        self._on_trouble = on_trouble
+        self._known: Sequence[HostFacts] = ()
+        self._view = View((), (), None, False)
+        self._start = whole_seconds(wanted.start_at or datetime.now(UTC))
+        self._is_later = wanted.start_at is not None
+        self._person = ""
+        self._rules: Rules | None = None
+        """None while nobody can be asked for them."""
+        self._with: Booking | None = None
+        self._made: Booking | None = None
+        self._extended: tuple[str, datetime] | None = None
+        self._links: tuple[str, str] | None = None
+        self._relinked: tuple[str, str] | None = None
+        """A booking that was made for an earlier run, and that run."""
+
+    # What a launch calls
+
+    def choices(self, known: Sequence[HostFacts]) -> Sequence[Sequence[HostFacts]]:
+        self._look(known)
+        if self._is_later:
+            # Who is on a GPU now says nothing of then.
+            known = [replace(host, busy_gpus=frozenset(), gpu_users={}) for host in known]
+        others = self._others(self._start, self._start + AT_LEAST)
+        if self._with is not None:
+            return [only(known, self._with.gpus, others)]
+        ways: list[Sequence[HostFacts]] = []
+        for booking in own_first(self._view.bookings, self._person, self._start):
+            ways.append(only(known, booking.gpus, others))
+        length = self._wanted.length or self._wanted.proposed
+        # One's own booked GPUs cannot be booked a second time.
+        whose = self._view.bookings if self._wanted.length else self._not_mine()
+        bookable = closed(known, self._closed(length))
+        ways.append(without(bookable, in_the_way(whose, self._start, self._start + length)))
+        if self._wanted.length is None:
+            ways.append(without(known, others))
+        return ways
+
+    def refuse(self, planned: Plan) -> None:
+        taken = taken_slots(planned, self._known, (slot.id for slot in self._view.slots))
+        if self._with is not None:
+            raise RunFailed(
+                f"the run does not fit in the booking {self._with.title!r} of {self._names(self._with.gpus)}: "
+                f"it would take {self._names(taken)}.",
+                code="not_in_booking",
+                hint=f"Book what it takes, or change it: `torchyard bookings change {self._with.id} --gpus …`.",
+            )
+        length = self._wanted.length or AT_LEAST
+        whose = self._view.bookings if self._wanted.length else self._not_mine()
+        found = clashing(taken, in_the_way(whose, self._start, self._start + length))
+        if not found:
+            return  # nothing of the calendar's: what the plan lacks is said by whoever planned
+        hold = self._wanted.length or self._wanted.proposed
+        draft = Draft(planned.name, to_book(taken), self._start, self._start + hold, self._zone)
+        conflict = Conflict(draft, found, self._nearest(draft))
+        said = conflict.sentence(self._view.slots, self._person) + self._as_of()
+        raise GpusBooked(said, conflict, self._way_out(conflict))
+
+    def settle(self, planned: Plan, run_id: str, name: str, ask: Ask) -> Reserved:
+        taken = taken_slots(planned, self._known, (slot.id for slot in self._view.slots))
+        start_at = self._start if self._is_later else None
+        if not taken:
+            return Reserved(owner=self._person, start_at=start_at)
+        own = [self._with] if self._with else own_first(self._view.bookings, self._person, self._start)
+        holding = next((one for one in own if holds(one, taken)), None)
+        if holding is not None:
+            return self._hold(holding, taken, run_id, start_at)
+        if self._wanted.length is not None:
+            return self._book(taken, self._wanted.length, run_id, name, start_at)
+        hosts = hosts_with_gpus(planned)
+        if len(hosts) > 1:
+            # A database that is away can book nothing: said before anybody is asked.
+            self._calendar.store()
+            length = self._wanted.proposed
+            end = until(self._start, self._start + length, self._zone)
+            what = f"GPUs of {len(hosts)} hosts, {self._names(to_book(taken))}, are taken only with a booking, "
+            question = Question(
+                "needs_booking",
+                f"{what}so that the team sees who has them.",
+                f"Book them until {end} ({hours_of(length)})?",
+                f"Add --book {command_length(length)} (or another length) to book them with the launch, or book "
+                f"them first: `torchyard book`.",
+                accept="book",
+            )
+            if not ask(question):
+                raise RunFailed(question.message, code=question.code, hint=question.hint)
+            return self._book(taken, length, run_id, name, start_at)
+        checks = (*self._unknown(taken), *self._free(taken))
+        return Reserved(checks, owner=self._person, start_at=start_at)
+
+    def begun(self) -> None:
+        if self._links is None:
+            return
+        booking_id, run_id = self._links
+        try:
+            store = self._calendar.store()
+            booking = store.booking(booking_id)
+            if booking.run_id != run_id and run_id:
+                store.change(booking_id, run_id=run_id)
+            if booking.start <= store.now():
+                store.mark_active(booking_id)
+        except TorchyardError as error:
+            self._on_trouble(error)
+
+    def take_back(self) -> None:
+        try:
+            if self._made is not None:
+                self._calendar.store().cancel(self._made.id)
+            elif self._extended is not None:
+                booking_id, end = self._extended
+                self._calendar.store().change(booking_id, end=end)
+            if self._relinked is not None:
+                booking_id, run_id = self._relinked
+                self._calendar.store().change(booking_id, run_id=run_id)
+        except TorchyardError as error:
+            self._on_trouble(error)
+        self._made = self._extended = self._relinked = None
+
+    def close(self) -> None:
+        """Lets go of the calendar; for who opened one for this launch alone."""
+        self._calendar.close()
+
+    # How it is done
+
+    def _look(self, known: Sequence[HostFacts]) -> None:
+        """The calendar as it is now, or was when it was last seen, with the GPUs of these hosts in it."""
+        self._known = known
+        if not self._calendar.has_begun and not self._wanted.booking_id:
+            self._person = self._calendar.person
+            self._view = View((), slots_of(known, is_private=True), datetime.now(UTC), True)
+            return
+        try:
+            store = self._calendar.store()
+        except StoreAway:
+            pass  # the view below says why, and what was last known
+        else:
+            self._person, self._rules = store.person, store.rules()
+            store.remember_slots(slots_of(known, is_private=store.is_private))
+            if self._wanted.start_at is None:
+                self._start = store.now()
+            if self._wanted.booking_id and self._with is None:
+                self._with = self._named(store, self._wanted.booking_id)
+                self._is_later = self._with.start > store.now()
+                self._start = max(self._with.start, store.now())
+        if self._wanted.booking_id and self._with is None:
+            self._calendar.store()  # raises why it cannot be asked for
+        self._person = self._person or self._calendar.person
+        length = max(self._wanted.length or timedelta(), self._wanted.proposed, AT_LEAST)
+        self._view = self._calendar.view(self._start, self._start + length)
+
+    def _named(self, store: BookingStore, booking_id: str) -> Booking:
+        booking = store.booking(booking_id)
+        if booking.owner != store.person:
+            raise Refused(
+                f"{booking.title!r} is {booking.owner}'s booking: a run starts with one of your own",
+                code="not_yours",
+                hint="See `torchyard bookings list --mine`.",
+            )
+        if not booking.is_live or booking.end <= store.now():
+            raise Refused(f"the booking {booking.title!r} is over", code="ended", hint="Book anew with `--book 4h`.")
+        return booking
+
+    def _now(self) -> datetime:
+        return whole_seconds(datetime.now(UTC))
+
+    def _closed(self, length: timedelta) -> set[str]:
+        """The GPUs that the rules would not let be booked for so long."""
+        rules, slots = self._rules, self._view.slots
+        if rules is None or not rules.windows:
+            return set()
+        within = Interval(self._start, self._start + length)
+        return {slot.id for slot in slots if windows([slot.id], within, rules, self._person, slots)}
+
+    def _not_mine(self) -> list[Booking]:
+        return [one for one in self._view.bookings if one.owner != self._person]
+
+    def _others(self, start: datetime, end: datetime) -> dict[str, Booking]:
+        return in_the_way(self._not_mine(), start, end)
+
+    def _names(self, slots: Sequence[str]) -> str:
+        return name_slots(slots, self._view.slots)
+
+    def _as_of(self) -> str:
+        return "" if self._view.is_live else f" That is {age(self._view, self._now())}."
+
+    def _unknown(self, taken: Sequence[str]) -> tuple[Check, ...]:
+        """A warning where the calendar cannot be asked."""
+        if self._view.is_live or not taken:
+            return ()
+        known = age(self._view, self._now()) or "nothing of it is known here"
+        message = f"the bookings cannot be asked ({known}): somebody may have booked {self._names(taken)} since"
+        return (Check("booking", "", True, message, self._view.why, warning=True, code="store_away"),)
+
+    def _free(self, taken: Sequence[str]) -> tuple[Check, ...]:
+        """What is to be said of GPUs that were not booked."""
+        names = self._names(taken)
+        later = clashing(taken, self._others(self._start, self._start + self._wanted.proposed))
+        if later:
+            first = min(later, key=lambda one: one.booking.start).booking
+            when = span(first.start, first.end, self._zone)
+            message = f"{names}: {first.owner} has booked {self._names(first.gpus)} {when} ({self._zone})"
+            return (Check("booking", "", True, message, "Then this run may be stopped.", warning=True),)
+        if not self._view.is_live:
+            return ()
+        return (Check("booking", "", True, f"{names}: not booked by others"),)
+
+    def _hold(self, booking: Booking, taken: Sequence[str], run_id: str, start_at: datetime | None) -> Reserved:
+        """On a booking that is there, made longer where more was asked for."""
+        wanted = self._wanted.length
+        if wanted is not None and booking.end < self._start + wanted:
+            old = booking.end
+            booking = self._calendar.store().change(booking.id, end=self._start + wanted)
+            self._extended = booking.id, old
+        self._links = booking.id, run_id if self._with is not None else ""
+        if self._view.is_live:
+            self._claim(booking, run_id)
+        end = until(self._start, booking.end, self._zone)
+        said = f"{self._names(to_book(taken))}: in your booking {booking.title!r}, until {end}"
+        line = Check("booking", "", True, said)
+        return Reserved(
+            (*self._unknown(taken), line), booking.id, booking.owner, booking.end, booking.stop_at_end, start_at
+        )
+
+    def _claim(self, booking: Booking, run_id: str) -> None:
+        """At once, before anything runs: whoever looks meanwhile would free it as one that stayed idle, or let go of it
+        as of one whose earlier run has ended."""
+        store = self._calendar.store()
+        try:
+            if booking.run_id not in (None, run_id):
+                store.change(booking.id, run_id=run_id)
+                self._relinked = booking.id, str(booking.run_id)
+            if booking.start <= store.now():
+                store.mark_active(booking.id)
+        except TorchyardError as error:
+            if error.code == "ended":  # freed as idle since the look: others may have its GPUs
+                raise
+            self._on_trouble(error)
+
+    def _book(
+        self, taken: Sequence[str], length: timedelta, run_id: str, name: str, start_at: datetime | None
+    ) -> Reserved:
+        store = self._calendar.store()
+        store.remember_slots(slots_of(self._known, is_private=store.is_private))
+        start = self._start if start_at is not None else store.now()
+        draft = Draft(name, to_book(taken), start, start + length, self._zone, run_id=run_id)
+        self._made = booking = store.book(draft)
+        self._links = booking.id, run_id
+        line = f"{self._names(booking.gpus)}: booked until {until(start, booking.end, self._zone)}"
+        return Reserved(
+            (Check("booking", "", True, line),), booking.id, booking.owner, booking.end, booking.stop_at_end, start_at
+        )
+
+    def _nearest(self, draft: Draft) -> tuple[Fit, ...]:
+        """The same GPUs as soon as they are free; nothing while the database is away, or where none may hold them for
+        so long."""
+        try:
+            wish = Wish(len(draft.gpus), draft.interval.duration, self._start, one_host=False, gpus=draft.gpus)
+            return self._calendar.store().find(wish, 1, self._zone)
+        except (StoreAway, Refused):
+            return ()
+
+    def _way_out(self, conflict: Conflict) -> str:
+        if not conflict.nearest:
+            return "Choose other GPUs, or ask its owner." if self._view.is_live else self._view.why
+        first = conflict.nearest[0]
+        length = command_length(first.end - first.start)
+        command = f'torchyard run {self._file} --at "{command_time(first.start, self._zone)}" --book {length}'
+        return f"{conflict.way_out(self._view.slots)} `{command}` books that and starts then."
+
+
+def end_of_run(store: BookingStore, booking: Booking, state: str, ended: str, keep: timedelta | None) -> Booking | None:
+    """Lets go of a booking that was made for a run which has ended, or shortens it; None where it stays as it is.
+
+    Raises what the store raises.
+    """
+    now = store.now()
+    if booking.run_id is None or not booking.is_live or booking.end <= now:
+        return None
+    end = keeps_until(booking, state, moment_of(ended) or now, keep)
+    if end is None or end <= max(now, booking.start):  # also of a run that ended before its booking began
+        return store.release(booking.id)
+    return store.change(booking.id, end=whole_seconds(end)) if end < booking.end else None

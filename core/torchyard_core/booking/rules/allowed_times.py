@@ -1,0 +1,101 @@
+"""What the rules leave of a search, so that who looks for free places is offered none that would then be refused: when
+GPUs are closed to a person counts as taken, and a booking does not begin where it would exceed the person's quota."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from itertools import pairwise
+
+from torchyard_core.booking.intervals import Interval, merge
+from torchyard_core.booking.model import Slot, whole_seconds
+from torchyard_core.booking.rules.team_rules import Rules, Window, binding_windows, by_week, charged, day_of, outside
+from torchyard_core.booking.search.slot_search import HORIZON, Busy, Fit, Wish, find_slots
+
+LONGEST_SEARCH = timedelta(days=366)
+"""How far is searched where no rule says how far ahead may be booked."""
+JUST_NOW = timedelta(seconds=10)
+"""What began so long ago begins now: between the question and the answer a moment passes."""
+SECOND = timedelta(seconds=1)
+EXACT_S = 1e-3
+"""Seconds are counted as fractions of hours: what exceeds a quota by less does not exceed it."""
+
+
+@dataclass(frozen=True)
+class Allowance:
+    """What a person's quota goes by: the GPU-hours that they have, by start of the week; the moment; the
+    zone in which a refusal writes times (weeks and days are counted in the rules' zone)."""
+
+    hours: Mapping[datetime, float]
+    now: datetime
+    zone: str
+
+
+def within_rules(wish: Wish, rules: Rules, now: datetime) -> Wish:
+    """The wish from now on, and no further ahead than bookings may be made."""
+    earliest = now if wish.earliest < now - JUST_NOW else wish.earliest
+    ahead = LONGEST_SEARCH if rules.furthest_days is None else timedelta(days=rules.furthest_days)
+    latest = min(wish.latest or earliest + HORIZON, now + ahead)
+    return replace(wish, earliest=earliest, latest=latest)
+
+
+def taken_or_closed(busy: Busy, slots: Iterable[Slot], within: Interval, rules: Rules, person: str) -> Busy:
+    """What is taken of each GPU or closed to that person, in that time."""
+    if not rules.windows or within.is_empty:
+        return busy
+    closed: dict[tuple[Window, ...], list[Interval]] = {}
+    both = dict(busy)
+    for slot in slots:
+        binding = tuple(binding_windows(slot, rules, person))
+        if not binding:
+            continue
+        if binding not in closed:  # the GPUs of a host mostly share their windows
+            closed[binding] = outside(within, binding)
+        both[slot.id] = [*busy.get(slot.id, ()), *closed[binding]]
+    return both
+
+
+def closed_starts(wish: Wish, slots: Iterable[Slot], rules: Rules, person: str, allowance: Allowance) -> list[Interval]:
+    """At which times a booking of the wish cannot begin, as it would exceed the person's quota; in whole seconds.
+
+    What a booking takes of a week is linear in its start between those at which one of its ends meets the edge of a
+    week, or of the day that is free: it is counted at these alone.
+    """
+    limit = rules.quota_of(person)
+    gpus = min(wish.count, sum(not slot.is_cpu for slot in slots if wish.takes(slot)))
+    if limit is None or not gpus:
+        return []
+    first = whole_seconds(wish.earliest) - SECOND
+    last = (wish.latest or wish.earliest + HORIZON) - wish.length + SECOND
+    today = day_of(allowance.now, rules.zone)
+    weeks = by_week(Interval(first, last + wish.length), rules.zone)
+    edges = [*weeks, today.start, today.end]
+    meeting = {edge - shift for edge in edges for shift in (timedelta(), wish.length)}
+    starts = sorted({first, last, *(start for start in meeting if first < start < last)})
+    taken = [charged(Interval(one, one + wish.length), rules, allowance.now) for one in starts]
+    closed: list[Interval] = []
+    for week in weeks:
+        room = max(limit - allowance.hours.get(week, 0.0), 0.0) * 3600 / gpus + EXACT_S
+        over = [seconds.get(week, 0.0) - room for seconds in taken]
+        closed += _above(list(zip(starts, over, strict=True)))
+    return merge(closed)
+
+
+def _above(line: Sequence[tuple[datetime, float]]) -> Iterator[Interval]:
+    """When a line of straight pieces is above nothing, in whole seconds."""
+    for (begin, before), (end, after) in pairwise(line):
+        if before > 0 and after > 0:
+            yield Interval(begin, end)
+        elif before > 0 or after > 0:
+            meets = whole_seconds(begin + (end - begin) * (before / (before - after))) + SECOND
+            yield Interval(begin, meets) if before > 0 else Interval(meets, end)
+
+
+def nothing_taken(
+    wish: Wish, slots: Sequence[Slot], rules: Rules, person: str, allowance: Allowance
+) -> tuple[Fit, ...]:
+    """The first place that the rules leave for a wish if nobody had booked anything."""
+    open_until = Interval(wish.earliest, wish.latest or wish.earliest + HORIZON)
+    closed = taken_or_closed({}, slots, open_until, rules, person)
+    return find_slots(wish, slots, closed, 1, closed_starts(wish, slots, rules, person, allowance))

@@ -1,0 +1,53 @@
+"""Bookings end with the runs that they were made for: done by the desktop that saw the end, else by the next one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+
+from torchyard_core.booking.launch_booking import end_of_run
+from torchyard_core.booking.model import Booking
+from torchyard_core.booking.store import BookingStore
+from torchyard_core.launch.agent_interface import AgentLink
+from torchyard_core.launch.runs.history import History
+from torchyard_core.launch.runs.known_runs import list_runs
+
+AHEAD = timedelta(days=400)
+
+
+def end_bookings(
+    store: BookingStore, history: History, links: Mapping[str, AgentLink], keep: timedelta | None
+) -> tuple[Booking, ...]:
+    """Lets go of one's own bookings that were made for runs which have ended, by what these hosts and this desktop's
+    history know of them. `keep`: how long a failed run keeps its GPUs, None to the booking's end.
+
+    Raises what the store raises.
+    """
+    now = store.now()
+    own = store.bookings(now, now + AHEAD, owner=store.person, live=True)
+    made_for = {one.run_id: one for one in own if one.run_id}
+    if not made_for:
+        return ()
+    by_id = {one.id: one for one in made_for.values()}
+    over: dict[str, dict[str, tuple[str, str]]] = {}
+    in_use: set[str] = set()
+    for run in list_runs(links, history):
+        # Also a run that was launched on the booking of an earlier one.
+        booking = made_for.get(run.run_id) or by_id.get(run.booking)
+        if booking is None:
+            continue
+        if not run.has_ended:
+            in_use.add(booking.id)
+            continue
+        record = history.load(run.run_id)
+        ended = record.ended if record is not None and record.ended else run.as_of
+        over.setdefault(booking.id, {})[run.run_id] = ended, run.state
+    changed: list[Booking] = []
+    for booking_id in sorted(over.keys() - in_use):
+        booking = by_id[booking_id]
+        if booking.run_id not in over[booking_id]:
+            continue  # it was taken over by a run that nobody here has heard of yet
+        ended, state = max(over[booking_id].values())
+        if (after := end_of_run(store, booking, state, ended, keep)) is not None:
+            changed.append(after)
+    return tuple(changed)

@@ -1,0 +1,1 @@
+"""Free GPUs and times, and the reasons why there are none."""

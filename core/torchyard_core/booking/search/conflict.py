@@ -1,0 +1,85 @@
+"""A conflict as an answer: which GPUs, whose booking, when, and what is free nearby."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from torchyard_core.booking.errors import Clash
+from torchyard_core.booking.model import Booking, Draft, Slot, rfc3339
+from torchyard_core.booking.search.slot_search import Fit
+from torchyard_core.booking.slots import name_slots
+from torchyard_core.booking.time_parser import wall_clock, zone_of
+
+
+@dataclass(frozen=True)
+class Clashing:
+    """A booking in the way, and which of the wanted GPUs it has."""
+
+    booking: Booking
+    gpus: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """Why a draft cannot be booked now. `nearest` are free places for it: the same GPUs later, or others then."""
+
+    wanted: Draft
+    clashing: tuple[Clashing, ...]
+    nearest: tuple[Fit, ...] = ()
+
+    def sentence(self, slots: Iterable[Slot] = (), me: str = "") -> str:
+        """`gpu-b:2 is booked by kim ("digits") from 09:00 to 17:00 on Mon 23 Nov (Europe/Berlin).`"""
+        known = list(slots)
+        parts = [
+            f"{name_slots(one.gpus, known)} {'is' if len(one.gpus) == 1 else 'are'} booked by "
+            f"{'you' if me and one.booking.owner == me else one.booking.owner} ({one.booking.title!r}) "
+            f"{span(one.booking.start, one.booking.end, self.wanted.zone)}"
+            for one in self.clashing[:3]
+        ]
+        if len(self.clashing) > 3:
+            parts.append(f"and {len(self.clashing) - 3} more bookings are in the way")
+        return "; ".join(parts) + f" ({self.wanted.zone})."
+
+    def way_out(self, slots: Iterable[Slot] = ()) -> str:
+        """`Free nearby: gpu-b:2-3 Mon 23 Nov 17:00 to 23:00.`, or that there is nothing."""
+        known = list(slots)
+        if not self.nearest:
+            return "Nothing like it is free within the days that can be booked."
+        fits = "; ".join(
+            f"{name_slots(fit.gpus, known)} {span(fit.start, fit.end, self.wanted.zone)}" for fit in self.nearest[:3]
+        )
+        return f"Free nearby: {fits}."
+
+    def as_error(self, slots: Sequence[Slot] = (), me: str = "") -> Clash:
+        return Clash(self, self.sentence(slots, me), hint=self.way_out(slots))
+
+    def to_json(self, slots: Iterable[Slot] = ()) -> dict[str, Any]:
+        """{"clashing": [{"booking", "gpus", "names"}], "nearest": [{"gpus", "names", "start", "end", "host"}]}."""
+        known = list(slots)
+        return {
+            "clashing": [
+                {"booking": one.booking.to_json(), "gpus": list(one.gpus), "names": name_slots(one.gpus, known)}
+                for one in self.clashing
+            ],
+            "nearest": [fit_to_json(fit, known) for fit in self.nearest],
+        }
+
+
+def fit_to_json(fit: Fit, slots: Iterable[Slot]) -> dict[str, Any]:
+    return {
+        "gpus": list(fit.gpus),
+        "names": name_slots(fit.gpus, slots),
+        "start": rfc3339(fit.start),
+        "end": rfc3339(fit.end),
+        "host": fit.host,
+    }
+
+
+def span(start: datetime, end: datetime, zone: str) -> str:
+    """`from Mon 23 Nov 09:00 to 17:00`, in the zone; the day again where it is another."""
+    begin, finish = start.astimezone(zone_of(zone)), end.astimezone(zone_of(zone))
+    day = "" if begin.date() == finish.date() else f"{finish:%a} {finish.day} {finish:%b} "
+    return f"from {begin:%a} {begin.day} {begin:%b} {wall_clock(start, zone)} to {day}{wall_clock(end, zone)}"

@@ -1,0 +1,80 @@
+"""What is free now: neither booked nor in use. A GPU that somebody uses without a booking is not free."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from torchyard_core.booking.model import Booking, Slot, rfc3339
+from torchyard_core.booking.time_format import until
+
+
+@dataclass(frozen=True)
+class SlotNow:
+    """One slot: who has it booked now, who has it next, and who uses it (None: nobody knows)."""
+
+    slot: Slot
+    booked: Booking | None
+    following: Booking | None
+    users: tuple[str, ...] | None
+
+    @property
+    def is_free(self) -> bool | None:
+        """None where nobody knows whether it is in use."""
+        if self.booked is not None:
+            return False
+        return None if self.users is None else not self.users
+
+    def words(self, now: datetime, zone: str) -> str:
+        """`kim until 17:00 (digits)`, `free until Mon 23 Nov 09:00 (lee)`, `free`, `used without a booking`."""
+        if self.booked is not None:
+            return f"{self.booked.owner} until {until(now, self.booked.end, zone)} ({self.booked.title})"
+        if self.users:
+            return "used without a booking"
+        word = "not booked" if self.users is None else "free"
+        if self.following is None:
+            return word
+        return f"{word} until {until(now, self.following.start, zone)} ({self.following.owner})"
+
+    def to_json(self) -> dict[str, Any]:
+        """{"id", "name", "free", "booked", "next"}; a booking as {"id", "owner", "title", "start", "end"}."""
+        return {
+            "id": self.slot.id,
+            "name": self.slot.name,
+            "free": self.is_free,
+            "booked": _short(self.booked),
+            "next": _short(self.following),
+        }
+
+
+def slots_now(
+    slots: Iterable[Slot], bookings: Sequence[Booking], users: Mapping[str, Collection[str]], now: datetime
+) -> tuple[SlotNow, ...]:
+    """`users` by slot; a slot that is not in it is one of which nobody knows."""
+    by_slot: dict[str, list[Booking]] = {}
+    for booking in sorted(bookings, key=lambda one: one.start):
+        if booking.is_live and booking.end > now:
+            for gpu in booking.gpus:
+                by_slot.setdefault(gpu, []).append(booking)
+    found = []
+    for slot in sorted(slots, key=Slot.sort_key):
+        mine = by_slot.get(slot.id, [])
+        running = next((one for one in mine if one.start <= now), None)
+        following = next((one for one in mine if one.start > now), None)
+        who = tuple(users[slot.id]) if slot.id in users else None
+        found.append(SlotNow(slot, running, following, who))
+    return tuple(found)
+
+
+def _short(booking: Booking | None) -> dict[str, Any] | None:
+    if booking is None:
+        return None
+    return {
+        "id": booking.id,
+        "owner": booking.owner,
+        "title": booking.title,
+        "start": rfc3339(booking.start),
+        "end": rfc3339(booking.end),
+    }

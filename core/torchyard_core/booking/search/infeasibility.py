@@ -1,0 +1,75 @@
+"""Why there is no place for a wish, whatever others let go of: then waiting for it is of no use."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from torchyard_core.booking.errors import Refused
+from torchyard_core.booking.model import Draft, Slot
+from torchyard_core.booking.rules.allowed_times import Allowance, nothing_taken, within_rules
+from torchyard_core.booking.rules.team_rules import Rules, binding_windows, quota
+from torchyard_core.booking.search.conflict import span
+from torchyard_core.booking.search.slot_search import Wish
+from torchyard_core.booking.time_format import hours_of
+
+
+def why_never(wish: Wish, slots: Sequence[Slot], rules: Rules, person: str, allowance: Allowance) -> Refused | None:
+    """What keeps the wish from ever being booked: too few such GPUs, no time between its ends, a rule. None where only
+    bookings are in the way."""
+    fitting = [slot for slot in slots if wish.takes(slot)]
+    if refused := _too_few(wish, fitting) or _no_time(wish, rules, allowance):
+        return refused
+    allowed = within_rules(wish, rules, allowance.now)
+    if nothing_taken(allowed, fitting, rules, person, allowance):
+        return None
+    unlimited = replace(rules, quota_gpu_hours=None, quotas={})
+    open_places = nothing_taken(allowed, fitting, unlimited, person, allowance)
+    if not open_places:
+        return _closed(wish, fitting, rules, person)
+    first = open_places[0]
+    draft = Draft("wanted", first.gpus, first.start, first.end, allowance.zone)
+    return quota(draft, rules, allowance.now, person, allowance.hours)
+
+
+def _too_few(wish: Wish, fitting: Sequence[Slot]) -> Refused | None:
+    if len(fitting) < wish.count:
+        return Refused(
+            f"of the {wish.count} GPUs that are wanted, the fleet has {len(fitting)} of that kind",
+            code="too_few",
+            hint="Ask for fewer, or for others; `torchyard hosts check` finds what each host has now.",
+        )
+    ((host, most),) = Counter(slot.host for slot in fitting).most_common(1)
+    if wish.one_host and most < wish.count:
+        return Refused(
+            f"no host has {wish.count} GPUs of that kind: the most, {most}, are on {host}",
+            code="too_few",
+            hint="Ask for fewer, or for GPUs of several hosts (`--any-hosts`).",
+        )
+    return None
+
+
+def _no_time(wish: Wish, rules: Rules, allowance: Allowance) -> Refused | None:
+    """Where it does not fit between the earliest start and the latest end."""
+    allowed = within_rules(wish, rules, allowance.now)
+    latest = allowed.latest or allowed.earliest
+    if latest - allowed.earliest >= wish.length:
+        return None
+    if wish.latest is None or latest < wish.latest:
+        days = (latest - allowance.now).total_seconds() / 86400
+        return Refused(f"bookings are made at most {days:g} days ahead", code="too_far", hint="Look from earlier on.")
+    return Refused(
+        f"{hours_of(wish.length)} do not fit {span(allowed.earliest, latest, allowance.zone)}",
+        code="no_time",
+        hint="Take an earlier start, a later end, or less time.",
+    )
+
+
+def _closed(wish: Wish, fitting: Sequence[Slot], rules: Rules, person: str) -> Refused:
+    times = dict.fromkeys(str(window) for slot in fitting for window in binding_windows(slot, rules, person))
+    return Refused(
+        f"the rules never leave {person} {wish.count} such GPUs for {hours_of(wish.length)} in that time",
+        code="window",
+        hint=f"They are open: {'; '.join(times)}. `torchyard bookings rules` shows all.",
+    )

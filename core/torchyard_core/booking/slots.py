@@ -1,0 +1,99 @@
+"""GPUs as people and commands name them: `gpu-b:2`, `gpu-b:0-3`, `gpu-b:*`, `big-cpu:cpu`, or a UUID."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+from torchyard_core.booking.errors import Refused
+from torchyard_core.booking.model import Slot
+from torchyard_core.problems import did_you_mean
+
+
+def slots_named(text: str, slots: Sequence[Slot]) -> tuple[Slot, ...]:
+    """The slots of a list by commas or spaces, each once, in their order. Raises Refused for what is not there."""
+    named: dict[str, Slot] = {}
+    for word in _words(text):
+        for slot in _named(word, slots):
+            named[slot.id] = slot
+    if not named:
+        raise Refused("no GPU is named", code="no_gpus", hint="Name some as gpu-a:0, gpu-a:0-3, gpu-a:* or by UUID.")
+    return tuple(sorted(named.values(), key=Slot.sort_key))
+
+
+def name_slots(ids: Iterable[str], slots: Iterable[Slot]) -> str:
+    """`gpu-b:2-5, gpu-c:cpu`; one that no host has any more by its id."""
+    known = {slot.id: slot for slot in slots}
+    wanted = list(ids)
+    parts: list[str] = []
+    there = sorted((known[gpu] for gpu in wanted if gpu in known), key=Slot.sort_key)
+    for host, of_host in groupby(there, key=lambda slot: slot.host):
+        numbers = []
+        for slot in of_host:
+            if slot.index is None:
+                parts.append(slot.name)
+            else:
+                numbers.append(slot.index)
+        if numbers:
+            parts.append(f"{host}:{_ranges(numbers)}")
+    return ", ".join([*parts, *(gpu for gpu in wanted if gpu not in known)])
+
+
+def _words(text: str) -> list[str]:
+    """Splits at commas and spaces; `gpu-b:0,2` goes on with the host that was named last."""
+    words: list[str] = []
+    host = ""
+    for word in re.split(r"[,\s]+", text.strip()):
+        if not word:
+            continue
+        if re.fullmatch(r"\d+(-\d+)?", word) and host:
+            words.append(f"{host}:{word}")
+        else:
+            words.append(word)
+            host = word.rpartition(":")[0]
+    return words
+
+
+def _named(word: str, slots: Sequence[Slot]) -> list[Slot]:
+    by_id = [slot for slot in slots if slot.id == word]
+    if by_id:
+        return by_id
+    host, colon, which = word.rpartition(":")
+    if not colon:
+        host, which = word, "*"
+    of_host = [slot for slot in slots if slot.host == host]
+    if not of_host:
+        known = {slot.host for slot in slots}
+        near = did_you_mean(host, known)
+        hint = f"There are: {', '.join(sorted(known))}." if 0 < len(known) <= 12 else "See `torchyard status`."
+        raise Refused(f"no host `{host}` has GPUs to book{near}", code="unknown_gpu", hint=hint)
+    if which == "*":
+        return of_host
+    if which == "cpu":
+        found = [slot for slot in of_host if slot.is_cpu]
+    elif match := re.fullmatch(r"(\d+)(?:-(\d+))?", which):
+        first, last = int(match[1]), int(match[2] or match[1])
+        found = [slot for slot in of_host if slot.index is not None and first <= slot.index <= last]
+        if len(found) != last - first + 1:
+            found = []
+    else:
+        found = []
+    if not found:
+        raise Refused(f"there is no `{word}`", code="unknown_gpu", hint=f"{host} has {name_slots_of(of_host)}.")
+    return found
+
+
+def name_slots_of(slots: Sequence[Slot]) -> str:
+    """These slots, named."""
+    return name_slots([slot.id for slot in slots], slots)
+
+
+def _ranges(numbers: list[int]) -> str:
+    parts: list[tuple[int, int]] = []
+    for number in sorted(numbers):
+        if parts and number == parts[-1][1] + 1:
+            parts[-1] = (parts[-1][0], number)
+        else:
+            parts.append((number, number))
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)

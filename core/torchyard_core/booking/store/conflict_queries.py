@@ -1,0 +1,73 @@
+"""What stands in the way of a booking, and what is free nearby instead."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sqlalchemy import Connection, and_, select
+
+from torchyard_core.booking.errors import Clash
+from torchyard_core.booking.model import Draft, normal
+from torchyard_core.booking.search.conflict import Clashing, Conflict
+from torchyard_core.booking.search.slot_search import Fit, Wish
+from torchyard_core.booking.store import tables
+from torchyard_core.booking.store.engine import transaction
+from torchyard_core.booking.store.queries import Reading
+
+
+class Clashes(Reading):
+    """The other bookings of GPUs that somebody wants, found before anything is written."""
+
+    def conflict(self, draft: Draft, *, except_booking: str | None = None) -> Conflict | None:
+        """Only whether GPUs are taken then, with the answer. Writes nothing."""
+        draft = normal(draft)
+        with transaction(self._engine) as connection:
+            clashing = self._clashing(connection, draft, except_booking)
+            return Conflict(draft, clashing, self._nearest(connection, draft, except_booking)) if clashing else None
+
+    def _refuse_clash(self, connection: Connection, draft: Draft, except_booking: str | None = None) -> None:
+        if clashing := self._clashing(connection, draft, except_booking):
+            raise Conflict(draft, clashing).as_error(self._slots(connection), self.person)
+
+    def _clashing(self, connection: Connection, draft: Draft, except_booking: str | None) -> tuple[Clashing, ...]:
+        of = tables.booking_gpus
+        which = and_(of.c.live, of.c.gpu.in_(draft.gpus), of.c.starts < draft.end, of.c.ends > draft.start)
+        taken: dict[str, list[str]] = {}
+        for booking_id, gpu in connection.execute(select(of.c.booking_id, of.c.gpu).where(which)):
+            if booking_id != except_booking:
+                taken.setdefault(booking_id, []).append(gpu)
+        if not taken:
+            return ()
+        found = self._bookings(connection, select(tables.bookings).where(tables.bookings.c.id.in_(taken)))
+        return tuple(Clashing(one, tuple(sorted(taken[one.id]))) for one in found)
+
+    def _with_nearest(self, connection: Connection, clash: Clash, except_booking: str | None = None) -> Clash:
+        conflict = clash.conflict
+        nearest = self._nearest(connection, conflict.wanted, except_booking)
+        return replace(conflict, nearest=nearest).as_error(self._slots(connection), self.person)
+
+    def _nearest(self, connection: Connection, draft: Draft, except_booking: str | None = None) -> tuple[Fit, ...]:
+        """The same GPUs as soon as they are free, and as many of the same models then, on one host where it was one."""
+        slots = {slot.id: slot for slot in self._slots(connection)}
+        chosen = [slots[gpu] for gpu in draft.gpus if gpu in slots]
+        length = draft.interval.duration
+        if not chosen or not length:
+            return ()
+        same = Wish(len(draft.gpus), length, draft.start, one_host=False, gpus=draft.gpus)
+        person = draft.owner or self.person
+        found = list(self._find(connection, same, 2, person, draft.zone, except_booking))
+        memory = min(slot.memory_mb for slot in chosen) / 1000
+        models = {slot.model for slot in chosen}
+        then = Wish(
+            len(draft.gpus),
+            length,
+            draft.start,
+            latest=draft.end,
+            min_memory_gb=memory,
+            model=models.pop() if len(models) == 1 else "",
+            one_host=len({slot.host for slot in chosen}) == 1,
+        )
+        others: tuple[Fit, ...] = ()
+        if not any(slot.is_cpu for slot in chosen):
+            others = self._find(connection, then, 2, person, draft.zone, except_booking)
+        return tuple(dict.fromkeys(sorted([*others, *found], key=lambda fit: fit.start)))

@@ -1,0 +1,74 @@
+"""What is booked of each GPU, seen by somebody who looks for a long gap.
+
+The database looks for the gaps: of 100,000 bookings it hands over the few beside which something long is free.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, text
+
+from torchyard_core.booking.intervals import Interval
+from torchyard_core.booking.search.slot_search import Busy
+from torchyard_core.booking.store.tables import Junk, moment_of
+
+
+def too_busy(connection: Connection, gpus: Sequence[str], since: datetime, until: datetime, length: timedelta) -> Busy:
+    """What is booked of these GPUs in that time, and between two bookings what is shorter than `length`."""
+    lite = connection.dialect.name == "sqlite"
+    asked: dict[str, Any] = {"gpus": json.dumps(list(gpus)), "since": since, "until": until, "length": length}
+    if lite:
+        seconds = {"since": int(since.timestamp()), "until": int(until.timestamp())}
+        asked |= {**seconds, "length": int(length.total_seconds())}
+
+    def moment(value: Any) -> datetime | Junk:
+        return moment_of(value) if lite else value
+
+    taken_from: dict[str, Any] = {}
+    if lite:
+        taken_from |= dict(connection.execute(_FIRSTS_IN_SQLITE, asked).all())
+    busy: dict[str, list[Interval]] = defaultdict(list)
+    for gpu, first, ends, after in connection.execute(_GAPS_IN_SQLITE if lite else _GAPS, asked):
+        begin, end = moment(taken_from.get(gpu, first)), moment(ends)
+        if not isinstance(begin, Junk) and not isinstance(end, Junk):  # else the row is skipped, as by other readers
+            busy[gpu].append(Interval(begin, end))
+        taken_from[gpu] = after
+    return dict(busy)
+
+
+# All statements of a transaction in SQLite see one state of the bookings. In PostgreSQL each sees what is committed
+# then: a single one asks for all.
+_FIRSTS_IN_SQLITE = text("""
+    SELECT value, (
+        SELECT MIN(starts) FROM booking_gpus WHERE live = 1 AND gpu = value AND starts < :until AND ends > :since
+    ) FROM json_each(:gpus)
+""")
+# Live rows of one GPU never overlap: the next by start is the one after it. One answers for both ends of a gap.
+# GPU by GPU, each in the order of its index: all at once, PostgreSQL sorts them on disk.
+_GAPS = text("""
+    SELECT wanted.gpu, gaps.* FROM json_array_elements_text(CAST(:gpus AS json)) AS wanted (gpu) CROSS JOIN LATERAL (
+        SELECT first, ends, after FROM (
+            SELECT ends, LEAD(starts) OVER by_start AS after, FIRST_VALUE(starts) OVER by_start AS first
+            FROM booking_gpus WHERE live AND gpu = wanted.gpu AND starts < :until AND ends > :since
+            WINDOW by_start AS (ORDER BY starts)
+        ) AS taken WHERE after IS NULL OR after - ends >= :length
+    ) AS gaps ORDER BY wanted.gpu, gaps.ends
+""")
+# SQLite looks each next one up in the index faster than it numbers all of them in a window.
+_GAPS_IN_SQLITE = text("""
+    SELECT gpu, NULL, ends, (
+        SELECT MIN(starts) FROM booking_gpus AS next
+        WHERE next.live = 1 AND next.gpu = taken.gpu AND next.starts >= taken.ends AND next.starts < :until
+    ) FROM booking_gpus AS taken
+    WHERE live = 1 AND gpu IN (SELECT value FROM json_each(:gpus)) AND starts < :until AND ends > :since
+    AND NOT EXISTS (
+        SELECT 1 FROM booking_gpus AS soon
+        WHERE soon.live = 1 AND soon.gpu = taken.gpu
+        AND soon.starts >= taken.ends AND soon.starts < MIN(taken.ends + :length, :until)
+    ) ORDER BY gpu, ends
+""")

@@ -1,0 +1,150 @@
+"""Sets up a team's database: schema, roles, policies, members. Everything may be run again, to add members or to bring
+an older schema up to date."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, text
+from sqlalchemy.engine import URL
+
+from torchyard_core.booking.errors import BadUrl, NoRights, Refused, StoreTooNew
+from torchyard_core.booking.store.engine import (
+    has_calendar,
+    make_engine,
+    parsed,
+    place_of,
+    transaction,
+    upgrade,
+)
+from torchyard_core.booking.store.passwords import keyring_name
+from torchyard_core.booking.store.tables import HEAD, KNOWN
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,62}")
+_LOCK = 7_204_118
+
+
+@dataclass(frozen=True)
+class Member:
+    """Somebody of the team. `password` only where the role was made now: to be told once, and kept nowhere."""
+
+    name: str
+    is_admin: bool
+    url: str
+    password: str | None
+    keyring_name: str
+
+
+@dataclass(frozen=True)
+class TeamSetup:
+    """What was done, and what each member puts into the settings."""
+
+    place: str
+    members: tuple[Member, ...]
+
+    def lines(self) -> tuple[str, ...]:
+        """For people: each member's setting and where the password goes."""
+        told = []
+        for one in self.members:
+            told.append(f"{one.name}{' (admin)' if one.is_admin else ''}: bookings_url: {one.url}")
+            if one.password is not None:
+                told.append(f"    password, shown only now: {one.password}")
+                told.append(f"    kept with: keyring set {one.keyring_name}  (or a line in ~/.pgpass)")
+        return tuple(told)
+
+
+def setup_team(url: str, members: Iterable[str], admins: Iterable[str] = ()) -> TeamSetup:
+    """Creates or completes the team's calendar in one transaction, as the role in `url`, which must be allowed to make
+    roles and the schema. Raises BadUrl, NoRights, StoreAway, StoreTooNew, Refused for a name that is none.
+    """
+    address = parsed(url)
+    if address.get_backend_name() == "sqlite":
+        raise BadUrl("a team needs a PostgreSQL database, not a file", hint="Name postgresql+psycopg://ADMIN@HOST/DB.")
+    leaders = list(dict.fromkeys(admins))
+    names = list(dict.fromkeys([*leaders, *members]))
+    for name in names:
+        if not _NAME.fullmatch(name) or name.startswith("pg_") or name in ("torchyard_member", "torchyard_admin"):
+            raise Refused(
+                f"`{name}` cannot be the name of a role",
+                code="bad_name",
+                hint="Use letters, digits, `_`, `.` and `-`, at most 63, and not pg_….",
+            )
+        if name == address.username:
+            raise Refused(
+                f"`{name}` sets up the database and owns its tables, and owners stand above its policies",
+                code="bad_name",
+                hint="Give that person another role for booking.",
+            )
+    engine = make_engine(address)
+    try:
+        with transaction(engine, writes=True) as connection:
+            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
+            _roles(connection)
+            _schema(connection, address)
+            made = tuple(_member(connection, name, name in leaders, address) for name in names)
+    finally:
+        engine.dispose()
+    return TeamSetup(place_of(address), made)
+
+
+def _roles(connection: Connection) -> None:
+    for role in ("torchyard_member", "torchyard_admin"):
+        if not _role_exists(connection, role):
+            connection.exec_driver_sql(f"CREATE ROLE {role} NOLOGIN")
+    connection.exec_driver_sql("GRANT torchyard_member TO torchyard_admin")
+
+
+def _schema(connection: Connection, address: URL) -> None:
+    place = place_of(address)
+    version = has_calendar(connection)
+    if version is not None and version not in KNOWN:
+        raise StoreTooNew(place)
+    connection.exec_driver_sql("CREATE EXTENSION IF NOT EXISTS btree_gist SCHEMA public")
+    connection.exec_driver_sql("CREATE SCHEMA IF NOT EXISTS torchyard")
+    if version != HEAD:
+        upgrade(connection)
+    connection.exec_driver_sql("GRANT USAGE ON SCHEMA torchyard TO torchyard_member, torchyard_admin")
+    is_owner = "SELECT pg_has_role(datdba, 'USAGE') FROM pg_database WHERE datname = current_database()"
+    if connection.execute(text(is_owner)).scalar():
+        # Nothing of the calendar needs temporary tables, which can hide tables of the same name.
+        connection.exec_driver_sql(f'REVOKE TEMPORARY ON DATABASE "{address.database}" FROM PUBLIC')
+
+
+def _member(connection: Connection, name: str, is_admin: bool, address: URL) -> Member:
+    quoted = f'"{name}"'  # the name has no quote in it
+    password = None
+    if not _role_exists(connection, name):
+        password = secrets.token_urlsafe(18)
+        # The server sees a verifier only, so that no log of statements has the password.
+        raw = connection.connection.driver_connection
+        if raw is None:
+            raise NoRights("the connection was lost", hint="Try again.")
+        verifier = raw.pgconn.encrypt_password(password.encode(), name.encode(), b"scram-sha-256").decode()
+        connection.exec_driver_sql(f"CREATE ROLE {quoted} LOGIN PASSWORD '{verifier}'")
+    elif connection.execute(
+        text("SELECT rolsuper OR rolbypassrls FROM pg_roles WHERE rolname = :name"), {"name": name}
+    ).scalar():
+        raise Refused(
+            f"the role `{name}` is above all policies (a superuser, or BYPASSRLS)",
+            code="bad_name",
+            hint="Give that person another role for booking.",
+        )
+    connection.exec_driver_sql(f"GRANT {'torchyard_admin' if is_admin else 'torchyard_member'} TO {quoted}")
+    connection.execute(
+        text(
+            "INSERT INTO torchyard.members AS m (name, is_admin) VALUES (:name, :is_admin)"
+            " ON CONFLICT (name) DO UPDATE SET is_admin = m.is_admin OR excluded.is_admin"
+        ),
+        {"name": name, "is_admin": is_admin},
+    )
+    connection.exec_driver_sql(f'GRANT CONNECT ON DATABASE "{address.database}" TO {quoted}')
+    theirs = address.set(username=name)
+    return Member(name, is_admin, theirs.render_as_string(), password, keyring_name(theirs))
+
+
+def _role_exists(connection: Connection, name: str) -> bool:
+    found = connection.execute(text("SELECT 1 FROM pg_roles WHERE rolname = :name"), {"name": name}).first()
+    return found is not None

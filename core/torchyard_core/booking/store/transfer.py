@@ -1,0 +1,76 @@
+"""Moves everything from one store to another, from a private file to the team's database and back, without loss."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Table, insert, select
+
+from torchyard_core.booking.errors import NoRights, Refused
+from torchyard_core.booking.store import tables
+from torchyard_core.booking.store.booking_store import BookingStore
+from torchyard_core.booking.store.engine import Overlap, transaction
+
+_TABLES = (
+    tables.gpus,
+    tables.series,
+    tables.bookings,
+    tables.booking_gpus,
+    tables.waitlist,
+    tables.uses,
+    tables.idle_evidence,
+    tables.rules,
+    tables.logins,
+)
+_PERSONS = ("owner", "person", "reporter")
+
+
+@dataclass(frozen=True)
+class Moved:
+    """Rows that were copied, by table; rows that were there already are not counted."""
+
+    counts: Mapping[str, int]
+
+
+def move_all(source: BookingStore, target: BookingStore, persons: Mapping[str, str] | None = None) -> Moved:
+    """Copies all of `source` into `target` in one transaction; `source` stays as it is. `persons` renames owners, as
+    from the name in one's settings to the database role. Rows that are there with the same key stay as they are there.
+
+    Raises NoRights for who is no admin of the target, Refused where live bookings of both overlap: then nothing moved.
+    """
+    if not target.is_admin:
+        raise NoRights("only an admin can move bookings into the team's database", hint="Ask one of its admins.")
+    renamed = persons or {}
+    counts: dict[str, int] = {}
+    try:
+        with transaction(source._engine) as reading, transaction(target._engine, writes=True) as writing:
+            for table in _TABLES:
+                rows = [_renamed(dict(row._mapping), renamed) for row in reading.execute(select(table))]
+                counts[table.name] = _add(writing, table, rows)
+    except Overlap:
+        raise Refused(
+            f"bookings of {source.place} and of {target.place} overlap; nothing was moved",
+            code="conflict",
+            hint="Cancel those of one side that are in the way, and move again.",
+        ) from None
+    return Moved(counts)
+
+
+def _renamed(row: dict[str, Any], persons: Mapping[str, str]) -> dict[str, Any]:
+    for column in _PERSONS:
+        if column in row:
+            row[column] = persons.get(row[column], row[column])
+    return row
+
+
+def _add(connection: Connection, table: Table, rows: list[dict[str, Any]]) -> int:
+    keys = list(table.primary_key.columns)
+    there = {tuple(row) for row in connection.execute(select(*keys))}
+    new = [row for row in rows if tuple(row[key.name] for key in keys) not in there]
+    if "gpu" in table.c and "live" in table.c:
+        new.sort(key=lambda row: (row["gpu"], row["starts"]))
+    if new:
+        connection.execute(insert(table), new)
+    return len(new)

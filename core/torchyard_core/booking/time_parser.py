@@ -1,0 +1,216 @@
+"""Times as people write them, in the zone that they live in."""
+
+from __future__ import annotations
+
+import os
+import re
+import unicodedata
+from datetime import UTC, date, datetime, time, timedelta
+from functools import cache
+from pathlib import Path
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
+
+from torchyard_core.booking.errors import Refused
+from torchyard_core.problems import did_you_mean
+
+END_OF_TIME = 3000
+"""Weeks and days of what is later than any booking need not be counted."""
+_PART = r"(\d+(?:\.\d+)?)\s*(weeks?|w|days?|d|hours?|hrs?|h|minutes?|mins?|m)"
+_LENGTH = re.compile(rf"\+?\s*{_PART}(?:\s*{_PART})*")
+_UNITS = {"w": "weeks", "d": "days", "h": "hours", "m": "minutes"}
+_CLOCK = re.compile(
+    r"(?:(?P<date>.*?)(?:\s*,\s*|\s+|(?<=\d)t))??"
+    r"(?:(?P<half>오전|오후)\s*)?(?P<hour>\d{1,2})"
+    r"(?::(?P<minute>\d{2})(?::(?P<second>\d{2}))?|\s*(?P<o_clock>시)(?:\s*(?P<minute_ko>\d{1,2})분)?)?"
+    r"(?:\s*(?P<suffix>am|pm))?"
+)
+_LONGEST = 60
+"""Letters of a time."""
+_TIME_HINT = (
+    "Write 2026-11-23 09:00, tomorrow 9, fri 17:00, next monday 9:00, 25.11. 14:00, Nov 25 9pm, 18:30, 내일 9시, +4h, "
+    "or 2026-11-23T09:00:00Z."
+)
+
+
+@cache
+def zone_of(name: str) -> ZoneInfo:
+    """The zone of that IANA name. Raises Refused."""
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        near = did_you_mean(name, available_timezones())
+        raise Refused(
+            f"there is no time zone `{name}`{near}",
+            code="unknown_zone",
+            hint="Zones have names like Europe/Berlin, Asia/Seoul or UTC.",
+        ) from None
+
+
+def local_zone() -> str:
+    """This computer's zone by its IANA name; UTC where it cannot be told."""
+    named = os.environ.get("TZ", "").lstrip(":")
+    candidates = [named] if named else []
+    link = Path("/etc/localtime")
+    if link.is_symlink():
+        candidates.append(str(link.resolve()).rpartition("zoneinfo/")[2])
+    for name in candidates:
+        try:
+            zone_of(name)
+        except Refused:
+            continue
+        return name
+    return "UTC"
+
+
+def to_utc(local: datetime, zone: str) -> datetime:
+    """A wall-clock time of the zone. One that a spring night skips is taken as if the clocks had not been put forward
+    (02:30 becomes 03:30); of one that an autumn night has twice, the first: RFC 5545, 3.3.5."""
+    return local.replace(tzinfo=zone_of(zone), fold=0).astimezone(UTC)
+
+
+def instants(local: datetime, zone: str) -> tuple[datetime, ...]:
+    """The moments, in UTC, at which clocks of the zone show `local`: one; none where a spring night skips it; two where
+    an autumn night has it twice."""
+    place = zone_of(zone)
+    moments = {local.replace(tzinfo=place, fold=fold).astimezone(UTC) for fold in (0, 1)}
+    return tuple(sorted(one for one in moments if one.astimezone(place).replace(tzinfo=None, fold=0) == local))
+
+
+def instant(local: datetime, zone: str) -> datetime:
+    """The one moment of `instants`. Raises Refused where there is none, or two."""
+    found = instants(local, zone)
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        later = to_utc(local, zone).astimezone(zone_of(zone))
+        raise Refused(
+            f"{local:%a %Y-%m-%d} has no {local:%H:%M} in {zone}: clocks are put forward that night",
+            code="no_such_time",
+            hint=f"{later:%H:%M} is as long after midnight.",
+        )
+    first, second = (wall_clock(one, zone, "%Y-%m-%d %H:%M") for one in found)
+    raise Refused(
+        f"{local:%a %Y-%m-%d} has {local:%H:%M} twice in {zone}: clocks are put back that night",
+        code="ambiguous_time",
+        hint=f"Write `{first}` or `{second}`.",
+    )
+
+
+def wall_clock(moment: datetime, zone: str, pattern: str = "%H:%M") -> str:
+    """The moment on the zone's clocks; with the offset from UTC (`02:30+02:00`) where an autumn night has it twice."""
+    local = moment.astimezone(zone_of(zone))
+    offset = local.isoformat(timespec="minutes")[16:] if len(instants(local.replace(tzinfo=None), zone)) == 2 else ""
+    return f"{local:{pattern}}{offset}"
+
+
+def length(text: str) -> timedelta:
+    """`4h`, `90m`, `1h30m`, `2d`, `1w`. Raises Refused."""
+    words = text.strip().lower()
+    if not _LENGTH.fullmatch(words):
+        raise Refused(f"`{text}` is not a length of time", code="bad_time", hint="Write 4h, 90m, 1h30m, 2d or 1w.")
+    try:
+        return sum(
+            (timedelta(**{_UNITS[unit[0]]: float(much)}) for much, unit in re.findall(_PART, words)), timedelta()
+        )
+    except OverflowError:
+        raise Refused(f"`{text}` is longer than any calendar", code="bad_time") from None
+
+
+def moment(text: str, zone: str, now: datetime) -> datetime:
+    """RFC 3339, or of the zone: `2026-11-23 09:00`, `2026-W48-1 9:00`, `tomorrow 9`, `18:30` (today), a date in words
+    (date_words), or `now`, `+4h`. Raises Refused, also for a time that does not exist or exists twice."""
+    words = unicodedata.normalize("NFKC", text).strip().lower()
+    try:
+        if words == "now":
+            found = now
+        elif len(words) > _LONGEST:
+            raise ValueError("a text and no time")
+        elif words.startswith("+"):
+            found = now + length(words)
+        else:
+            found = _written(words, zone, now)
+        found = found.astimezone(UTC).replace(microsecond=0)
+    except (ValueError, OverflowError):
+        raise Refused(f"`{text}` is not a time", code="bad_time", hint=_TIME_HINT) from None
+    if found.year >= END_OF_TIME:
+        raise Refused(
+            f"`{text}` is further ahead than this calendar goes",
+            code="bad_time",
+            hint=f"Name a time before the year {END_OF_TIME}.",
+        )
+    return found
+
+
+def end_moment(text: str, start: datetime, zone: str, now: datetime) -> datetime:
+    """The end of what begins at `start`. A length (`+4h`, `4h`) counts from the start, a time of day alone is the first
+    after it, and all else counts from now, as a start does. Raises Refused."""
+    words = unicodedata.normalize("NFKC", text).strip().lower()
+    if _LENGTH.fullmatch(words):
+        return moment(f"+{words.removeprefix('+')}", zone, start)
+    match = _CLOCK.fullmatch(words[: _LONGEST + 1])
+    if match is None or match["date"] or not _is_clock(match):
+        return moment(text, zone, now)
+    begin = start.astimezone(zone_of(zone)).replace(tzinfo=None)
+    for days in (0, 1):
+        local = _at(begin.date() + timedelta(days=days), _clock(match, text))
+        if local > begin or any(one > start for one in instants(local, zone)):
+            return instant(local, zone)
+    raise AssertionError("a time of the next day is later")
+
+
+def _written(words: str, zone: str, now: datetime) -> datetime:
+    """Raises ValueError, Refused."""
+    local = now.astimezone(zone_of(zone)).replace(tzinfo=None)
+    match = _CLOCK.fullmatch(words)
+    if match and _is_clock(match):
+        clock = _clock(match, words)
+        day = _date(match["date"] or "today", local, clock)
+        return instant(_at(day, clock), zone)
+    try:
+        # A day begins at its first moment, also where clocks are changed at midnight.
+        return to_utc(datetime.combine(_date(words, local, None), time()), zone)
+    except ValueError:
+        if match and match["date"] and int(match["hour"]) <= 24:  # `tomorrow 9`
+            clock = _clock(match, words)
+            return instant(_at(_date(match["date"], local, clock), clock), zone)
+    written = datetime.fromisoformat(words.upper())
+    return written if written.tzinfo else instant(written, zone)
+
+
+def _is_clock(match: re.Match[str]) -> bool:
+    """Whether it is a time of day for certain: a number alone may be a part of a date."""
+    return any(match[name] for name in ("half", "minute", "o_clock", "suffix"))
+
+
+def _clock(match: re.Match[str], text: str) -> timedelta:
+    """Time after midnight, up to 24:00. Raises Refused."""
+    hour = int(match["hour"])
+    minute, second = int(match["minute"] or match["minute_ko"] or 0), int(match["second"] or 0)
+    half = {"오전": "am", "오후": "pm"}.get(match["half"] or "", match["suffix"])
+    is_half = half is None or (1 <= hour <= 12 and not (match["half"] and match["suffix"]))
+    if half is not None:
+        hour = hour % 12 + 12 * (half == "pm")
+    clock = timedelta(hours=hour, minutes=minute, seconds=second)
+    if not is_half or minute > 59 or second > 59 or clock > timedelta(days=1):
+        raise Refused(f"`{text}` is not a time of day", code="bad_time", hint="Write 9:00, 17:30, 5pm or 24:00.")
+    return clock
+
+
+def _at(day: date, clock: timedelta) -> datetime:
+    return datetime.combine(day, time()) + clock
+
+
+def _date(words: str, now: datetime, clock: timedelta | None) -> date:
+    """Raises ValueError."""
+    if words in ("today", "tomorrow"):
+        return now.date() + timedelta(days=words == "tomorrow")
+    try:
+        return date.fromisoformat(words.upper())
+    except ValueError:
+        pass
+    if not re.search(r"[^\W\d_]|\d\.", words):
+        raise ValueError(words)
+    from torchyard_core.booking.date_words import read_date
+
+    of_day = None if clock is None else (datetime.min + clock).time() if clock < timedelta(days=1) else time.max
+    return read_date(words, now, of_day)

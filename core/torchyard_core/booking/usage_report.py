@@ -1,0 +1,108 @@
+"""Looking back: GPU-hours booked, used and idle, by person, host or week."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal, get_args
+
+from torchyard_core.booking.intervals import Interval, merge, subtract, total
+from torchyard_core.booking.model import Booking, Slot, State, Use, is_cpu_id
+from torchyard_core.booking.rules.team_rules import by_week
+from torchyard_core.booking.time_parser import zone_of
+from torchyard_core.errors import UsageError
+
+By = Literal["person", "host", "week"]
+Parts = Mapping[tuple[str, str], list[Interval]]
+"""Intervals by (person, GPU)."""
+
+
+@dataclass(frozen=True)
+class UsageRow:
+    """GPU-hours of one person, host, or week (the date of its Monday)."""
+
+    key: str
+    booked_h: float
+    used_h: float
+    """In use, booked or not."""
+    idle_h: float
+    """Booked by somebody, and in use by nobody."""
+    unbooked_h: float
+    """In use by somebody who had not booked it."""
+
+
+def usage(
+    bookings: Iterable[Booking],
+    uses: Iterable[Use],
+    slots: Sequence[Slot],
+    since: datetime,
+    until: datetime,
+    now: datetime,
+    by: By = "person",
+    zone: str = "UTC",
+) -> tuple[UsageRow, ...]:
+    """The rows, sorted by key. A booking counts up to when it was let go; hours are those of the clock in UTC. What is
+    still to come is booked, and not idle.
+
+    Somebody's use of a GPU that is booked by another counts as unbooked. CPU slots count nothing.
+    """
+    if by not in get_args(By):
+        raise UsageError(f"usage is shown by {', '.join(get_args(By))}, not by `{by}`", code="wrong_value")
+    within = Interval(since, until)
+    booked = _gathered(
+        (booking.owner, gpu, booking.interval.within(within))
+        for booking in bookings
+        if booking.state is not State.CANCELLED or booking.duration
+        for gpu in booking.gpus
+    )
+    used = _gathered((use.person or "?", use.gpu, use.interval.within(within)) for use in uses)
+    used_on: dict[str, list[Interval]] = defaultdict(list)
+    for (_, gpu), times in used.items():
+        used_on[gpu] += times
+    to_come = [Interval(now, until)]
+    idle = {key: subtract(times, [*used_on[key[1]], *to_come]) for key, times in booked.items()}
+    unbooked = {key: subtract(times, booked.get(key, [])) for key, times in used.items()}
+    hosts = {slot.id: slot.host for slot in slots}
+    columns = [_hours(parts, by, hosts, zone) for parts in (booked, used, idle, unbooked)]
+    keys = sorted({key for column in columns for key in column})
+    return tuple(UsageRow(key, *(round(column.get(key, 0.0), 6) for column in columns)) for key in keys)
+
+
+def to_csv(rows: Iterable[UsageRow], by: By) -> str:
+    """With a heading; hours with two digits; CRLF, as RFC 4180 has it."""
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow([by, "booked_gpu_hours", "used_gpu_hours", "idle_gpu_hours", "unbooked_gpu_hours"])
+    for row in rows:
+        hours = (row.booked_h, row.used_h, row.idle_h, row.unbooked_h)
+        writer.writerow([_harmless(row.key), *(f"{value:.2f}" for value in hours)])
+    return text.getvalue()
+
+
+def _harmless(word: str) -> str:
+    """Spreadsheets run what begins like a formula."""
+    return f"'{word}" if word.startswith(("=", "+", "-", "@", "\t")) else word
+
+
+def _gathered(found: Iterable[tuple[str, str, Interval]]) -> dict[tuple[str, str], list[Interval]]:
+    parts: dict[tuple[str, str], list[Interval]] = defaultdict(list)
+    for person, gpu, interval in found:
+        if not interval.is_empty and not is_cpu_id(gpu):
+            parts[person, gpu].append(interval)
+    return {key: merge(times) for key, times in parts.items()}
+
+
+def _hours(parts: Parts, by: By, hosts: Mapping[str, str], zone: str) -> dict[str, float]:
+    hours: dict[str, float] = defaultdict(float)
+    for (person, gpu), times in parts.items():
+        if by == "week":
+            for interval in times:
+                for week, seconds in by_week(interval, zone).items():
+                    hours[f"{week.astimezone(zone_of(zone)):%Y-%m-%d}"] += seconds / 3600
+        else:
+            hours[person if by == "person" else hosts.get(gpu, "?")] += total(times).total_seconds() / 3600
+    return dict(hours)

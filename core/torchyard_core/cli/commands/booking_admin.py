@@ -1,0 +1,202 @@
+"""`torchyard bookings rules | logins | setup-team | move-to`: what admins do for a team."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from torchyard_core.booking.model import Login
+from torchyard_core.booking.rules.team_rules import Rules
+from torchyard_core.cli.context import Yes, settings
+from torchyard_core.cli.file_arguments import text_of
+from torchyard_core.cli.output import Json, print_json, remark, say, table
+from torchyard_core.errors import UsageError
+from torchyard_core.problems import did_you_mean
+from torchyard_core.user_settings import login_name
+from torchyard_core.yaml_io.writer import dump_yaml
+from torchyard_core.yaml_io.yaml_file import parse
+
+_ADMIN = "postgresql+psycopg://ADMIN@HOST/DB"
+
+
+def rules(
+    context: typer.Context,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="RULE=VALUE in YAML, like longest_h=48 or quotas={lee: 200}; repeatable."),
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option(help="All rules from a YAML file (- reads stdin); what is left out is default.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show the team's rules; with --set or --file change them (admins).
+
+    Example: torchyard bookings rules --set longest_h=48 --set quota_gpu_hours=200
+    """
+    chosen = settings(context)
+    store = chosen.calendar().store()
+    if file is not None or set_:
+        data = _read(file) if file is not None else store.rules().to_json()
+        for setting in set_ or ():
+            name, equals, text = setting.partition("=")
+            if not equals or name.strip() not in Rules().to_json():
+                near = did_you_mean(name.strip(), Rules().to_json())
+                hint = "" if near else f"There are: {', '.join(Rules().to_json())}."
+                raise UsageError(
+                    f"--set {setting}: there is no rule `{name.strip()}`{near}", code="unknown_rule", hint=hint
+                )
+            data[name.strip()] = parse(f"value: {text}\n", f"--set {setting}").data["value"]
+        store.set_rules(_rules(data))
+        remark(f"The rules of {store.place} are changed.")
+    found = store.rules().to_json()
+    if as_json:
+        print_json(found)
+    else:
+        say(dump_yaml(json.loads(json.dumps(found))).rstrip())
+
+
+def _read(file: Path) -> dict[str, Any]:
+    text, source = text_of(file)
+    data = parse(text, source).data
+    if not isinstance(data, dict):
+        raise UsageError(f"{source} holds no rules.", code="bad_rules", hint="Write `longest_h: 48`, a rule a line.")
+    return data
+
+
+def _rules(data: dict[str, Any]) -> Rules:
+    try:
+        return Rules.from_json(data)
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        raise UsageError(f"the rules make no sense: {error}", code="bad_rules", hint=_SHOWN) from None
+
+
+_SHOWN = "`torchyard bookings rules` shows how they are written."
+
+
+def logins(
+    context: typer.Context,
+    add: Annotated[
+        list[str] | None, typer.Option(metavar="HOSTS:USER=PERSON", help="Like 'gpu-*:ubuntu=kim'; repeatable.")
+    ] = None,
+    remove: Annotated[
+        list[str] | None, typer.Option(metavar="HOSTS:USER=PERSON", help="Take one out; repeatable.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show whom UNIX users on hosts stand for; change that (admins). Shared logins have several persons.
+
+    Example: torchyard bookings logins --add 'gpu-*:ubuntu=kim' --add 'gpu-*:ubuntu=lee'
+    """
+    store = settings(context).calendar().store()
+    found = set(store.logins())
+    if add or remove:
+        for text in remove or ():
+            gone = _login(text)
+            if gone not in found:
+                raise UsageError(f"there is no entry `{text}`.", code="no_such_login", hint="See `bookings logins`.")
+            found.discard(gone)
+        found |= {_login(text) for text in add or ()}
+        store.set_logins(found)
+    rows = sorted((one.host_pattern, one.user, one.person) for one in found)
+    if as_json:
+        print_json([{"hosts": host, "user": user, "person": person} for host, user, person in rows])
+    elif rows:
+        table(("HOSTS", "USER", "PERSON"), rows)
+    else:
+        say("No login stands for anybody: a UNIX user is taken for the person of the same name.")
+
+
+def _login(text: str) -> Login:
+    hosts, colon, rest = text.partition(":")
+    user, equals, person = rest.partition("=")
+    if not (colon and equals and hosts and user and person):
+        raise UsageError(f"`{text}` is not HOSTS:USER=PERSON.", code="bad_login", hint="Like 'gpu-*:ubuntu=kim'.")
+    return Login(hosts.strip(), user.strip(), person.strip())
+
+
+def set_up(
+    context: typer.Context,
+    url: Annotated[str, typer.Argument(metavar="URL", help=_ADMIN, show_default=False)],
+    member: Annotated[list[str] | None, typer.Option(help="A member's role; made where it is missing.")] = None,
+    admin: Annotated[list[str] | None, typer.Option(help="An admin's role; sets the rules. Repeatable.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Set up the team's calendar in a PostgreSQL database, or add members, or bring an older one up to date.
+
+    The role in URL must be allowed to make roles and a schema. What each member puts into settings.yaml is printed, and
+    the passwords of new roles, this once: they are kept nowhere.
+
+    Example: torchyard bookings setup-team postgresql+psycopg://postgres@db/gpus --admin ada --member kim --member lee
+    """
+    from torchyard_core.booking.store import setup_team
+
+    settings(context)
+    made = setup_team(url, member or [], admin or [])
+    if as_json:
+        members = [
+            {"name": one.name, "is_admin": one.is_admin, "bookings_url": one.url, "password": one.password,
+             "keyring": one.keyring_name}
+            for one in made.members
+        ]  # fmt: skip
+        print_json({"place": made.place, "members": members})
+        return
+    say(f"{made.place} holds the team's calendar.")
+    for line in made.lines():
+        say(line)
+    if not made.members:
+        remark("Nobody is in it yet: add --admin and --member.")
+
+
+def move_to(
+    context: typer.Context,
+    url: Annotated[
+        str, typer.Argument(metavar="URL", help="Where to: sqlite:///FILE or a team's.", show_default=False)
+    ],
+    rename: Annotated[
+        list[str] | None, typer.Option(metavar="OLD=NEW", help="A person's name there; repeatable.")
+    ] = None,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Copy the whole calendar into another database, all of it or nothing. This one stays as it is.
+
+    Your own name is renamed to your role there by itself. Afterwards `bookings_url` in settings.yaml names the new one.
+
+    Example: torchyard bookings move-to postgresql+psycopg://ada@db/gpus --rename lee=lee_k
+    """
+    from torchyard_core.booking.store import move_all, open_store
+
+    chosen = settings(context, yes=yes)
+    own = chosen.own()
+    source = chosen.calendar().store()
+    target = open_store(url, own.person or login_name())
+    try:
+        persons = {source.person: target.person} if source.is_private else {}
+        for text in rename or ():
+            old, equals, new = text.partition("=")
+            if not (old and equals and new):
+                raise UsageError(f"`{text}` is not OLD=NEW.", code="bad_rename", hint="Like --rename lee=lee_k.")
+            persons[old] = new
+        if not chosen.confirm(f"Copy {source.count()} bookings from {source.place} to {target.place}?"):
+            remark("Nothing was changed.")
+            raise typer.Exit(1)
+        moved = move_all(source, target, persons)
+    finally:
+        target.close()
+    if as_json:
+        print_json({"from": source.place, "to": target.place, "counts": dict(moved.counts)})
+    else:
+        say(f"{moved.counts.get('bookings', 0)} bookings were copied from {source.place} to {target.place}.")
+        say(f"To use it, write into {chosen.home.settings_file}: bookings_url: {url}")
+
+
+def add_to(app: typer.Typer) -> None:
+    """These commands, into the group."""
+    app.command("rules")(rules)
+    app.command("logins")(logins)
+    app.command("setup-team")(set_up)
+    app.command("move-to")(move_to)

@@ -1,0 +1,217 @@
+"""`torchyard bookings find | wait | waitlist | usage`: free places, the waitlist, and looking back."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from torchyard_core.booking.search.slot_search import Wish
+from torchyard_core.booking.slots import slots_named
+from torchyard_core.booking.time_format import hours_of
+from torchyard_core.booking.time_parser import length, moment
+from torchyard_core.booking.usage_report import By, to_csv
+from torchyard_core.cli.calendar import catalogue, remember_fleet
+from torchyard_core.cli.commands.book import Zone
+from torchyard_core.cli.context import Settings, settings
+from torchyard_core.cli.output import Json, print_document, print_json, remark, say, table
+from torchyard_core.cli.views.booking_tables import book_command, fit_json, fit_words, times, waiting_json
+from torchyard_core.errors import TorchyardError
+
+if TYPE_CHECKING:
+    from torchyard_core.booking.store import BookingStore
+
+Count = Annotated[int, typer.Argument(metavar="COUNT", min=1, help="How many GPUs.", show_default=False)]
+Length = Annotated[str, typer.Option("--for", help="For how long: 6h, 90m, 2d.")]
+From = Annotated[str, typer.Option("--from", help="Not before: now, tomorrow 9, 2026-11-23 09:00.")]
+To = Annotated[str, typer.Option("--to", help="It must have ended by then [default: any time].")]
+Memory = Annotated[float, typer.Option(help="GPUs with at least so many GB.")]
+Model = Annotated[str, typer.Option(help="GPUs with this in their name: H100.")]
+Hosts = Annotated[list[str] | None, typer.Option("--host", help="Only on this host; repeatable.")]
+Gpus = Annotated[str, typer.Option(help="Only among these: gpu-b:0-3.")]
+Spread = Annotated[bool, typer.Option("--any-hosts", help="Over several hosts too [default: all on one].")]
+
+
+def find(
+    context: typer.Context,
+    count: Count,
+    lasts: Length,
+    earliest: From = "now",
+    latest: To = "",
+    min_memory_gb: Memory = 0,
+    model: Model = "",
+    host: Hosts = None,
+    gpus: Gpus = "",
+    any_hosts: Spread = False,
+    limit: Annotated[int, typer.Option(min=1, max=50, help="So many places at most.")] = 5,
+    zone: Zone = None,
+    as_json: Json = False,
+) -> None:
+    """Find free places for so many GPUs, with the command that books each.
+
+    Exit code 1: there is none. Where the rules, your quota or the fleet never leave you one, it says so.
+
+    Example: torchyard bookings find 4 --for 6h --min-memory-gb 40 --from "tomorrow 9"
+    """
+    chosen = settings(context)
+    where = chosen.zone(zone)
+    store = chosen.calendar().store()
+    wish = _wish(chosen, store, where, count, lasts, earliest, latest, min_memory_gb, model, host, gpus, any_hosts)
+    slots = catalogue(store)
+    fits = store.find(wish, limit, where)
+    if not fits:
+        hint = "`torchyard bookings wait` joins the waitlist."
+        raise TorchyardError("nothing like that is free then", code="nothing_free", hint=hint)
+    usual = chosen.zone()
+    if as_json:
+        print_json([fit_json(fit, slots, where, usual) for fit in fits])
+        return
+    for number, fit in enumerate(fits, 1):
+        say(f"{number}  {fit_words(fit, slots, where)}")
+        say(f"   {book_command(fit, slots, where, usual)}")
+
+
+def wait(
+    context: typer.Context,
+    count: Count,
+    lasts: Length,
+    earliest: From = "now",
+    latest: To = "",
+    min_memory_gb: Memory = 0,
+    model: Model = "",
+    host: Hosts = None,
+    gpus: Gpus = "",
+    any_hosts: Spread = False,
+    title: Annotated[str, typer.Option(help="What it is for.")] = "",
+    zone: Zone = None,
+    as_json: Json = False,
+) -> None:
+    """Join the waitlist: what becomes free is booked for those who wait, in order.
+
+    Exit code 1: nobody who lets go could make room for it, and why; you do not wait.
+
+    Example: torchyard bookings wait 4 --for 6h --to "2026-11-27 18:00" --title digits
+    """
+    chosen = settings(context)
+    where = chosen.zone(zone)
+    store = chosen.calendar().store()
+    wish = _wish(chosen, store, where, count, lasts, earliest, latest, min_memory_gb, model, host, gpus, any_hosts)
+    catalogue(store)
+    one = store.wait(wish, title or f"{store.person}'s booking", where)
+    served = [booking for booking in store.serve_waiting() if booking.owner == store.person]
+    one = next((entry for entry in store.waiting(everything=True) if entry.id == one.id), one)
+    if as_json:
+        print_json(waiting_json(one))
+        return
+    say(f"You wait as {one.id}.")
+    if one.booking_id:
+        say(f"It is free already, and booked for you: {one.booking_id}.")
+    for booking in served:
+        if booking.id != one.booking_id:
+            remark(f"Booked for you meanwhile: {booking.id} ({booking.title}).")
+
+
+def waitlist(
+    context: typer.Context,
+    leave: Annotated[str, typer.Option(metavar="ID", help="Leave it: the ID of your entry.")] = "",
+    everything: Annotated[bool, typer.Option("--all", help="Also those who were served or have left.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show who waits, in order; or leave the waitlist.
+
+    Example: torchyard bookings waitlist --leave b3f01c
+    """
+    chosen = settings(context)
+    store = chosen.calendar().store()
+    if leave:
+        store.stop_waiting(leave)
+        if not as_json:
+            say(f"You no longer wait as {leave}.")
+    waiting = store.waiting(everything=everything)
+    if as_json:
+        print_json([waiting_json(one) for one in waiting])
+    elif waiting:
+        rows = [
+            [one.id, one.owner, one.title, str(one.wish.count), hours_of(one.wish.length), one.state] for one in waiting
+        ]
+        table(("ID", "WHO", "TITLE", "GPUS", "FOR", "STATE"), rows)
+    elif not leave:
+        say("Nobody waits.")
+
+
+def usage(
+    context: typer.Context,
+    since: Annotated[str, typer.Option("--from", help="From when on [default: 28 days ago].")] = "",
+    until: Annotated[str, typer.Option("--to", help="Until when.")] = "now",
+    by: Annotated[str, typer.Option(help="person, host or week.")] = "person",
+    as_csv: Annotated[bool, typer.Option("--csv", help="As CSV.")] = False,
+    zone: Zone = None,
+    as_json: Json = False,
+) -> None:
+    """Look back: GPU-hours booked, used, booked but idle, and used without a booking.
+
+    Example: torchyard bookings usage --by week --csv
+    """
+    chosen = settings(context)
+    where = chosen.zone(zone)
+    store = chosen.calendar().store()
+    now = store.now()
+    last = moment(until, where, now)
+    first = moment(since, where, now) if since else last - timedelta(days=28)
+    kind: By = by  # type: ignore[assignment]  # the store refuses what is none
+    rows = store.usage(first, last, kind, where)
+    if as_json:
+        print_json([row.__dict__ for row in rows])
+    elif as_csv:
+        print_document(to_csv(rows, kind))
+    elif rows:
+        cells = [
+            [row.key, *(f"{hours:.1f}" for hours in (row.booked_h, row.used_h, row.idle_h, row.unbooked_h))]
+            for row in rows
+        ]
+        table((by.upper(), "BOOKED", "USED", "IDLE", "UNBOOKED"), cells)
+        say("GPU-hours.")
+    else:
+        say("Nothing was booked or used then.")
+
+
+def _wish(
+    chosen: Settings,
+    store: BookingStore,
+    zone: str,
+    count: int,
+    lasts: str,
+    earliest: str,
+    latest: str,
+    min_memory_gb: float,
+    model: str,
+    hosts: list[str] | None,
+    gpus: str,
+    any_hosts: bool,
+) -> Wish:
+    remember_fleet(chosen, store)
+    slots = catalogue(store)
+    for host in hosts or ():
+        slots_named(host, slots)  # raises for one that has no GPU, with the nearest name
+    now = store.now()
+    first = moment(earliest, zone, now)
+    return Wish(
+        count=count,
+        length=length(lasts),
+        earliest=first,
+        latest=times(earliest, latest, zone, now)[1] if latest else None,
+        min_memory_gb=min_memory_gb,
+        model=model,
+        one_host=not any_hosts,
+        hosts=tuple(hosts or ()),
+        gpus=tuple(slot.id for slot in slots_named(gpus, slots)) if gpus else (),
+    )
+
+
+def add_to(app: typer.Typer) -> None:
+    """These commands, into the group."""
+    app.command("find")(find)
+    app.command("wait")(wait)
+    app.command("waitlist")(waitlist)
+    app.command("usage")(usage)

@@ -1,0 +1,449 @@
+"""`torchyard bookings`: the calendar of the team's GPUs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from torchyard_core.atomic_write import write_atomically
+from torchyard_core.booking.change_history import headline, lines
+from torchyard_core.booking.errors import BadCalendar, Refused, StoreAway
+from torchyard_core.booking.intervals import Interval
+from torchyard_core.booking.model import Booking, Slot, rfc3339
+from torchyard_core.booking.search.slot_search import Fit
+from torchyard_core.booking.slots import name_slots, slots_named
+from torchyard_core.booking.sync.cached_calendar import View
+from torchyard_core.booking.time_parser import end_moment, length, moment, wall_clock
+from torchyard_core.cli.calendar import catalogue, remember_fleet, tell_age
+from torchyard_core.cli.commands import booking_admin, booking_search
+from torchyard_core.cli.commands.book import Zone
+from torchyard_core.cli.context import Settings, Yes, settings
+from torchyard_core.cli.output import Json, print_document, print_json, remark, say, table
+from torchyard_core.cli.views.booking_tables import (
+    answering_clashes,
+    book_command,
+    booked_line,
+    booking_json,
+    change_command,
+    print_bookings,
+    times,
+    why,
+)
+from torchyard_core.errors import UsageError
+from torchyard_core.problems import did_you_mean
+
+if TYPE_CHECKING:
+    from torchyard_core.booking.store import BookingStore
+
+app = typer.Typer(
+    help="The calendar of the team's GPUs: list, show, change, release, find a slot, usage, rules, team database.",
+    no_args_is_help=True,
+)
+booking_search.add_to(app)
+booking_admin.add_to(app)
+
+ID = Annotated[
+    str, typer.Argument(metavar="ID", help="A booking's ID, or its beginning: `bookings list`.", show_default=False)
+]
+Since = Annotated[str, typer.Option("--from", help="From when on.")]
+AROUND = timedelta(days=400)
+"""In which a booking is found while the database is away."""
+
+
+@app.command("list")
+def list_bookings(
+    context: typer.Context,
+    since: Since = "now",
+    until: Annotated[str, typer.Option("--to", help="Until when; a length counts from the start.")] = "+14d",
+    mine: Annotated[bool, typer.Option("--mine", help="Only your own.")] = False,
+    person: Annotated[str | None, typer.Option(help="Only this person's.")] = None,
+    gpus: Annotated[str, typer.Option(help="Only those of these GPUs: gpu-b:0-3.")] = "",
+    title: Annotated[str, typer.Option(help="Only those with this in their title.")] = "",
+    everything: Annotated[bool, typer.Option("--all", help="Also those that were released or cancelled.")] = False,
+    zone: Zone = None,
+    as_json: Json = False,
+) -> None:
+    """List bookings. While the database is away, those last seen, with their age (exit code 3).
+
+    Example: torchyard bookings list --mine --to +30d
+    """
+    if mine and person is not None:
+        raise UsageError("--mine and --person both say whose.", code="usage", hint="Give one of them.")
+    chosen = settings(context)
+    where = chosen.zone(zone)
+    calendar = chosen.calendar()
+    asked = _asked(since, until, where)
+    owner = calendar.person if mine else person
+    view = calendar.view_of(owner, asked.start, asked.end)
+    wanted = {slot.id for slot in slots_named(gpus, view.slots)} if gpus else set()
+    found = [
+        one
+        for one in view.bookings
+        if (everything or one.is_live) and (not wanted or wanted & set(one.gpus)) and title.lower() in one.title.lower()
+    ]
+    if as_json:
+        print_json([booking_json(one, view.slots) for one in found])
+    elif found:
+        print_bookings(found, view.slots, where)
+    else:
+        say("Nothing is booked then." if view.is_live else "Nothing is known to be booked then.")
+    tell_age(view, asked)
+    if not view.is_live:
+        raise typer.Exit(3)
+    if calendar.is_private and not as_json:
+        remark("This calendar is only on this computer. `torchyard bookings setup-team --help` shares one.")
+
+
+def _asked(since: str, until: str, zone: str) -> Interval:
+    found = Interval(*times(since, until, zone, datetime.now(UTC)))
+    if found.is_empty:
+        raise UsageError("--to is not after --from.", code="end_before_start", hint="Give a later end, or +14d.")
+    return found
+
+
+@app.command("show")
+def show(context: typer.Context, booking_id: ID, zone: Zone = None, as_json: Json = False) -> None:
+    """Show a booking.
+
+    Example: torchyard bookings show b3f0
+    """
+    chosen = settings(context)
+    where = chosen.zone(zone)
+    calendar = chosen.calendar()
+    now = datetime.now(UTC)
+    try:
+        found = _found(chosen, booking_id)
+        view = View((found,), calendar.store().slots(), now, True)
+    except StoreAway:
+        view = calendar.view(now - AROUND, now + AROUND)
+    booking = _of(view, booking_id)
+    if as_json:
+        print_json(booking_json(booking, view.slots))
+    else:
+        say(booked_line(booking, view.slots, where))
+        say(f"  {booking.title}, {booking.owner}'s, {booking.state}")
+        for label, value in (
+            ("purpose", booking.purpose),
+            ("run", booking.run_id),
+            ("series", booking.series_id),
+            ("at its end", "its run is stopped" if booking.stop_at_end else ""),
+        ):
+            if value:
+                say(f"  {label}: {value}")
+    tell_age(view)
+    if not view.is_live:
+        raise typer.Exit(3)
+
+
+@app.command("history")
+def history(context: typer.Context, booking_id: ID, zone: Zone = None, as_json: Json = False) -> None:
+    """Show who changed a booking when, from which desktop, from what to what.
+
+    Example: torchyard bookings history b3f0
+    """
+    chosen = settings(context)
+    where = chosen.zone(zone)
+    found = _found(chosen, booking_id)
+    store = chosen.calendar().store()
+    changes, slots = store.history(found.id), store.slots()
+    if as_json:
+        print_json([change.to_json() for change in changes])
+        return
+    for change in changes:
+        say(headline(change, where))
+        for line in lines(change, slots, where):
+            say(f"  {line}")
+    if not changes:
+        say("Nothing is known of its history: it was made by an older Torchyard, and not changed since.")
+
+
+def _of(view: View, booking_id: str) -> Booking:
+    """The booking of that ID, or whose ID begins so. Raises UsageError."""
+    found = [one for one in view.bookings if one.id.startswith(booking_id)]
+    exact = [one for one in found if one.id == booking_id]
+    if len(exact) == 1 or len(found) == 1:
+        return (exact or found)[0]
+    if found:
+        names = ", ".join(one.id for one in found[:5])
+        raise UsageError(f"`{booking_id}` is the beginning of several bookings: {names}.", code="ambiguous")
+    near = did_you_mean(booking_id, [one.id for one in view.bookings], cutoff=0.7)
+    raise UsageError(f"there is no booking `{booking_id}`{near}", code="no_such_booking", hint=_SEE)
+
+
+_SEE = "See `torchyard bookings list --all`."
+
+
+@app.command("cancel")
+def cancel(
+    context: typer.Context,
+    booking_id: ID,
+    series: Annotated[bool, typer.Option("--series", help="All of its series that have not begun.")] = False,
+    following: Annotated[bool, typer.Option("--following", help="This one and those after it in its series.")] = False,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Take back a booking. One that has begun is released: its past stays. Who waits for its GPUs is served.
+
+    Example: torchyard bookings cancel b3f0
+    """
+    chosen = settings(context, yes=yes)
+    store = chosen.calendar().store()
+    booking = _found(chosen, booking_id)
+    _of_a_series(booking, series=series, following=following)
+    slots = store.slots()
+    if series or following:
+        since = f" from {wall_clock(booking.start, chosen.zone(), '%a %Y-%m-%d')} on" if following else ""
+        if not chosen.confirm(f"Cancel all of the series {booking.title!r} that has not begun{since}?"):
+            remark("Nothing was changed.")
+            raise typer.Exit(1)
+        gone = store.cancel_series(str(booking.series_id), booking.start if following else None)
+    else:
+        gone = (store.cancel(booking.id),)
+    _tell_changed(chosen, gone, slots, as_json=as_json)
+    _serve_waiting(chosen, store)
+
+
+def _of_a_series(booking: Booking, *, series: bool, following: bool) -> None:
+    if series and following:
+        raise UsageError("--series and --following both say which.", code="usage", hint="Give one of them.")
+    if (series or following) and booking.series_id is None:
+        option = "--series" if series else "--following"
+        raise UsageError(f"{booking.id} belongs to no series.", code="no_series", hint=f"Leave {option} out.")
+
+
+@app.command("release")
+def release(context: typer.Context, booking_id: ID, as_json: Json = False) -> None:
+    """Let the GPUs of a running booking go now. Who waits for them is served.
+
+    Example: torchyard bookings release b3f0
+    """
+    chosen = settings(context)
+    store = chosen.calendar().store()
+    gone = store.release(_found(chosen, booking_id).id)
+    _tell_changed(chosen, (gone,), store.slots(), as_json=as_json)
+    _serve_waiting(chosen, store)
+
+
+def _serve_waiting(chosen: Settings, store: BookingStore) -> None:
+    """Whoever waits is given what has become free."""
+    for served in store.serve_waiting():
+        remark(f"{served.owner} waited for this, and has it now: {booked_line(served, store.slots(), chosen.zone())}.")
+
+
+def _tell_changed(chosen: Settings, gone: tuple[Booking, ...], slots: Sequence[Slot], *, as_json: bool) -> None:
+    if as_json:
+        print_json([booking_json(one, slots) for one in gone])
+        return
+    for one in gone:
+        say(f"{str(one.state).capitalize()} {booked_line(one, slots, chosen.zone())}.")
+    if not gone:
+        say("Nothing of it is left to cancel.")
+
+
+def _found(chosen: Settings, booking_id: str) -> Booking:
+    """A booking by the beginning of its ID, from the store itself. Raises UsageError, StoreAway."""
+    store = chosen.calendar().store()
+    found = store.bookings_named(booking_id) if booking_id else ()
+    return _of(View(found or store.bookings_near(booking_id), (), store.now(), True), booking_id)
+
+
+@app.command("change")
+def change(
+    context: typer.Context,
+    booking_id: ID,
+    start: Annotated[str, typer.Option("--from", help="Another start (only before it has begun).")] = "",
+    end: Annotated[str, typer.Option("--to", help="Another end; +2h counts from its start.")] = "",
+    extend: Annotated[str, typer.Option(help="So much longer: 2h, 30m.")] = "",
+    gpus: Annotated[str, typer.Option(help="Other GPUs (only before it has begun).")] = "",
+    title: Annotated[str | None, typer.Option(help="Another title.")] = None,
+    purpose: Annotated[str | None, typer.Option(help="Another purpose.")] = None,
+    stop_at_end: Annotated[
+        bool | None, typer.Option("--stop-at-end/--run-on", help="Whether its run is stopped at its end.")
+    ] = None,
+    series: Annotated[bool, typer.Option("--series", help="So all of its series that have not begun.")] = False,
+    following: Annotated[
+        bool, typer.Option("--following", help="So this one and those after it in its series")
+    ] = False,
+    zone: Zone = None,
+    as_json: Json = False,
+) -> None:
+    """Move, shorten, extend or rename a booking: whole or not at all. A running one is only shortened or extended.
+
+    Example: torchyard bookings change b3f0 --extend 2h
+    """
+    chosen = settings(context)
+    where = chosen.zone(zone)
+    if end and extend:
+        raise UsageError("--to and --extend both say when it ends.", code="usage", hint="Give one of them.")
+    store = chosen.calendar().store()
+    remember_fleet(chosen, store)
+    booking = _found(chosen, booking_id)
+    _of_a_series(booking, series=series, following=following)
+    slots = catalogue(store)
+    begin = moment(start, where, store.now()) if start else None
+    finish = booking.end + length(extend) if extend else None
+    if end:
+        finish = end_moment(end, begin or booking.start, where, store.now())
+    elif begin is not None and finish is None:
+        finish = begin + (booking.end - booking.start)  # moved as it is
+    wanted = tuple(slot.id for slot in slots_named(gpus, slots)) if gpus else None
+    if (
+        begin is None
+        and finish is None
+        and wanted is None
+        and title is None
+        and purpose is None
+        and stop_at_end is None
+    ):
+        raise UsageError("nothing is to be changed.", code="usage", hint="Say what: --extend 2h, --to 18:00, --gpus …")
+
+    def instead(fit: Fit) -> str:
+        if booking.start <= store.now():  # it cannot be moved any more, but another can follow it
+            return book_command(fit, slots, where, chosen.zone())
+        return change_command(fit, booking, slots, where, chosen.zone())
+
+    if series or following:
+        all_changed = store.change_series(
+            booking.id,
+            everything=series,
+            start=begin,
+            end=finish,
+            gpus=wanted,
+            title=title,
+            purpose=purpose,
+            stop_at_end=stop_at_end,
+        )
+        if as_json:
+            print_json([booking_json(one, slots) for one in all_changed])
+        else:
+            for one in all_changed:
+                say(f"Changed {booked_line(one, slots, where)}.")
+        _serve_waiting(chosen, store)
+        return
+    with answering_clashes(slots, instead, as_json=as_json):
+        changed = store.change(
+            booking.id,
+            start=begin,
+            end=finish,
+            gpus=wanted,
+            title=title,
+            purpose=purpose,
+            stop_at_end=stop_at_end,
+        )
+    if as_json:
+        print_json(booking_json(changed, slots))
+    else:
+        say(f"Changed {booked_line(changed, slots, where)}.")
+    _serve_waiting(chosen, store)
+
+
+@app.command("export")
+def export(
+    context: typer.Context,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="The .ics file [default: stdout].")] = None,
+    everybody: Annotated[bool, typer.Option("--everybody", help="All bookings, not only yours.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Write all of your bookings as an iCalendar file (.ics), for other calendars.
+
+    Example: torchyard bookings export -o gpus.ics
+    """
+    from torchyard_core.booking.ics import EVER, export_ics
+
+    chosen = settings(context)
+    store = chosen.calendar().store()
+    owner = None if everybody else store.person
+    found = store.bookings(*EVER, owner=owner)
+    text = export_ics(found, store.slots())
+    if output is not None:
+        write_atomically(output, text)
+    if as_json:
+        print_json({"bookings": len(found), "file": str(output) if output else None, "ics": None if output else text})
+    elif output is None:
+        print_document(text)
+    else:
+        say(f"{len(found)} bookings are in {output}.")
+
+
+@app.command("import")
+def import_ics(
+    context: typer.Context,
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="The .ics file; - reads it from stdin.", show_default=False)
+    ],
+    gpus: Annotated[str, typer.Option(help="GPUs of events that name none.")] = "",
+    until: Annotated[str, typer.Option("--to", help="How far repeated events are followed.")] = "+60d",
+    preview: Annotated[bool, typer.Option("--preview", help="Only show what would become of it.")] = False,
+    zone: Zone = None,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Book what an iCalendar file (.ics) holds, after a look at what would become of each event.
+
+    Exit code 1: not all of it could be read and booked.
+
+    Example: torchyard bookings import holidays.ics --gpus gpu-b:0-1 --preview
+    """
+    from torchyard_core.booking.ics import read_ics
+
+    chosen = settings(context, yes=yes)
+    where = chosen.zone(zone)
+    store = chosen.calendar().store()
+    remember_fleet(chosen, store)
+    slots = catalogue(store)
+    now = store.now()
+    last = times("now", until, where, now)[1]
+    others = tuple(slot.id for slot in slots_named(gpus, slots)) if gpus else ()
+    try:
+        text = file.read_bytes() if str(file) != "-" else sys.stdin.buffer.read()
+    except OSError as error:
+        raise BadCalendar(f"{file} cannot be read: {error.strerror}", hint="Is the name right?") from None
+    read = read_ics(text, zone=where, since=now, until=last, slots=slots, gpus=others)
+    seen = store.preview(read.drafts)
+    for line in read.remarks:
+        remark(line)
+    told = [
+        {
+            "title": one.draft.title,
+            "names": name_slots(one.draft.gpus, slots),
+            "start": rfc3339(one.draft.start),
+            "end": rfc3339(one.draft.end),
+            "verdict": one.verdict,
+            "why": one.why.message if one.why else None,
+        }
+        for one in seen
+    ]
+    if not as_json and told:
+        rows = [[str(line[key] or "") for key in ("title", "names", "start", "end", "verdict", "why")] for line in told]
+        table(("TITLE", "GPUS", "FROM", "TO", "WOULD BE", "WHY"), rows)
+    new = [one.draft for one in seen if one.verdict == "new"]
+    if preview or not new:
+        if as_json:
+            print_json({"preview": told, "remarks": list(read.remarks), "booked": []})
+        elif not new:
+            say("There is nothing new to book in it.")
+        if read.unread and not preview:
+            raise typer.Exit(1)
+        return
+    if not chosen.confirm(f"Book {len(new)} of {len(seen)} events?"):
+        remark("Nothing was changed.")
+        raise typer.Exit(1)
+    booked: list[Booking] = []
+    for draft in new:
+        try:
+            booked.append(store.book(draft))
+        except Refused as refused:
+            remark(f"not booked: {draft.title}: {why(refused)}")
+    if as_json:
+        found = [booking_json(one, slots) for one in booked]
+        print_json({"preview": told, "remarks": list(read.remarks), "booked": found})
+    else:
+        for one in booked:
+            say(f"Booked {booked_line(one, slots, where)}.")
+    if read.unread or len(booked) < len([one for one in seen if one.verdict != "there"]):
+        raise typer.Exit(1)

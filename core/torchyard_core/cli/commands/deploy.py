@@ -1,0 +1,157 @@
+"""`torchyard deploy` and `undeploy`: the agent on hosts."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from torchyard_core.cli.context import Yes, settings
+from torchyard_core.cli.output import Json, error_as_json, print_json, remark, say
+from torchyard_core.cli.views.host_progress import host_progress
+from torchyard_core.errors import AgentMissing, AgentRefused, HostError, TorchyardError
+from torchyard_core.identity import who_asks
+
+if TYPE_CHECKING:
+    from torchyard_core.fleet.daemon_client import Link
+
+NAMES = typer.Argument(metavar="NAME", help="Names of the fleet file [default: all].", show_default=False)
+UNDEPLOY_TIMEOUT_S = 60.0
+LEAVE_WITHIN_S = 10.0
+
+
+def deploy(context: typer.Context, names: Annotated[list[str] | None, NAMES] = None, as_json: Json = False) -> None:
+    """Put the agent on hosts, or bring it up to date there. Runs go on; a newer agent stays.
+
+    `run` and `hosts check` do this by themselves where the agent is missing or old.
+
+    Example: torchyard deploy gpu-a gpu-b
+    """
+    chosen = settings(context)
+    hosts = [host.name for host in chosen.inventory().named(names or [])]
+    found: dict[str, Link | HostError] = {}
+    with chosen.fleet(chosen.inventory().named(hosts)) as fleet:
+        with host_progress(hosts) as progress:
+
+            def put(name: str) -> Link:
+                return fleet.link(name, replace_same_version=True, progress=progress.sent)
+
+            def arrived(name: str, link: Link | HostError) -> None:
+                found[name] = link
+                progress.arrived(name, link.state if isinstance(link, HostError) else "running")
+
+            fleet.each(hosts, put, arrived)
+        answers = []
+        for name in hosts:
+            link = found[name]
+            if isinstance(link, HostError):
+                remark(f"torchyard: {link.sentence()}")
+                answers.append({"name": name, "agent": None, "error": error_as_json(link)})
+                continue
+            agent = {key: link.hello[key] for key in ("version", "sha256", "pid")}
+            answers.append({"name": name, "agent": agent, "error": None})
+            if not as_json:
+                say(f"{name}: agent {agent['version']} ({agent['sha256'][:12]}) running, pid {agent['pid']}")
+    if as_json:
+        print_json(answers)
+    if any(isinstance(link, HostError) for link in found.values()):
+        raise typer.Exit(3)
+
+
+def undeploy(
+    context: typer.Context,
+    names: Annotated[list[str] | None, NAMES] = None,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Take the agent and all that it keeps off hosts: logs and outputs of past runs too. Nothing is left behind.
+
+    A host where a run lives is left alone.
+
+    Example: torchyard undeploy gpu-a
+    """
+    chosen = settings(context, yes=yes)
+    hosts = chosen.inventory().named(names or [])
+    whom = ", ".join(host.name for host in hosts)
+    if not chosen.confirm(f"Remove the agent, and the logs and outputs of past runs, from {whom}?"):
+        remark("Nothing was removed.")
+        raise typer.Exit(1)
+    with chosen.fleet(hosts) as fleet, host_progress(host.name for host in hosts) as progress:
+
+        def take_away(name: str) -> Removed:
+            try:
+                link = fleet.link(name, install=False)
+                progress.doing(name, "removing")
+                return Removed(name, link.hello["node"], _undeploy(link))
+            except (HostError, AgentRefused) as error:
+                return Removed(name, error=error)
+
+        def arrived(name: str, answer: Removed | HostError) -> None:
+            assert isinstance(answer, Removed)
+            found[name] = answer
+            progress.arrived(name, answer.word())
+
+        found: dict[str, Removed] = {}
+        fleet.each([host.name for host in hosts], take_away, arrived)
+    in_order = [found[host.name] for host in hosts]
+    gone = {removed.node for removed in in_order if removed.answer}
+    for removed in in_order:
+        if removed.failed:
+            assert removed.error is not None
+            remark(f"torchyard: {removed.error.sentence()}")
+        elif not as_json:
+            say(removed.sentence(gone))
+    if as_json:
+        print_json([removed.to_json() for removed in in_order])
+    if code := max((removed.error.exit_code for removed in in_order if removed.failed and removed.error), default=0):
+        raise typer.Exit(code)
+
+
+class Removed:
+    """What came of undeploying one host."""
+
+    def __init__(
+        self, name: str, node: str = "", answer: dict[str, Any] | None = None, error: TorchyardError | None = None
+    ):
+        self.name = name
+        self.node = node
+        self.answer = answer
+        self.error = error
+
+    @property
+    def failed(self) -> bool:
+        return self.error is not None and not isinstance(self.error, AgentMissing)
+
+    def word(self) -> str:
+        """For the line that says how far it is."""
+        return "could not be undeployed" if self.failed else "removed" if self.answer else "nothing there"
+
+    def sentence(self, gone: set[str]) -> str:
+        """`gone`: nodes that were undeployed together with this one."""
+        if self.answer is None:
+            return f"{self.name}: there is no agent; nothing to remove."
+        sharing = [node for node in self.answer["shared_with"] if node not in gone]
+        if sharing:
+            return (
+                f"{self.name}: the agent is gone; {self.answer['removed']}/store stays, "
+                f"for {', '.join(sharing)} shares this home."
+            )
+        return f"{self.name}: the agent and all of ours in {self.answer['removed']} are gone."
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "removed": self.answer is not None,
+            "shared_with": self.answer["shared_with"] if self.answer else [],
+            "error": error_as_json(self.error) if self.failed and self.error else None,
+        }
+
+
+def _undeploy(link: Link) -> dict[str, Any]:
+    """The daemon's answer, once it has left."""
+    left = threading.Event()
+    link.on_close(left.set)
+    answer: dict[str, Any] = link.call("undeploy", {"by": who_asks()}, UNDEPLOY_TIMEOUT_S)
+    left.wait(LEAVE_WITHIN_S)
+    return answer

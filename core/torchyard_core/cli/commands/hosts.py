@@ -1,0 +1,295 @@
+"""`torchyard hosts`: the inventory, and whether each host can be used."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from torchyard_core.cli.calendar_sync import exchange
+from torchyard_core.cli.context import Settings, Yes, settings
+from torchyard_core.cli.host_checks import HEADINGS, policing_line, row
+from torchyard_core.cli.login_prompts import terminal_questions
+from torchyard_core.cli.output import Json, as_called, print_json, remark, say, since, table
+from torchyard_core.cli.views import audit_table
+from torchyard_core.cli.views.host_progress import host_progress
+from torchyard_core.errors import AgentMissing, HostError, TorchyardError, UsageError
+from torchyard_core.fleet.host_audit import HostActs, acts_of, by_time
+from torchyard_core.fleet.host_check import HostCheck, check_host, gpus_in_words
+from torchyard_core.fleet.host_facts_cache import forget_facts, load_facts
+from torchyard_core.fleet.host_key_trust import record_key, show_key
+from torchyard_core.fleet.inventory import Host, Transport, add_host, remove_host
+from torchyard_core.problems import no_lines
+from torchyard_core.yaml_io.model_validation import validate
+
+if TYPE_CHECKING:
+    from torchyard_core.fleet.ssh import SshDialer
+
+app = typer.Typer(help="The hosts that you may use: list, add, remove, check, audit, trust.", no_args_is_help=True)
+
+NAMES = typer.Argument(metavar="NAME", help="Names of the fleet file [default: all].", show_default=False)
+TRUSTED = typer.Argument(metavar="NAME", help="Names of the fleet file, or of bastions.", show_default=False)
+NAME = typer.Argument(metavar="NAME", help="Its name in the fleet file.", show_default=False)
+
+
+@app.command("list")
+def list_hosts(context: typer.Context, as_json: Json = False) -> None:
+    """List the hosts of the fleet file, with what was found out about them when they were last checked.
+
+    Example: torchyard hosts list
+    """
+    chosen = settings(context)
+    inventory = chosen.inventory()
+    facts = load_facts(chosen.facts_file)
+    rows: list[list[str]] = []
+    listed: list[dict[str, Any]] = []
+    for host, known in zip(inventory.hosts, chosen.known(inventory), strict=True):
+        checked_at = str(facts[host.name]["checked_at"]) if known.checked else ""
+        entry = host.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+        gpus = [
+            {"index": gpu.index, "uuid": gpu.uuid, "name": gpu.name, "memory_mb": gpu.memory_mb} for gpu in known.gpus
+        ]
+        found = {"checked_at": checked_at or None, "cpus": known.cpus, "memory_gb": known.memory_gb, "gpus": gpus}
+        listed.append({**entry, **found, "torch": known.torch})
+        rows.append(
+            [
+                host.name,
+                "this computer" if host.local else host.place,
+                "-" if known.cpus is None else str(known.cpus),
+                "-" if known.memory_gb is None else f"{known.memory_gb:.0f} GB",
+                gpus_in_words([gpu.name for gpu in known.gpus]) if known.checked else "-",
+                known.torch or "-",
+                " ".join(f"{key}={value}" for key, value in host.labels.items()) or "-",
+                since(checked_at) if checked_at else "never",
+            ]
+        )
+    if as_json:
+        print_json(listed)
+    elif rows:
+        table(("NAME", "ADDRESS", "CPUS", "MEMORY", "GPUS", "TORCH", "LABELS", "CHECKED"), rows)
+    else:
+        say("The fleet has no hosts.")
+    if inventory.document is None:
+        remark(f"There is no fleet file yet ({inventory.path}): `torchyard hosts add NAME --address …` makes it.")
+
+
+@app.command("add")
+def add(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="What topologies will call it.", show_default=False)],
+    address: Annotated[
+        str | None, typer.Option(help="Address, or a Host of ~/.ssh/config [default: the name].")
+    ] = None,
+    port: Annotated[int | None, typer.Option(help="Port of its SSH server [default: 22].")] = None,
+    user: Annotated[str | None, typer.Option(help="The login.")] = None,
+    identity_file: Annotated[str | None, typer.Option(help="The private key's file.")] = None,
+    proxy_jump: Annotated[str | None, typer.Option(help="Hosts to go through, comma-separated.")] = None,
+    python: Annotated[str | None, typer.Option(help="The interpreter for programs.")] = None,
+    agent_python: Annotated[str | None, typer.Option(help="The interpreter for the agent.")] = None,
+    agent_dir: Annotated[str | None, typer.Option(help="The agent's folder [default: ~/.torchyard].")] = None,
+    data_address: Annotated[str | None, typer.Option(help="Its address for training traffic.")] = None,
+    interface: Annotated[str | None, typer.Option(help="For NCCL and Gloo, like ib0.")] = None,
+    transport: Annotated[Transport | None, typer.Option(help="How it is reached [default: paramiko].")] = None,
+    ports: Annotated[str | None, typer.Option(help="What the firewall lets through, like 29400-29499.")] = None,
+    bandwidth_gbps: Annotated[float | None, typer.Option(help="Speed of its link, in Gbit/s.")] = None,
+    label: Annotated[list[str] | None, typer.Option(help="KEY=VALUE, for pools to choose by; repeatable.")] = None,
+    local: Annotated[bool, typer.Option("--local", help="This computer: no SSH.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Write a host into the fleet file. The host itself is not contacted.
+
+    Example: torchyard hosts add gpu-a --address 10.0.0.11 --user lee --label rack=r1
+    """
+    chosen = settings(context)
+    wanted: dict[str, Any] = {
+        "local": local or None,
+        "address": address,
+        "port": port,
+        "user": user,
+        "identity_file": identity_file,
+        "proxy_jump": proxy_jump,
+        "data_address": data_address,
+        "interface": interface,
+        "transport": transport.value if transport else None,
+        "python": python,
+        "agent_python": agent_python,
+        "agent_dir": agent_dir,
+        "ports": ports,
+        "bandwidth_gbps": bandwidth_gbps,
+        "labels": _labels(label or []) or None,
+    }
+    entry = {"name": name} | {key: value for key, value in wanted.items() if value is not None}
+    host, problems = validate(Host, entry, {}, no_lines)
+    if host is None:
+        raise UsageError("; ".join(problem.message for problem in problems) + ".", code="bad_host")
+    inventory = add_host(chosen.fleet_file, host)
+    if as_json:
+        print_json(entry)
+    else:
+        say(f"{name} is in the fleet file {inventory.path} now.")
+    for problem in inventory.problems:
+        if problem.path.startswith(f"hosts.{name}."):
+            remark(problem.printed(str(inventory.path)))
+    first = "" if local else f"`torchyard hosts trust {name}` if its host key is new to you, then "
+    remark(f"Next: {first}`torchyard hosts check {name}`.")
+
+
+@app.command("remove")
+def remove(context: typer.Context, name: Annotated[str, NAME], yes: Yes = False, as_json: Json = False) -> None:
+    """Take a host out of the fleet file. The agent stays on it, unless you undeploy first.
+
+    Example: torchyard hosts remove gpu-a
+    """
+    chosen = settings(context, yes=yes)
+    chosen.inventory().host(name)
+    question = f"Remove {name} from the fleet? The agent stays on it; `torchyard undeploy {name}` first takes it away."
+    if not chosen.confirm(question):
+        remark("Nothing was changed.")
+        raise typer.Exit(1)
+    inventory = remove_host(chosen.fleet_file, name)
+    forget_facts(chosen.facts_file, name)
+    if as_json:
+        print_json({"name": name, "removed": True})
+    else:
+        say(f"{name} is no longer in the fleet file {inventory.path}.")
+
+
+@app.command("check")
+def check(context: typer.Context, names: Annotated[list[str] | None, NAMES] = None, as_json: Json = False) -> None:
+    """Log in on hosts, put the agent there where it is missing, and print what each host has.
+
+    Exit code 0: all are ready. 1: one is degraded. 3: one could not be reached or used.
+
+    Example: torchyard hosts check gpu-a gpu-b
+    """
+    chosen = settings(context)
+    inventory = chosen.inventory()
+    hosts = inventory.named(names or [])
+    with chosen.fleet(hosts) as fleet, host_progress(host.name for host in hosts) as progress:
+
+        def look(name: str) -> HostCheck:
+            looking = partial(progress.doing, name, "looking at what it has")
+            return check_host(fleet, name, progress=progress.sent, looking=looking)
+
+        def arrived(name: str, found: HostCheck | HostError) -> None:
+            assert isinstance(found, HostCheck)
+            progress.arrived(name, found.state)
+            checks[name] = found
+
+        checks: dict[str, HostCheck] = {}
+        fleet.each([host.name for host in hosts], look, arrived)
+        exchange(chosen, fleet)
+    in_order = [checks[host.name] for host in hosts]
+    if as_json:
+        print_json([found.to_json() for found in in_order])
+    else:
+        _print_checks(in_order)
+    if code := max((found.exit_code for found in in_order), default=0):
+        raise typer.Exit(code)
+
+
+@app.command("audit")
+def audit(
+    context: typer.Context,
+    names: Annotated[list[str] | None, NAMES] = None,
+    last: Annotated[
+        int | None, typer.Option(min=1, help="Only the newest so many of all [default: what the agents keep].")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Print what was done to hosts: agents put there, started and sent away, runs removed, and who asked for it.
+
+    Nothing is put on a host without an agent. Exit code 1: an agent is too old to tell. 3: a host could not be reached
+    or used.
+
+    Example: torchyard hosts audit gpu-a --last 20
+    """
+    chosen = settings(context)
+    hosts = chosen.inventory().named(names or [])
+    found: dict[str, HostActs] = {}
+    with chosen.fleet(hosts) as fleet, host_progress(host.name for host in hosts) as progress:
+
+        def arrived(name: str, answer: HostActs | HostError) -> None:
+            assert isinstance(answer, HostActs)
+            progress.arrived(name, audit_table.word(answer))
+            found[name] = answer
+
+        fleet.each([host.name for host in hosts], lambda name: acts_of(fleet, name, last), arrived)
+    in_order = [found[host.name] for host in hosts]
+    acts = by_time(in_order, last)
+    if as_json:
+        print_json([host.of(acts).to_json() for host in in_order])
+    elif acts:
+        table(audit_table.HEADINGS, [audit_table.row(name, act) for name, act in acts])
+    else:
+        say("Nothing is known to have been done to these hosts.")
+    errors = [host.error for host in in_order if host.error is not None]
+    for error in errors:
+        remark(f"torchyard: {error.sentence()}")
+    # Where there is no agent, there is nothing to tell either.
+    if code := max((error.exit_code for error in errors if not isinstance(error, AgentMissing)), default=0):
+        raise typer.Exit(code)
+
+
+@app.command("trust")
+def trust(
+    context: typer.Context, names: Annotated[list[str], TRUSTED], yes: Yes = False, as_json: Json = False
+) -> None:
+    """Show the key that each host (or bastion on the way to one) presents, and record it once you say yes.
+
+    Compare the fingerprint with the host's own: `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` there.
+
+    Example: torchyard hosts trust gpu-a
+    """
+    from torchyard_core.fleet.ssh import SshDialer
+
+    chosen = settings(context, yes=yes)
+    dialer = SshDialer(chosen.home.known_hosts, terminal_questions())
+    answers = [_trusted(chosen, name, dialer, remark if as_json else say) for name in names]
+    if as_json:
+        print_json(answers[0] if len(answers) == 1 else answers)
+    if not all(answer["trusted"] for answer in answers):
+        raise typer.Exit(1)
+
+
+def _trusted(chosen: Settings, name: str, dialer: SshDialer, tell: Callable[[str], None]) -> dict[str, Any]:
+    """What became of one host: `name`, `fingerprint`, `trusted`."""
+    key = show_key(chosen.inventory(), name, dialer)
+    answer = {"name": name, "fingerprint": key.fingerprint, "trusted": True}
+    if key.is_trusted:
+        tell(f"The host key of {name} is trusted already: {key.kind} {key.fingerprint}.")
+    else:
+        tell(f"{name} ({key.host.place}) shows the host key {key.kind} {key.fingerprint}.")
+        if key.has_changed:
+            tell(f"On record is another one: {key.kind} {key.on_record}.")
+            tell("The host was reinstalled, or somebody stands between you and it: ask its owner.")
+        if not chosen.confirm(f"Trust this key for {name}?"):
+            remark("Nothing was recorded.")
+            return {**answer, "trusted": False}
+        record_key(key, dialer)
+        tell(f"Recorded in {chosen.home.known_hosts}.")
+    return answer
+
+
+def _labels(texts: list[str]) -> dict[str, str]:
+    labels = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise UsageError(f"--label {text}: a label is written KEY=VALUE.", code="bad_label")
+        labels[key] = value
+    return labels
+
+
+def _print_checks(checks: list[HostCheck]) -> None:
+    table(HEADINGS, [row(found) for found in checks])
+    for found in checks:
+        for problem in found.problems:
+            text = TorchyardError(problem["message"], hint=problem.get("hint", "")).sentence()
+            is_named = re.search(rf"(?<![\w.-]){re.escape(found.name)}(?![\w-])", problem["message"])
+            say(as_called(text if is_named else f"{found.name}: {text}"))
+        if line := policing_line(found):
+            say(line)

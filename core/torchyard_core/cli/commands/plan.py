@@ -1,0 +1,90 @@
+"""`torchyard plan`: who would run where, before anything is started."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from torchyard_core.cli.commands.validate import FILE, SET
+from torchyard_core.cli.context import settings
+from torchyard_core.cli.file_arguments import topology_of
+from torchyard_core.cli.output import Json, print_json, remark, say, table
+from torchyard_core.errors import UsageError
+
+HEADINGS = ("REPLICA", "ROLE", "RANKS", "GANG", "HOST", "GPUS", "COMMAND")
+
+
+def plan(
+    context: typer.Context,
+    file: Annotated[Path, FILE],
+    set_: Annotated[list[str] | None, SET] = None,
+    show: Annotated[
+        str | None, typer.Option(metavar="REPLICA", help="Print this replica's whole command and environment.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Print each replica's rank, host, GPUs and command. Nothing is started, no host is asked.
+
+    It goes by what `hosts check` last found. Exit code 1: it could not be started so; the problems are on stderr.
+
+    Example: torchyard plan examples/digits/three-hosts.yaml --show worker-0
+    """
+    from torchyard_core.launch.plan_preview import plan_as_json
+    from torchyard_core.launch.rank_assignment import plan as make_plan
+
+    chosen = settings(context)
+    source = topology_of(file).with_settings(set_ or [])
+    known = chosen.known(chosen.inventory())
+    problems = source.check(known)
+    if source.topology is None:
+        planned = None
+        answer: dict[str, Any] = {"name": None, "strategy": None, "replicas": []}
+        answer["problems"] = [problem.to_json() for problem in problems]
+    else:
+        planned = make_plan(source.topology, known, found=problems, line=source.line)
+        answer = plan_as_json(planned, known)
+        problems = planned.problems
+    for problem in problems:
+        remark(problem.printed(source.source))
+    if as_json:
+        print_json(answer)
+    elif show is not None:
+        _print_replica(answer, show)
+    elif planned is not None:
+        gpus = {replica.name: _indices([gpu.index for gpu in replica.gpus]) for replica in planned.replicas}
+        table(HEADINGS, [_row(replica, gpus[replica["name"]]) for replica in answer["replicas"]])
+    if planned is None or not planned.can_start:
+        raise typer.Exit(1)
+
+
+def _row(replica: dict[str, Any], gpus: str) -> list[str]:
+    first, count = replica["rank"], replica["ranks"]
+    ranks = "-" if first is None else str(first) if count == 1 else f"{first}-{first + count - 1}"
+    command = shlex.join(replica["command"])
+    return [replica["name"], replica["role"], ranks, replica["gang"], replica["host"] or "(none)", gpus, command]
+
+
+def _indices(indices: list[int]) -> str:
+    """GPU indices as `0-3,6`."""
+    runs: list[list[int]] = []
+    for index in sorted(indices):
+        if runs and runs[-1][1] == index - 1:
+            runs[-1][1] = index
+        else:
+            runs.append([index, index])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs) or "-"
+
+
+def _print_replica(answer: dict[str, Any], name: str) -> None:
+    replicas = {replica["name"]: replica for replica in answer["replicas"]}
+    if name not in replicas:
+        there = ", ".join(replicas) or "none"
+        raise UsageError(f"the plan has no replica {name}.", code="no_replica", hint=f"It has: {there}.")
+    replica = replicas[name]
+    say(shlex.join(replica["command"]))
+    say()
+    for variable, value in sorted(replica["env"].items()):
+        say(f"{variable}={shlex.quote(value)}")

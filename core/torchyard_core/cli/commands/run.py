@@ -1,0 +1,341 @@
+"""`torchyard run`: check, send, start, and follow to the end."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from torchyard_core.cli.commands.validate import FILE
+from torchyard_core.cli.context import Settings, settings
+from torchyard_core.cli.file_arguments import topology_of
+from torchyard_core.cli.interrupts import Interrupts, ask, counting_interrupts, raising_interrupts
+from torchyard_core.cli.output import Json, leave_unread, remark, say
+from torchyard_core.cli.run_lookup import history_of, note_end
+from torchyard_core.cli.views.run_progress import JsonView, PlainView, RunView
+from torchyard_core.errors import RunFailed, TorchyardError, UsageError
+from torchyard_core.text_sanitizer import printable
+
+if TYPE_CHECKING:
+    from torchyard_core.booking.launch_booking import LaunchBooking, Wanted
+    from torchyard_core.cli.chief_log import ChiefLog
+    from torchyard_core.fleet.fleet import Fleet
+    from torchyard_core.launch.confirmations import Question
+    from torchyard_core.launch.launch import Launch, Started
+    from torchyard_core.problems import Problem
+
+Event = dict[str, Any]
+
+
+MAX_NAME = 100
+"""Characters, as in a topology file."""
+
+
+def run(
+    context: typer.Context,
+    file: Annotated[Path, FILE],
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Return once the run has started.")] = False,
+    name: Annotated[str | None, typer.Option(help="The run's name (default: the topology's).")] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="PATH=VALUE", help="Change a value for this run: pools.workers.replicas=2."),
+    ] = None,
+    book: Annotated[
+        str | None, typer.Option(metavar="LENGTH", help="Book its GPUs for so long, like 4h, until it ends.")
+    ] = None,
+    at: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Start by itself then: +2h, tomorrow 9, 2026-11-23 09:00.")
+    ] = None,
+    booking: Annotated[
+        str | None, typer.Option(metavar="ID", help="On this booking of yours; where it is to come, start with it.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Answer every question with yes.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Launch a topology and follow it to its end.
+
+    Checks the hosts, sends the working folder, starts every replica, and shows what they report. Ctrl-C while it is
+    being launched takes everything back; while it runs, it asks whether to stop the run or leave it running.
+
+    GPUs that somebody else has booked are left alone; GPUs of several hosts are taken only with a booking.
+
+    Exit code 0: the run succeeded. 1: it failed or was stopped, or could not start. 3: a host could not be reached.
+
+    Example: torchyard run examples/digits/three-hosts.yaml --set pools.workers.replicas=4
+    """
+    from torchyard_core.launch.launch import Launch
+    from torchyard_core.launch.secrets import secret_values
+    from torchyard_core.problems import has_errors
+
+    chosen = settings(context, yes=yes)
+    with counting_interrupts() as interrupts:
+        source = topology_of(file).with_settings(set_ or [])
+        inventory = chosen.inventory()
+        wanted = wanted_booking(chosen, source.topology.name if source.topology else "", name, book, at, booking)
+        with chosen.fleet(inventory.hosts) as fleet:
+            problems = source.check(fleet.known())
+            if source.topology is None or has_errors(problems):
+                lines = [problem.printed(source.source) for problem in problems]
+                raise RunFailed("\n".join(lines), code="topology_problems", hint=_mend(problems))
+            view = view_for(as_json=as_json)
+            launch = Launch(
+                source,
+                source.topology,
+                checked_name(name) if name is not None else source.topology.name,
+                fleet,
+                secret_values(source.topology.program.secrets),
+                view.show,
+                ask=lambda question: answer(question, chosen, view, as_json=as_json),
+                caches=chosen.home.caches,
+                reserving=reserving_for(chosen, wanted, _again(file, name, set_ or [], detach=detach)),
+                own=history_of(chosen).records(),
+            )
+            remarks = [problem.printed(source.source) for problem in problems]
+            if (names := source.topology.program.secrets) and not launch.was_launched_here:
+                remarks.append(
+                    f"This computer launches {file} as it is now for the first time; it sends the "
+                    f"secret{'s' * (len(names) > 1)} {', '.join(names)} to the hosts."
+                )
+            launch_and_follow(
+                launch, chosen, fleet, view, interrupts, source.source, remarks, detach=detach, as_json=as_json
+            )
+
+
+def _again(file: Path, name: str | None, settings_: Sequence[str], *, detach: bool) -> str:
+    """This command's words after `torchyard run`, but for those about its time."""
+    given = ["--name", name] if name is not None else []
+    for setting in settings_:
+        given += ["--set", setting]
+    return shlex.join([str(file), *given, *["-d"] * detach])
+
+
+def _mend(problems: Iterable[Problem]) -> str:
+    if any(problem.code == "unknown-host" for problem in problems):
+        return "Correct the file, or add the host: `torchyard hosts add NAME --address …`."
+    return "Correct the file, then run it again."
+
+
+def wanted_booking(
+    chosen: Settings, topology: str, name: str | None, book: str | None, at: str | None, booking: str | None
+) -> Wanted:
+    """What the options say of the calendar. Raises Refused, UsageError."""
+    from torchyard_core.booking.launch_availability import proposed_length
+    from torchyard_core.booking.launch_booking import Wanted
+    from torchyard_core.booking.time_parser import length, moment
+    from torchyard_core.launch.runs.history import History
+
+    if booking is not None and at is not None:
+        raise UsageError("--booking and --at both say when it starts.", code="usage", hint="Give one of them.")
+    now = datetime.now(UTC)
+    start_at = moment(at, chosen.zone(), now) if at is not None else None
+    if start_at is not None and start_at < now - timedelta(minutes=2):
+        raise UsageError(f"--at {at}: that time is past.", code="past", hint="Leave --at out to start now.")
+    if start_at is not None and start_at <= now:
+        start_at = None
+    proposed = proposed_length(History(chosen.home.history).records(), name or topology)
+    return Wanted(length(book) if book is not None else None, start_at, booking, proposed)
+
+
+def reserving_for(chosen: Settings, wanted: Wanted, file: str) -> LaunchBooking:
+    """The calendar's part in a launch."""
+    from torchyard_core.booking.launch_booking import LaunchBooking
+
+    def trouble(error: TorchyardError) -> None:
+        remark(f"torchyard: the calendar was not told: {error.sentence()}")
+
+    return LaunchBooking(chosen.calendar(), chosen.zone(), wanted, file=file, on_trouble=trouble)
+
+
+def view_for(*, as_json: bool) -> RunView:
+    """How a launch and its run are shown."""
+    return JsonView() if as_json else PlainView()
+
+
+def launch_and_follow(
+    launch: Launch,
+    chosen: Settings,
+    fleet: Fleet,
+    view: RunView,
+    interrupts: Interrupts,
+    file: str,
+    remarks: list[str],
+    *,
+    detach: bool,
+    as_json: bool,
+) -> None:
+    """Launches, notes the run in the history as one of `file`, and follows it unless detached.
+
+    Raises what the launch raises; typer.Exit(1) where the run has not succeeded.
+    """
+    from torchyard_core.booking.time_format import until
+    from torchyard_core.cli.calendar_sync import exchange
+    from torchyard_core.launch.launch import StartUnknown
+    from torchyard_core.launch.runs.history import History
+    from torchyard_core.launch.snapshot_upload import Cancelled
+
+    history = History(chosen.home.history)
+    with view:
+        for line in remarks:
+            remark(line)
+        try:
+            with interrupts.calling(launch.cancel):
+                started = launch.run()
+        except Cancelled:
+            raise RunFailed(
+                "the launch was taken back; nothing of it is left on the hosts.", code="interrupted"
+            ) from None
+        except BrokenPipeError:
+            leave_unread()
+            raise RunFailed(
+                "nobody reads this output any more, so the launch was taken back.",
+                code="unread",
+                hint="Add --detach to start it and leave.",
+            ) from None
+        except StartUnknown as unknown:
+            remember(history, launch, unknown.started, file, is_confirmed=False)
+            raise
+        remember(history, launch, started, file)
+        exchange(chosen, fleet)  # so that the agents know of the run's booking with all desktops closed
+        if started.reserved.start_at is not None and not as_json:
+            when = until(datetime.now(UTC), started.reserved.start_at, chosen.zone())
+            remark(f"It starts at {when} by itself; this computer need not be on then.")
+        if detach:
+            if not as_json:
+                say(started.run_id)
+                remark(f"Follow it with `torchyard runs logs -f {started.run_id}`.")
+            return
+        try:
+            ended = follow(started, fleet, view, interrupts, as_json=as_json)
+        except OSError as error:  # of our own output: hosts that cannot be reached raise nothing like it
+            leave_unread()
+            gone = isinstance(error, BrokenPipeError)  # as `| head` does
+            what = "Nobody reads this output any more" if gone else f"This output cannot be written: {error.strerror}"
+            remark(
+                f"{what}. Run {started.run_id} is left as it is: `torchyard runs show {started.run_id}` tells how it "
+                f"goes, `torchyard runs stop {started.run_id}` stops it."
+            )
+            raise typer.Exit(1) from None
+    if ended is not None:
+        note_end(history, ended)
+        exchange(chosen, fleet)  # its booking ends with it
+        if ended["state"] != "succeeded":
+            raise typer.Exit(1)
+
+
+def answer(question: Question, chosen: Settings, view: RunView, *, as_json: bool) -> bool | None:
+    """The user's answer to what a launch asks; None where there is nobody to ask. Ctrl-C ends the launch."""
+    if chosen.yes:
+        return True
+    if as_json or not sys.stdin.isatty():
+        return None
+    with view.paused(), raising_interrupts():
+        remark(f"{question.message[:1].upper()}{question.message[1:]}")
+        return typer.confirm(printable(question.question), err=True)
+
+
+def checked_name(name: str) -> str:
+    """The name given on the command line. Raises UsageError where it would wreck every list that it stands in."""
+    if 0 < len(name) <= MAX_NAME and name.isprintable():
+        return name
+    shown = ascii(name if len(name) <= 20 else name[:20] + "…")
+    raise UsageError(
+        f"--name must have 1 to {MAX_NAME} printable characters, not {shown}.", code="bad_name", hint="Choose another."
+    )
+
+
+def remember(history: Any, launch: Launch, started: Started, file: str, *, is_confirmed: bool = True) -> None:
+    """Writes the run into this desktop's history; a full disk here does not stop a run there."""
+    try:
+        history.save(launch.record(started, file, is_confirmed=is_confirmed))
+    except OSError as error:
+        remark(f"the run could not be noted in this computer's history: {error.strerror}: {error.filename}")
+
+
+def follow(started: Started, fleet: Fleet, view: RunView, interrupts: Interrupts, *, as_json: bool) -> Event | None:
+    """Shows the run until it is over; its last event, or None where the user left it running."""
+    from torchyard_core.cli.chief_log import ChiefLog
+
+    chief = started.plan.worlds[0].master if started.plan.worlds else started.plan.replicas[0].name
+    log = ChiefLog(started.run_id, chief, started.primary, fleet.link, lambda line: view.print_log(chief, line))
+    with log:
+        ended = follow_events(started, fleet, view, interrupts, log, as_json=as_json)
+    log.raise_failure()
+    if ended is not None:
+        view.show(ended)
+    return ended
+
+
+def follow_events(
+    started: Started, fleet: Fleet, view: RunView, interrupts: Interrupts, log: ChiefLog, *, as_json: bool
+) -> Event | None:
+    """Shows each event until the last one, which is returned; None where the user left the run running."""
+    from torchyard_core.launch.runs.follower import Follower
+
+    others = [link for host, link in started.links.items() if host != started.primary.host]
+    follower = Follower(started.run_id, started.primary, fleet.link, others)
+    stopping = False
+    for event in follower.events():
+        if event is not None and event["event"] == "run_ended":
+            return with_desktop_timings(event, started.timings)
+        if event is not None:
+            view.show(event)
+        log.raise_failure()
+        if interrupts.take():
+            nobody_to_ask = stopping or as_json or not sys.stdin.isatty()
+            choice = "stop" if nobody_to_ask else ask_what_to_do(view, started.run_id)
+            if choice == "detach":
+                log.leave()
+                remark(f"The run goes on. Follow it with `torchyard runs logs -f {started.run_id}`.")
+                return None
+            if choice == "stop":
+                request_stop(started, fleet, force=stopping)
+                stopping = True
+                interrupts.take()
+    raise RunFailed(f"the journal of run {started.run_id} ended without an end of the run.", code="journal")
+
+
+def request_stop(started: Started, fleet: Fleet, *, force: bool) -> None:
+    """Asks the primary to stop the run; what cannot be asked is said, and the following goes on."""
+    from torchyard_core.launch.runs.known_runs import stop_request
+
+    try:
+        link = fleet.link(started.primary.host)
+        link.call("run.stop", stop_request(started.run_id, force=force, how="with Ctrl-C"))
+        remark("Stopping. Ctrl-C again kills what is left at once." if not force else "Killing what is left.")
+    except TorchyardError as error:
+        remark(f"The stop could not be asked for: {error.sentence()}")
+
+
+ACTS = {"s": "stop", "d": "detach", "g": "go on", "": "go on"}
+
+
+def ask_what_to_do(view: RunView, run_id: str) -> str:
+    """`stop`, `detach` or `go on`, from the terminal. Ctrl-C once more leaves it running."""
+    with view.paused():
+        remark(f"\nRun {run_id} is running.")
+        while True:
+            try:
+                answer = ask("[s]top it, [d]etach and leave it running, or [g]o on following? ")
+            except EOFError:
+                return "go on"
+            except KeyboardInterrupt:
+                remark("")
+                return "detach"
+            if act := ACTS.get(answer[:1].lower()):
+                return act
+            remark(f"{answer} is none of them: answer with s, d or g.")
+
+
+def with_desktop_timings(ended: Event, own: dict[str, float]) -> Event:
+    """The run's last event with all times counted from the moment the command began."""
+    timings: dict[str, float | None] = dict(own)
+    submitted = own["submitted_s"]
+    del timings["submitted_s"]
+    for name, seconds in ended.get("timings", {}).items():
+        timings[name] = None if seconds is None else round(submitted + seconds, 3)
+    return {name: value for name, value in ended.items() if name not in ("epoch", "seq")} | {"timings": timings}

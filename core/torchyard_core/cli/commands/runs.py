@@ -1,0 +1,350 @@
+"""`torchyard runs`: runs that were started, from this desktop or another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from torchyard_core.cli.calendar_sync import exchange
+from torchyard_core.cli.context import settings
+from torchyard_core.cli.output import Json, print_json, progress_bars, remark, say, since, table
+from torchyard_core.cli.run_lookup import find, history_of, link_to_primary, links_of, note_end, reach
+from torchyard_core.cli.views.replica_logs import FollowedLogs, LinePrinter, print_logs
+from torchyard_core.cli.views.run_details import print_run
+from torchyard_core.errors import AgentFailed, AgentMissing, AgentRefused, HostError, RunFailed, TorchyardError
+from torchyard_core.launch.runs.download import fetch_files, list_files
+from torchyard_core.launch.runs.follower import Follower
+from torchyard_core.launch.runs.known_runs import (
+    KnownRun,
+    LogReader,
+    free_prepared,
+    host_of,
+    is_over,
+    list_runs,
+    log_readers,
+    show_record,
+    show_run,
+    stop_run,
+)
+
+if TYPE_CHECKING:
+    from torchyard_core.fleet.daemon_client import Link
+    from torchyard_core.fleet.fleet import Fleet
+
+app = typer.Typer(help="Runs that were started: list, show, logs, stop, restart, fetch.", no_args_is_help=True)
+
+ID = typer.Argument(
+    metavar="ID", help="A run's ID, its beginning or end, the run's name, or `last`.", show_default=False
+)
+STOP_WITHIN_S = 300.0
+"""How long a stop is waited for: the longest grace that anyone gives, and then some."""
+
+
+@app.command("list")
+def list_all(context: typer.Context, as_json: Json = False) -> None:
+    """List the runs that the hosts and this desktop know of, newest first.
+
+    Exit code 3: a host could not be reached; its runs are listed as this desktop last knew them.
+
+    Example: torchyard runs list
+    """
+    chosen = settings(context)
+    with chosen.fleet(chosen.inventory().hosts) as fleet:
+        links, errors = reach(fleet, fleet.hosts)
+        runs = list_runs(links, history_of(chosen), lambda problem: remark(f"torchyard: {problem.sentence()}"))
+        exchange(chosen, fleet)
+    for error in errors.values():
+        remark(f"torchyard: {error.sentence()}")
+    if as_json:
+        print_json([run.to_json() for run in runs])
+    elif runs:
+        rows = [
+            [run.run_id, run.name, _state(run), since(run.submitted), " ".join(run.hosts), run.reason] for run in runs
+        ]
+        table(("ID", "NAME", "STATE", "SUBMITTED", "HOSTS", "REASON"), rows)
+    else:
+        say("No runs are known.")
+    if any(not isinstance(error, AgentMissing) for error in errors.values()):
+        raise typer.Exit(3)
+
+
+@app.command("show")
+def show(context: typer.Context, run_id: Annotated[str, ID], as_json: Json = False) -> None:
+    """Show a run: its state, its replicas, and what they last reported. Exit code 0, however the run ended.
+
+    Example: torchyard runs show last
+    """
+    chosen = settings(context)
+    unreachable: TorchyardError | None = None
+    with chosen.fleet(chosen.inventory().hosts) as fleet:
+        run = find(chosen, fleet, run_id)
+        try:
+            shown = show_run(run, link_to_primary(fleet, run))
+        except (HostError, AgentRefused) as error:
+            record = history_of(chosen).load(run.run_id)
+            if record is None:
+                raise
+            unreachable = error
+            shown = show_record(run, record)
+    if as_json:
+        print_json(shown)
+    else:
+        print_run(shown)
+    if unreachable is not None:
+        remark(f"torchyard: {unreachable.sentence()} This is what was known here at {run.as_of}.")
+        raise typer.Exit(unreachable.exit_code)
+
+
+@app.command("logs")
+def logs(
+    context: typer.Context,
+    run_id: Annotated[str, ID],
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with new lines until the run ends.")] = False,
+    replica: Annotated[str | None, typer.Option(help="Only this one, like worker-0.")] = None,
+    tail: Annotated[int | None, typer.Option(min=0, help="Only so many lines from the end of each log.")] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="On a terminal too, with control characters as printed.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Print what the replicas of a run printed. Several logs have their replica's name before each line.
+
+    With --json: a line of JSON for each, {"replica", "local_rank", "line"}.
+
+    Example: torchyard runs logs last -f --replica worker-0
+    """
+    chosen = settings(context)
+    with chosen.fleet(chosen.inventory().hosts) as fleet:
+        run = find(chosen, fleet, run_id)
+        shown = show_run(run, link_to_primary(fleet, run))
+        if replica is not None:
+            host_of(replica, shown)
+        links, all_there = links_of(fleet, run)
+
+        def reattach(host: str) -> Link:
+            return fleet.link(host, install=False)
+
+        def listed() -> list[LogReader]:
+            return log_readers(shown, replica, links, reattach)
+
+        def all_to_come() -> list[LogReader]:
+            first = [
+                LogReader(run.run_id, found["name"], 0, links[found["host"]], reattach)
+                for found in shown["replicas"]
+                if found["host"] in links and replica in (None, found["name"])
+            ]
+            for host in links:
+                links[host] = fleet.link(host, install=False)
+            return [*first, *listed()]
+
+        if follow:
+            printer = LinePrinter(replica is None and len(shown["replicas"]) > 1, as_json, raw)
+            try:
+                FollowedLogs(all_to_come, printer, tail).follow()
+            except KeyboardInterrupt:
+                raise typer.Exit(0) from None  # how following ends; the run goes on
+        else:
+            readers = listed()
+            print_logs(readers, LinePrinter(len(readers) > 1, as_json, raw), tail)
+    if not all_there:
+        raise typer.Exit(3)
+
+
+@app.command("stop")
+def stop(
+    context: typer.Context,
+    run_id: Annotated[str, ID],
+    force: Annotated[bool, typer.Option("--force", help="Kill it at once, without its time to end well.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Stop a run on all its hosts, and wait until it is over.
+
+    Exit code 1: it was over already.
+
+    Example: torchyard runs stop last
+    """
+    chosen = settings(context)
+    with chosen.fleet(chosen.inventory().hosts) as fleet:
+        run = find(chosen, fleet, run_id)
+        link = link_to_primary(fleet, run)
+        shown = show_run(run, link)
+        _refuse_what_is_over(shown)
+        try:
+            stop_run(run, link, force=force)
+        except AgentRefused as refusal:
+            if refusal.code == "run_over":
+                _refuse_what_is_over(show_run(run, link))
+            raise
+        remark(f"Stopping {run.run_id} …")
+        ended = _wait_for_the_end(run, link, fleet)
+        if shown["state"] == "waiting":
+            free_prepared(run, links_of(fleet, run)[0].values())
+        note_end(history_of(chosen), ended)
+        exchange(chosen, fleet)  # its booking ends with it
+    if as_json:
+        print_json({"run_id": run.run_id, "state": ended["state"], "reason": ended["reason"]})
+    else:
+        say(f"run {run.run_id} {ended['state']}{': ' + ended['reason'] if ended['reason'] else ''}")
+
+
+@app.command("restart")
+def restart(
+    context: typer.Context,
+    run_id: Annotated[str, ID],
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Return once the run has started.")] = False,
+    book: Annotated[
+        str | None, typer.Option(metavar="LENGTH", help="Book its GPUs for so long, like 4h, until it ends.")
+    ] = None,
+    secret: Annotated[
+        list[str] | None,
+        typer.Option("--secret", metavar="NAME", help="Send this secret with a run that another computer launched."),
+    ] = None,
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Answer every question with yes.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Launch a run that has ended again, from its newest checkpoint, and follow it to its end.
+
+    It is a new run with an ID of its own: the same topology, and the code that the old one ran, whatever has become of
+    the file and the folder. Secrets come from this computer again.
+
+    Of a run that another computer launched, only its hosts tell what it was: its command, hosts and secrets are shown
+    and confirmed first, and a secret is sent only where --secret names it.
+
+    Exit code 0: the new run succeeded. 1: it failed or was stopped, or could not start; or the old one still goes on.
+
+    Example: torchyard runs restart last
+    """
+    from torchyard_core.cli.commands.run import answer, launch_and_follow, reserving_for, view_for, wanted_booking
+    from torchyard_core.cli.interrupts import counting_interrupts
+    from torchyard_core.launch.confirmations import settle
+    from torchyard_core.launch.launch import Launch
+    from torchyard_core.launch.restart import about_a_foreign_run, allowed_secrets, ended_run
+    from torchyard_core.launch.secrets import secret_values
+
+    chosen = settings(context, yes=yes)
+    with counting_interrupts() as interrupts, chosen.fleet(chosen.inventory().hosts) as fleet:
+        run = find(chosen, fleet, run_id)
+        links, _ = links_of(fleet, run)
+        if not links:
+            link_to_primary(fleet, run)  # says what is in the way
+        record = history_of(chosen).load(run.run_id)
+        again = ended_run(run, links, record)
+        file = record.topology_file if record is not None else ""
+        wanted = wanted_booking(chosen, again.topology.name, again.name, book, None, None)
+        view = view_for(as_json=as_json)
+        settle(about_a_foreign_run(again), lambda question: answer(question, chosen, view, as_json=as_json))
+        launch = Launch(
+            again.source,
+            again.topology,
+            again.name,
+            fleet,
+            secret_values(allowed_secrets(again, secret or ())),
+            view.show,
+            ask=lambda question: answer(question, chosen, view, as_json=as_json),
+            caches=chosen.home.caches,
+            again=again,
+            reserving=reserving_for(chosen, wanted, file),
+        )
+        launch_and_follow(launch, chosen, fleet, view, interrupts, file, [], detach=detach, as_json=as_json)
+
+
+@app.command("fetch")
+def fetch(
+    context: typer.Context,
+    run_id: Annotated[str, ID],
+    pattern: Annotated[
+        str,
+        typer.Argument(
+            metavar="GLOB",
+            help="Files of the run, like 'outputs/*.pt' [default: outputs, logs and what the run changed].",
+            show_default=False,
+        ),
+    ] = "",
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Where to, a folder a host [default: ./ID].")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Bring a run's outputs home from its hosts.
+
+    Example: torchyard runs fetch last 'outputs/*.pt' -o models
+    """
+    chosen = settings(context)
+    with chosen.fleet(chosen.inventory().hosts) as fleet:
+        run = find(chosen, fleet, run_id)
+        target = output or Path(run.run_id)
+        links, all_there = links_of(fleet, run)
+        written, errors = _fetch(fleet, run, pattern, target, links)
+    for error in errors:
+        remark(f"torchyard: {error.sentence()}")
+    if as_json:
+        print_json({"run_id": run.run_id, "folder": str(target), "files": [str(path) for path in written]})
+    else:
+        for path in written:
+            say(str(path))
+    if errors or not all_there:
+        raise typer.Exit(max([error.exit_code for error in errors], default=3))
+    if not written:
+        wanted = f"that matches {pattern}" if pattern else "to bring home"
+        raise RunFailed(f"run {run.run_id} has no file {wanted}.", code="no_files")
+
+
+def _fetch(
+    fleet: Fleet, run: KnownRun, pattern: str, target: Path, links: dict[str, Link]
+) -> tuple[list[Path], list[TorchyardError]]:
+    """(what was written, what went wrong), the hosts side by side."""
+    files, problems = list_files(run.run_id, pattern, run.hosts, links)
+    with progress_bars() as bars:
+        tasks = {} if bars is None else {host: bars.add_task(host, total=None) for host in files}
+
+        def note(host: str, done: int, total: int) -> None:
+            if bars is not None:
+                bars.update(tasks[host], completed=done, total=total)
+
+        def one(host: str) -> list[Path] | TorchyardError:
+            try:
+                return fetch_files(run.run_id, files[host], target, links[host], note)
+            except TorchyardError as error:
+                return error
+            except OSError as error:
+                place = error.filename or target
+                message = f"{place} cannot be written: {error.strerror}."
+                return TorchyardError(message, code="unwritable", hint="Name another folder with -o.")
+
+        found = fleet.each(files, one)
+    whole = [path for answer in found.values() if isinstance(answer, list) for path in answer]
+    written = [target / path.relative_to(target.resolve()) for path in whole]
+    return written, [*problems.values(), *(one for one in found.values() if isinstance(one, TorchyardError))]
+
+
+def _wait_for_the_end(run: KnownRun, link: Link, fleet: Fleet) -> dict[str, Any]:
+    """The run's last event. Raises RunFailed where it does not come in time, AgentFailed where the keeper died."""
+    follower = Follower(run.run_id, link, lambda host: fleet.link(host, install=False))
+    reason = ""
+    for event in follower.events(STOP_WITHIN_S):
+        if event is not None and event["event"] == "run_state" and event["state"] == "stopping":
+            if reason and event.get("reason", reason) != reason:
+                remark(f"{event['reason']}.")  # whom the kernel does not let go
+            reason = event.get("reason", reason)
+        if event is not None and event["event"] == "run_ended":
+            return event
+        if event is not None and event["event"] == "connection" and event["state"] == "lost":
+            raise AgentFailed(event["host"], f"the connection to {event['host']} was lost; it has been told to stop.")
+    raise RunFailed(
+        f"run {run.run_id} has not ended within {STOP_WITHIN_S:.0f} s.",
+        code="still_stopping",
+        hint=f"`torchyard runs stop {run.run_id} --force` kills what is left.",
+    )
+
+
+def _refuse_what_is_over(shown: dict[str, Any]) -> None:
+    if is_over(shown["state"]):
+        reason = f" ({shown['reason']})" if shown["reason"] else ""
+        raise RunFailed(f"run {shown['run_id']} is over: it {_PAST[shown['state']]}{reason}.", code="run_over")
+
+
+_PAST = {"succeeded": "succeeded", "failed": "failed", "stopped": "was stopped"}
+
+
+def _state(run: KnownRun) -> str:
+    return run.state if run.is_fresh or run.has_ended else f"{run.state} (as of {since(run.as_of)})"

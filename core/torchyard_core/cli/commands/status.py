@@ -1,0 +1,152 @@
+"""`torchyard status`: hosts, GPUs, who uses what now, who has booked what, and what is free."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import typer
+
+from torchyard_core.booking.catalogue import slots_of
+from torchyard_core.booking.model import Slot, cpu_slot
+from torchyard_core.booking.search.current_availability import slots_now
+from torchyard_core.booking.sync.cached_calendar import Calendar, View
+from torchyard_core.cli.calendar import tell_age
+from torchyard_core.cli.context import settings
+from torchyard_core.cli.output import Json, error_as_json, print_json, say, table
+from torchyard_core.errors import AgentMissing, AgentRefused, HostError, TorchyardError
+from torchyard_core.fleet.gpu_occupancy import SAMPLE_TIMEOUT_S, beside_gpus, users_of
+
+HEADINGS = ("HOST", "GPU", "MODEL", "MEMORY", "USED", "UTIL", "BY")
+LOOK_AHEAD = timedelta(days=14)
+"""How far is looked for whose turn is next."""
+
+
+def status(context: typer.Context, as_json: Json = False) -> None:
+    """Show every host and GPU of the fleet, what runs there now, who has booked it, and what is free.
+
+    A GPU that somebody uses without a booking is not free. Exit code 3: a host could not be reached.
+
+    Example: torchyard status
+    """
+    from torchyard_core.cli.calendar_sync import exchange
+
+    chosen = settings(context)
+    calendar = chosen.calendar()
+    hosts = [host.name for host in chosen.inventory().hosts]
+    with chosen.fleet(chosen.inventory().hosts) as fleet:
+
+        def sample(name: str) -> dict[str, Any] | AgentRefused:
+            try:
+                taken: dict[str, Any] = fleet.link(name, install=False).call("telemetry.sample", {}, SAMPLE_TIMEOUT_S)
+                return taken
+            except AgentRefused as refusal:
+                return refusal
+
+        samples = fleet.each(hosts, sample)
+        exchange(chosen, fleet, calendar)
+        now = datetime.now(UTC)
+        view, trouble = _seen(calendar, now)
+        there = {slot.id: slot for slot in (*view.slots, *slots_of(fleet.known(), is_private=True))}
+    of_fleet = [slot for slot in there.values() if slot.host in samples]
+    is_known = view.as_of is not None
+    found_now = slots_now(of_fleet, view.bookings, _users(samples) if is_known else {}, now)
+    if as_json:
+        told = {name: [one.to_json() for one in found_now if one.slot.host == name] for name in samples}
+        print_json([{**_as_json(name, found), "slots": told[name]} for name, found in samples.items()])
+    else:
+        booked = {(one.slot.host, _number(one.slot)): one for one in found_now}
+        zone = chosen.zone()
+        lines = [
+            [*row, one.words(now, zone) if (one := booked.get((row[0], row[1]))) is not None else "-"]
+            if is_known
+            else [*row, "?"]
+            for name, found in samples.items()
+            for row in rows(name, found, [one.slot for one in found_now if one.slot.host == name])
+        ]
+        table((*HEADINGS, "BOOKED BY"), lines)
+        gpus = [one for one in found_now if not one.slot.is_cpu]
+        if gpus and is_known:
+            say(f"Free now: {sum(one.is_free is True for one in gpus)} of {len(gpus)} GPUs.")
+        for found in samples.values():
+            if isinstance(found, TorchyardError):
+                say(found.sentence())
+    tell_age(view)
+    silent = [found for found in samples.values() if isinstance(found, TorchyardError)]
+    if code := max((error.exit_code for error in silent if not isinstance(error, AgentMissing)), default=trouble):
+        raise typer.Exit(code)
+
+
+def _seen(calendar: Calendar, now: datetime) -> tuple[View, int]:
+    """The coming days, and an exit code. Where the calendar is closed to us, what runs where is told all the same."""
+    try:
+        return calendar.view_around(now, now + LOOK_AHEAD), 0
+    except TorchyardError as error:
+        return View((), (), None, False, error.sentence()), error.exit_code
+
+
+def _users(samples: Mapping[str, dict[str, Any] | TorchyardError]) -> dict[str, list[str]]:
+    """Who uses each slot, of the hosts that answer."""
+    found: dict[str, list[str]] = {}
+    for name, sample in samples.items():
+        if not isinstance(sample, TorchyardError):
+            found[cpu_slot(name).id] = beside_gpus(sample)
+            found |= {str(gpu["uuid"]): users_of(gpu) for gpu in sample["gpus"]}
+    return found
+
+
+def _as_json(name: str, found: dict[str, Any] | TorchyardError) -> dict[str, Any]:
+    """{"name", "state", "as_of", "host", "gpus", "replicas", "error"}; units as in docs/protocol.md."""
+    if isinstance(found, TorchyardError):
+        state = found.state if isinstance(found, HostError) else "degraded"
+        nothing: dict[str, Any] = {"as_of": None, "host": None, "gpus": [], "replicas": {}}
+        return {"name": name, "state": state, **nothing, "error": error_as_json(found)}
+    as_of = datetime.fromtimestamp(found["time"], UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    now = {key: found[key] for key in ("host", "gpus", "replicas")}
+    return {"name": name, "state": "ready", "as_of": as_of, **now, "error": None}
+
+
+def rows(name: str, found: dict[str, Any] | TorchyardError, known: Sequence[Slot] = ()) -> list[list[str]]:
+    """Cells for HEADINGS. `known`: the host's slots; of one that is silent its GPUs are told by them."""
+    if isinstance(found, TorchyardError):
+        state = found.state if isinstance(found, HostError) else "degraded"
+        gpus = [slot for slot in known if not slot.is_cpu]
+        return [
+            [name, "?", state, "?", "?", "?", "unknown"],
+            *(
+                [name, _number(slot), slot.model, _gigabytes(slot.memory_mb), "?", "?", "unknown"]
+                for slot in sorted(gpus, key=Slot.sort_key)
+            ),
+        ]
+    host = found["host"]
+    cpus = f"{host['cpus']} CPUs"
+    memory = [_gigabytes(host["memory_mb"]), _gigabytes(host["memory_used_mb"])]
+    return [
+        [name, "cpu", cpus, *memory, _percent(host["cpu"]), ", ".join(beside_gpus(found)) or "-"],
+        *([name, *_gpu(gpu)] for gpu in found["gpus"]),
+    ]
+
+
+def _number(slot: Slot) -> str:
+    return "cpu" if slot.is_cpu else str(slot.index)
+
+
+def _gpu(gpu: dict[str, Any]) -> list[str]:
+    by = ", ".join(users_of(gpu)) or "-"
+    return [
+        str(gpu["index"]),
+        str(gpu["name"]),
+        _gigabytes(gpu["memory_mb"]),
+        _gigabytes(gpu["memory_used_mb"]),
+        _percent(gpu["utilisation"]),
+        str(gpu["problem"] or by),
+    ]
+
+
+def _gigabytes(mebibytes: float | None) -> str:
+    return "?" if mebibytes is None else f"{mebibytes / 1024:.1f} GB"
+
+
+def _percent(value: float | None) -> str:
+    return "?" if value is None else f"{value:.0f}%"

@@ -1,0 +1,47 @@
+"""`torchyard validate`: what is wrong with a topology file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from torchyard_core.cli.context import settings
+from torchyard_core.cli.file_arguments import topology_of
+from torchyard_core.cli.output import Json, print_json, remark, say
+
+FILE = typer.Argument(metavar="FILE", help="The topology file; - reads it from stdin.", show_default=False)
+SET = typer.Option("--set", metavar="PATH=VALUE", help="Change a value: pools.workers.replicas=2. Repeatable.")
+
+
+def validate(
+    context: typer.Context,
+    file: Annotated[Path, FILE],
+    set_: Annotated[list[str] | None, SET] = None,
+    as_json: Json = False,
+) -> None:
+    """Print what is wrong with a topology file, a line each: `file:line: severity code message`.
+
+    Hosts are checked against the fleet file, where there is one. Exit code 0: nothing, or warnings. 1: errors.
+    2: it cannot be read, or is no YAML.
+
+    Example: torchyard validate examples/digits/three-hosts.yaml
+    """
+    from torchyard_core.problems import has_errors
+
+    chosen = settings(context)
+    source = topology_of(file).with_settings(set_ or [])
+    inventory = chosen.inventory()
+    problems = source.check(chosen.known(inventory) if inventory.document is not None else None)
+    if as_json:
+        print_json({"file": source.source, "problems": [problem.to_json() for problem in problems]})
+    else:
+        for problem in problems:
+            say(problem.printed(source.source))
+        if not problems:
+            say(f"{source.source}: no problems.")
+        if inventory.document is None:
+            remark(f"Hosts were not checked: there is no fleet file ({inventory.path}).")
+    if has_errors(problems):
+        raise typer.Exit(1)

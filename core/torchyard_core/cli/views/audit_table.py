@@ -1,0 +1,96 @@
+"""What `hosts audit` prints of one act."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from torchyard_agent.protocol.attribution import cleaned, who
+from torchyard_core.errors import HostError
+from torchyard_core.fleet.host_audit import Act, HostActs
+from torchyard_core.fleet.host_check import came_from
+
+HEADINGS = ("TIME", "HOST", "WHAT", "BY", "DETAILS")
+
+_DEEDS = {
+    "deploy": "agent put there",
+    "upgrade": "agent replaced",
+    "start": "agent started again",
+    "retire": "agent sent away",
+    "undeploy": "undeploy refused",  # one that is not refused takes the audit with it
+    "remove": "run removed",
+    "take_back": "launch taken back",
+    "housekeeping": "tidied up",
+}
+_ENFORCED = {
+    "observed": "use noted",
+    "reported": "violation reported",
+    "warned": "user warned",
+    "terminated": "process ended",
+    "killed": "process killed",
+}
+_REFUSALS = {"run_alive": "a run lives there"}
+_OF_ITSELF = ("housekeeping", "enforcement")
+_COUNTED = {"runs": "run", "snapshots": "snapshot", "archives": "archive"}
+
+
+def word(found: HostActs) -> str:
+    """For the line that says how far it is."""
+    if found.error is not None:
+        return found.error.state if isinstance(found.error, HostError) else "cannot tell"
+    return f"{len(found.acts)} acts" if len(found.acts) != 1 else "1 act"
+
+
+def row(host: str, act: Act) -> list[str]:
+    """Cells for HEADINGS. What an agent tells may be of another version, and of programs that others named."""
+    return [cleaned(cell) or "-" for cell in (_time(act), host, deed(act), doer(act), details(act))]
+
+
+def deed(act: Act) -> str:
+    """What was done: `agent put there`. The agent's own word for what this version does not know."""
+    what = str(act.get("what", ""))
+    if what != "enforcement":
+        return _DEEDS.get(what, what)
+    did = _ENFORCED.get(str(act.get("act")), str(act.get("act")))
+    return f"dry run: {did}" if act.get("dry_run") else did
+
+
+def doer(act: Act) -> str:
+    """`kim@laptop`, or that nobody asked the agent; empty where the desktop did not say."""
+    return who(act) or ("the agent itself" if act.get("what") in _OF_ITSELF else "")
+
+
+def details(act: Act) -> str:
+    """Versions, the run, how many, or of whose process: what there is of it."""
+    what = act.get("what")
+    if what == "enforcement":
+        return _of_process(act)
+    if what == "housekeeping":
+        counts = ((int(act.get(kind) or 0), one) for kind, one in _COUNTED.items())
+        return ", ".join(f"{count} {one}{'s' if count > 1 else ''}" for count, one in counts if count)
+    if what == "undeploy":
+        code = str(act.get("refused", ""))
+        return _REFUSALS.get(code, code)
+    if act.get("before"):
+        return f"{act.get('version')} after {act['before']}"
+    return str(act.get("run_id") or act.get("version") or "")
+
+
+def _of_process(act: Act) -> str:
+    gpus = len(act.get("gpus") or ())
+    by_owner = f"booked by {act.get('owner')}"
+    words = {"others": by_owner, "root": by_owner, "unbooked": "not booked"}
+    if act.get("owner"):
+        words["unknown"] = f"{by_owner}, a login that the calendar does not name"
+    booked = words.get(str(act.get("verdict")))
+    process = f"{act.get('program')} ({act.get('pid')}) {came_from(act)} on {gpus} GPU{'s' if gpus != 1 else ''}"
+    told = f"{process}, {booked or 'whose is unknown'}"
+    return f"{told}; {act['outcome']}" if act.get("outcome") else told
+
+
+def _time(act: Act) -> str:
+    """Local, to the second."""
+    time = str(act.get("time", ""))
+    try:
+        return f"{datetime.fromisoformat(time).astimezone():%Y-%m-%d %H:%M:%S}"
+    except ValueError:
+        return time

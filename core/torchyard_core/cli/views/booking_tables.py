@@ -1,0 +1,124 @@
+"""What commands about bookings print of them, for people and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import typer
+
+from torchyard_core.booking.errors import Clash, Refused
+from torchyard_core.booking.model import Booking, Slot, rfc3339
+from torchyard_core.booking.search.conflict import fit_to_json
+from torchyard_core.booking.search.slot_search import Fit
+from torchyard_core.booking.slots import name_slots
+from torchyard_core.booking.time_format import command_length, command_time, full_span, until
+from torchyard_core.booking.time_parser import end_moment, moment, wall_clock
+from torchyard_core.booking.waitlist import Waiting, wish_to_json
+from torchyard_core.cli.output import error_as_json, print_error, print_json_line, remark, table
+from torchyard_core.errors import TorchyardError
+
+HEADINGS = ("ID", "WHO", "TITLE", "GPUS", "FROM", "TO", "STATE")
+
+
+def row(booking: Booking, slots: Sequence[Slot], zone: str) -> list[str]:
+    """Cells for HEADINGS."""
+    return [
+        booking.id,
+        booking.owner,
+        booking.title,
+        name_slots(booking.gpus, slots),
+        wall_clock(booking.start, zone, "%a %Y-%m-%d %H:%M"),
+        until(booking.start, booking.until, zone),
+        str(booking.state),
+    ]
+
+
+def print_bookings(bookings: Iterable[Booking], slots: Sequence[Slot], zone: str) -> None:
+    table(HEADINGS, [row(booking, slots, zone) for booking in bookings])
+
+
+def booking_json(booking: Booking, slots: Sequence[Slot]) -> dict[str, Any]:
+    """The booking with the names of its GPUs."""
+    return {**booking.to_json(), "names": name_slots(booking.gpus, slots)}
+
+
+def booked_line(booking: Booking, slots: Sequence[Slot], zone: str) -> str:
+    """`b1f…: gpu-b:2-5 from Mon 2026-11-23 09:00 to Mon 2026-11-23 17:00 (Europe/Berlin, 8 h)`."""
+    return f"{booking.id}: {name_slots(booking.gpus, slots)} {full_span(booking.start, booking.end, zone)}"
+
+
+def waiting_json(one: Waiting) -> dict[str, Any]:
+    return {
+        "id": one.id,
+        "owner": one.owner,
+        "title": one.title,
+        "wish": wish_to_json(one.wish),
+        "zone": one.zone,
+        "created": rfc3339(one.created),
+        "state": one.state,
+        "booking_id": one.booking_id,
+    }
+
+
+def book_command(fit: Fit, slots: Sequence[Slot], zone: str, usual: str) -> str:
+    """The command that books a fit, with times of `zone`; `usual` is the one that is meant where none is named."""
+    return f"torchyard book {_places(fit.gpus, slots)}{_when(fit, zone, usual)}"
+
+
+def change_command(fit: Fit, booking: Booking, slots: Sequence[Slot], zone: str, usual: str) -> str:
+    """The command that moves a booking that has not begun to a fit."""
+    now = " --from now"  # else its end would count from its old start
+    moved = "" if set(fit.gpus) == set(booking.gpus) else f' --gpus "{_places(fit.gpus, slots)}"'
+    return f"torchyard bookings change {booking.id}{moved}{_when(fit, zone, usual, now)}"
+
+
+def _places(gpus: Sequence[str], slots: Sequence[Slot]) -> str:
+    return name_slots(gpus, slots).replace(", ", " ")
+
+
+def _when(fit: Fit, zone: str, usual: str, now: str = "") -> str:
+    """The options that say so; `now` is the one for a fit that begins at once."""
+    at_once = fit.start - datetime.now(UTC) < timedelta(minutes=1)
+    begin = now if at_once else f' --from "{command_time(fit.start, zone)}"'
+    where = "" if zone == usual else f" --zone {zone}"
+    return f"{begin} --to +{command_length(fit.end - fit.start)}{where}"
+
+
+def fit_json(fit: Fit, slots: Sequence[Slot], zone: str, usual: str) -> dict[str, Any]:
+    return {**fit_to_json(fit, slots), "command": book_command(fit, slots, zone, usual)}
+
+
+def fit_words(fit: Fit, slots: Sequence[Slot], zone: str) -> str:
+    return f"{name_slots(fit.gpus, slots)} {full_span(fit.start, fit.end, zone)}"
+
+
+def times(start: str, end: str, zone: str, now: datetime) -> tuple[datetime, datetime]:
+    """`--from` and `--to`, as `moment` and `end_moment` read them."""
+    begin = moment(start, zone, now)
+    return begin, end_moment(end, begin, zone, now)
+
+
+@contextmanager
+def answering_clashes(slots: Sequence[Slot], command: Callable[[Fit], str], *, as_json: bool) -> Iterator[None]:
+    """A clash is an answer: its sentence with the `command` that takes the nearest instead, and in JSON all of it."""
+    try:
+        yield
+    except Clash as clash:
+        hint = clash.hint
+        if clash.conflict.nearest:
+            hint += f" The first one: `{command(clash.conflict.nearest[0])}`."
+        told = TorchyardError(clash.message, code=clash.code, hint=hint)
+        if not as_json:
+            print_error(told, as_json=False)
+        else:
+            print_json_line({"error": {**error_as_json(told), "conflict": clash.conflict.to_json(slots)}})
+            remark(f"torchyard: {told.sentence()}")
+        raise typer.Exit(clash.exit_code) from None
+
+
+def why(refused: Refused) -> str:
+    """Why one of several was not booked, on a line."""
+    return refused.message.rstrip(".")

@@ -1,0 +1,80 @@
+"""One run for people: `runs show`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torchyard_agent.protocol import metrics_report
+from torchyard_agent.protocol.attribution import who
+from torchyard_core.cli.output import say, since, table
+from torchyard_core.formatting import count, seconds, traffic
+from torchyard_core.launch.runs.known_runs import is_over
+
+HEADINGS = ("REPLICA", "HOST", "STATE", "EXIT", "RESTARTS", "STEP", "LOSS", "SAMPLES/S")
+EXCHANGE = {
+    "compute_s": ("COMPUTE", seconds),
+    "exchange_s": ("EXCHANGE", seconds),
+    "wait_s": ("WAITING", seconds),
+    "staleness": ("STALE", count),
+    "dropped": ("DROPPED", count),
+    "skipped": ("SKIPPED", count),
+    "version": ("VERSION", count),
+    "clients": ("CLIENTS", count),
+    "bytes_s": ("TRAFFIC", traffic),
+}
+"""What a step was made of, and how servers do. A column is there where a replica has a value: many strategies have no
+staleness."""
+
+
+def print_run(shown: dict[str, Any]) -> None:
+    """What `show_run` gave."""
+    say(f"{shown['run_id']}  {shown['name']}")
+    reason = f": {shown['reason']}" if shown["reason"] else ""
+    stale = "" if shown["fresh"] or is_over(shown["state"]) else f" (as of {since(shown['as_of'])})"
+    say(f"{shown['state']}{stale}{reason}")
+    by = f" from {shown['launched_from']}" if shown["launched_from"] else ""
+    say(f"submitted {since(shown['submitted'])}{by}, on {', '.join(shown['hosts'])}")
+    if shown["restarted_from"]:
+        say(f"goes on from {shown['restarted_from']}")
+    for told in shown["asked"]:
+        if told["what"] == "stop":
+            how = "stopped at once" if told.get("force") else "stopped"
+            say(f"{how} {since(told['time'])} by {who(told) or 'a desktop that did not say whose it is'}")
+    if shown["replicas"]:
+        say()
+        metrics = shown["metrics"]
+        more = [name for name in EXCHANGE if any(told.get(name) is not None for told in metrics.values())]
+        table(
+            (*HEADINGS, *(EXCHANGE[name][0] for name in more), "REASON"),
+            [_row(replica, metrics.get(replica["name"], {}), more) for replica in shown["replicas"]],
+        )
+        for replica in shown["replicas"]:
+            _own(replica["name"], metrics.get(replica["name"], {}))
+
+
+def _own(replica: str, metrics: dict[str, Any]) -> None:
+    """A line of what the script reports by names of its own."""
+    values = [f"{name} {_number(metrics, name, '.4g')}" for name in metrics_report.own(metrics)]
+    if values:
+        say(f"{replica}  {', '.join(values)}")
+
+
+def _row(replica: dict[str, Any], metrics: dict[str, Any], more: list[str]) -> list[str]:
+    return [
+        replica["name"],
+        str(replica.get("host") or "-"),
+        replica["state"],
+        "-" if replica.get("exit_code") is None else str(replica["exit_code"]),
+        str(replica.get("restarts", 0)),
+        _number(metrics, "step", ".0f"),
+        _number(metrics, "loss", ".4g"),
+        _number(metrics, "throughput", ",.0f"),
+        *("-" if metrics.get(name) is None else EXCHANGE[name][1](metrics[name]) for name in more),
+        replica.get("reason") or "",
+    ]
+
+
+def _number(metrics: dict[str, Any], name: str, form: str) -> str:
+    """`-` for an unknown value, NaN for one that is not finite."""
+    value = metrics.get(name)
+    return format(value, form) if value is not None else "NaN" if name in metrics else "-"

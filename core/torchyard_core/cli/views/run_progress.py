@@ -1,0 +1,269 @@
+"""What is seen of a run while it is launched and followed: JSON lines, plain lines, or a terminal's bars."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from types import TracebackType
+from typing import Any, Protocol
+
+from torchyard_core.cli.output import print_json_line, print_log_line, remark, say
+from torchyard_core.formatting import size
+from torchyard_core.text_sanitizer import log_line, printable_values
+
+Event = dict[str, Any]
+
+_SIGNS = {"succeeded": ("✓", "green"), "failed": ("✗", "red"), "lost": ("✗", "red"), "stopped": ("■", "yellow")}
+NAMED_HOSTS = 8
+"""More hosts than this are counted, not named."""
+REPORT_EVERY = 5.0
+"""Seconds between two plain lines about progress."""
+_TRAINERS = ("chief", "worker")
+"""Roles whose reports say how far the training has come, in the order of preference."""
+
+
+class RunView(Protocol):
+    """Shows events as they come."""
+
+    def __enter__(self) -> RunView: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def show(self, event: Event) -> None:
+        """Takes one event of `run --json`."""
+
+    def print_log(self, replica: str, line: str) -> None:
+        """Takes a line that a replica printed; may come on another thread."""
+
+    def paused(self) -> AbstractContextManager[None]:
+        """Keeps the screen still meanwhile, for a question."""
+
+
+class JsonView:
+    """Each event as a line of JSON."""
+
+    def __enter__(self) -> JsonView:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+    def show(self, event: Event) -> None:
+        print_json_line(event)
+
+    def print_log(self, replica: str, line: str) -> None:
+        """Programs ask for logs with `runs logs`."""
+
+    def paused(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
+class PlainView:
+    """A line for each thing that matters; where stderr is a terminal, bars for what takes long."""
+
+    def __init__(self) -> None:
+        self._is_terminal = sys.stderr.isatty()
+        self._bars: Any = None
+        self._sending: Any = None
+        self._training: Any = None
+        self._latest: dict[tuple[int, int], Event] = {}
+        """The newest report of each trainer, by (position of its role, index)."""
+        self._said_at = 0.0
+        self._screen = threading.Lock()
+        self._is_running = False
+        self._fine: dict[tuple[str, bool], list[str]] = {}
+        """Hosts by what was found there, and whether it is a warning."""
+        self._checking: Any = None
+
+    def __enter__(self) -> PlainView:
+        self._start_bars()
+        return self
+
+    def _start_bars(self) -> None:
+        if self._is_terminal:
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+            # Without markup: messages name paths and GPUs, and square brackets in them are no style.
+            note = TextColumn("{task.fields[note]}", markup=False)
+            columns = (TextColumn("{task.description}", markup=False), BarColumn(), note)
+            self._bars = Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True)
+            self._bars.start()
+            if self._is_running:
+                self._training = self._bars.add_task("running", total=None, note="")
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._tell_what_is_fine()
+        self._stop_bars()
+
+    def _stop_bars(self) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+            self._bars = self._sending = self._training = self._checking = None
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        with self._screen:  # log lines wait on their own thread
+            self._stop_bars()
+            yield
+            self._start_bars()
+
+    def show(self, event: Event) -> None:
+        event = printable_values(event)
+        kind = event["event"]
+        if kind == "check":
+            self._check(event)
+            return
+        if kind != "run_state" or event["state"] != "checking":
+            self._tell_what_is_fine()
+        if kind == "progress":
+            self._progress(event)
+        elif kind == "run_submitted":
+            self._line(f"run {event['run_id']} is on its way")
+        elif kind == "run_state":
+            self._run_state(event)
+        elif kind == "gang_restart":
+            what = "the trainers" if event["gang"] == "trainers" else event["gang"]
+            self._styled("↻", "yellow", f"{what} start again (restart {event['generation']}): {event['cause']}")
+        elif kind == "replica_state":
+            self._replica_state(event)
+        elif kind == "report":
+            self._report(event)
+        elif kind == "connection":
+            self._connection(event)
+        elif kind == "run_ended":
+            self._ended(event)
+
+    def print_log(self, replica: str, line: str) -> None:
+        with self._screen:
+            if self._bars is not None:
+                self._bars.console.print(f"{replica} | {log_line(line)}", highlight=False, markup=False)
+            else:
+                print_log_line(f"{replica} | ", line)
+
+    def _line(self, text: str) -> None:
+        if self._bars is not None:
+            self._bars.console.print(text, highlight=False, markup=False)
+        else:
+            remark(text)
+
+    def _styled(self, sign: str, colour: str, text: str) -> None:
+        if self._bars is not None:
+            from rich.text import Text
+
+            self._bars.console.print(Text.assemble((sign, colour), " ", text), highlight=False)
+        else:
+            remark(f"{sign} {text}")
+
+    def _check(self, event: Event) -> None:
+        if self._bars is not None and self._checking is None:
+            self._checking = self._bars.add_task("checking", total=None, note="")
+        if not event["ok"]:
+            self._styled("✗", "red", f"{event['host']}: {event['message']}" if event["host"] else event["message"])
+            return
+        # What is the same on many hosts is one line, told once all of them have been heard.
+        hosts = self._fine.setdefault((event["message"], bool(event.get("warning"))), [])
+        if event["host"] and event["host"] not in hosts:
+            hosts.append(event["host"])
+        if self._bars is not None:
+            self._bars.update(self._checking, note=f"{event['host']}: {event['message']}")
+
+    def _tell_what_is_fine(self) -> None:
+        if self._checking is not None:
+            self._bars.remove_task(self._checking)
+            self._checking = None
+        for (message, is_warning), hosts in self._fine.items():
+            where = ", ".join(hosts) if len(hosts) <= NAMED_HOSTS else f"{len(hosts)} hosts"
+            sign = ("!", "yellow") if is_warning else ("✓", "green")
+            self._styled(*sign, f"{where}: {message}" if where else message)
+        self._fine.clear()
+
+    def _progress(self, event: Event) -> None:
+        done, total = event["done"], event["total"]
+        if self._bars is None:
+            if done >= total:
+                remark(f"sent {size(total)}")
+            return
+        if self._sending is None:
+            self._sending = self._bars.add_task("sending", note="")
+        self._bars.update(self._sending, completed=done, total=total, note=f"{size(done)} of {size(total)}")
+        if done >= total:
+            self._bars.remove_task(self._sending)
+            self._sending = None
+            self._line(f"sent {size(total)}")
+
+    def _run_state(self, event: Event) -> None:
+        if event["state"] in ("starting", "running", "restarting", "stopping"):
+            reason = f": {event['reason']}" if event.get("reason") else ""
+            self._line(f"{event['state']}{reason}")
+        self._is_running = event["state"] == "running"
+        if self._is_running and self._bars is not None and self._training is None:
+            self._training = self._bars.add_task("running", total=None, note="")
+        if event["state"] == "stopping" and self._training is not None:
+            self._bars.update(self._training, description="stopping")
+
+    def _replica_state(self, event: Event) -> None:
+        state = event["state"]
+        if state not in _SIGNS:
+            return
+        code = event.get("exit_code")
+        reason = event.get("reason") or (f"exit code {code}" if code and state == "failed" else "")
+        self._styled(*_SIGNS[state], f"{event['replica']} on {event['host']} {state}{': ' + reason if reason else ''}")
+
+    def _report(self, event: Event) -> None:
+        """The progress of a run is its first trainer's. Reports of servers, reducers and evaluators have no step; their
+        figures are in `runs show`."""
+        role, _, index = event["replica"].rpartition("-")
+        if role not in _TRAINERS or not (index.isdecimal() and len(index) < 10):
+            return
+        self._latest[_TRAINERS.index(role), int(index)] = event
+        first = self._latest[min(self._latest)]
+        text = _training(first, len(self._latest) if self._training is not None else 1)
+        if not text:
+            return
+        if self._training is not None:
+            self._bars.update(self._training, note=text)
+        elif event is first and time.monotonic() - self._said_at >= REPORT_EVERY:
+            self._said_at = time.monotonic()
+            remark(f"{event['replica']} {text}")
+
+    def _connection(self, event: Event) -> None:
+        if event["state"] == "lost":
+            self._line(
+                f"the connection to {event['host']} is lost; what is shown is as of {event['as_of']}. Trying again …"
+            )
+        else:
+            self._line(f"{event['host']} answers again")
+
+    def _ended(self, event: Event) -> None:
+        self._tell_what_is_fine()
+        self._stop_bars()
+        sign, colour = _SIGNS[event["state"]]
+        took = event["timings"].get("ended_s")
+        reason = f": {event['reason']}" if event["reason"] else ""
+        text = f"run {event['run_id']} {event['state']}{f' after {took:.1f} s' if took else ''}{reason}"
+        say(f"{sign} {text}", colour=colour)
+
+
+def _training(report: Event, replicas: int) -> str:
+    """The numbers that a trainer's report has, each of which may be missing; empty where it has none."""
+    parts = []
+    if report.get("step") is not None:
+        parts.append(f"step {report['step']:.0f}")
+    if report.get("loss") is not None:
+        parts.append(f"loss {report['loss']:.4g}")
+    elif "loss" in report.get("not_finite", ()):
+        parts.append("loss NaN")
+    if report.get("throughput") is not None:
+        each = " each" if replicas > 1 else ""
+        parts.append(f"{report['throughput']:,.0f} samples/s{each}")
+    return ", ".join(parts)

@@ -1,0 +1,74 @@
+"""The agent's archive: its sources as one blob, the same bytes from the same sources on every desktop."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.resources
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources.abc import Traversable
+
+from torchyard_agent import __version__
+
+PACKAGES = ("torchyard_agent", "torchyard_roles")
+ENTRY_POINTS = {
+    "torchyard_ranks.dist-info/entry_points.txt": (
+        "[torch.backends]\ntorchyard = torchyard_agent.tcp_store_binding:install\n"
+    )
+}
+"""With it torch calls `torchyard_agent.tcp_store_binding` in every rank."""
+
+
+@dataclass(frozen=True)
+class Archive:
+    """What is put on a host: `data` is zlib-compressed JSON, path to text.
+
+    `sha256`, its name there, is the hash of the JSON: builds of zlib compress the same text to different bytes, and
+    desktops of one version would replace each other's agents.
+    """
+
+    version: str
+    sha256: str
+    data: bytes
+    bootstrap: bytes
+    """The first code to run there, which stands alone (see `torchyard_agent.bootstrap`)."""
+    unpacked: str
+    """SHA-256 of its sources as they are unpacked: what a host has otherwise was half-written, or changed."""
+
+
+def _sources(folder: Traversable, path: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for entry in folder.iterdir():
+        below = f"{path}/{entry.name}"
+        if entry.is_dir():
+            found.update(_sources(entry, below))
+        elif entry.name.endswith(".py"):
+            found[below] = entry.read_text(encoding="utf-8")
+    return found
+
+
+def hash_of_sources(sources: Mapping[str, str]) -> str:
+    """As a host finds it out of the unpacked files (`torchyard_agent.bootstrap`)."""
+    digest = hashlib.sha256()
+    for path, text in sorted(sources.items()):
+        data = text.encode()
+        digest.update(b"%s\0%d\0" % (path.encode(), len(data)))
+        digest.update(data)
+    return digest.hexdigest()
+
+
+@lru_cache(maxsize=1)
+def build_archive() -> Archive:
+    """The archive of this installation's agent and roles."""
+    sources: dict[str, str] = {}
+    for package in PACKAGES:
+        sources.update(_sources(importlib.resources.files(package), package))
+    sources.update(ENTRY_POINTS)
+    text = json.dumps(sources, sort_keys=True, ensure_ascii=False).encode()
+    data = zlib.compress(text, 9)
+    bootstrap = sources["torchyard_agent/bootstrap.py"].encode()
+    unpacked = hash_of_sources(sources)
+    return Archive(__version__, hashlib.sha256(text).hexdigest(), data, bootstrap, unpacked)

@@ -1,0 +1,319 @@
+"""Deploy and attach in one act: one connection, one channel, one interpreter on the host.
+
+The channel runs `/bin/sh` (never the login shell, which may be csh or print noise), which runs the first interpreter
+that is new enough. That one takes the bootstrap and, where it is absent, the archive over stdin, and becomes the
+bridge to the daemon, starting it by one fork where none runs. What comes before a line's nonce is noise.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shlex
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from torchyard_agent.protocol import PROTOCOL, paths
+from torchyard_agent.protocol.version_order import version_order
+from torchyard_core.errors import (
+    AgentFailed,
+    AgentMissing,
+    AgentRefused,
+    HostError,
+    NoPython,
+    TorchyardError,
+    Unreachable,
+)
+from torchyard_core.fleet.agent_archive import Archive
+from torchyard_core.fleet.channel import Channel, ProcessChannel
+from torchyard_core.fleet.daemon_client import Link
+from torchyard_core.fleet.inventory import Host, Transport
+from torchyard_core.fleet.response_schemas import FIRST_ANSWER, misfit
+from torchyard_core.fleet.ssh import SshDialer
+from torchyard_core.fleet.ssh.openssh import explain, open_ssh
+from torchyard_core.identity import who_asks
+
+ANSWER_TIMEOUT_S = 60.0
+"""From the login to the daemon's first answer, on a slow host with a home on NFS."""
+TRIES = 4
+"""An older desktop that lost its link may start an older daemon just before ours; a daemon may leave as we come."""
+RETIRE_WITHIN_S = 10.0
+"""A daemon that was told to leave does so in milliseconds."""
+CHUNK = 64 * 1024
+TOO_OLD = 93
+"""Exit status of an interpreter that is too old, which lets the shell try the next."""
+MAX_NOISE = 1 << 20
+"""Bytes that a login may print before our first line."""
+
+_SHELL = (
+    'n=$1; c=$2; shift 2; for p; do case $p in "~/"*) p=$HOME/${p#??};; esac; '
+    'command -v "$p" >/dev/null 2>&1 || continue; '
+    f'"$p" -E -s -S -c "$c" "$n"; r=$?; case $r in {TOO_OLD}|126|127) ;; *) exit $r;; esac; '
+    'done; echo "$n {\\"no_python\\": true}"'
+)
+"""Without `!`, newlines and single quotes, so that csh and fish, which start it, leave it as it is."""
+_INTERPRETER = (
+    "import sys; v = sys.version_info; "
+    'old = \'{"too_old": "%s", "at": "%s"}\' % (".".join(map(str, v[:3])), sys.executable); '
+    f'v >= (3, 9) or (sys.stdout.write(sys.argv[1] + " " + old + "\\n"), sys.stdout.flush(), sys.exit({TOO_OLD})); '
+    "exec(sys.stdin.buffer.read(int(sys.stdin.buffer.readline())))"
+)
+
+Progress = Callable[[int, int], None]
+"""(bytes sent, bytes in all)."""
+
+
+def attach(
+    host: Host,
+    dialer: SshDialer,
+    archive: Archive,
+    *,
+    install: bool = True,
+    replace_same_version: bool = False,
+    progress: Progress = lambda done, total: None,
+) -> Link:
+    """A link to the daemon of `host`, whose agent is installed and started where it was not.
+
+    A newer agent is never replaced; an older one is, its runs going on. `replace_same_version` also replaces one of
+    the same version and other sources, once: two desktops do not take turns. With `install` False nothing is put on a
+    host that has nothing of ours. `link.remark` says what the user should know of the agent's version. Raises a
+    HostError.
+    """
+    mine = version_order(archive.version)
+    for tries_left in reversed(range(TRIES)):
+        try:
+            link = _attach_once(host, dialer, archive, install, progress)
+        except _LeftMeanwhile as left:
+            if not tries_left:
+                raise left.error from left
+            continue
+        theirs = version_order(str(link.hello["version"]))
+        stale = theirs == mine and link.hello["sha256"] != archive.sha256 and replace_same_version
+        if not tries_left or not (theirs < mine or stale):
+            break
+        if (refusal := _retire(link)) is not None:
+            link.remark = f"{host.name}: its agent {link.hello['version']} is older and stays: {refusal.message}"
+            break
+        replace_same_version = replace_same_version and not stale
+    link.agent_is_newer = theirs > mine
+    if link.agent_is_newer:
+        link.remark = (
+            f"{host.name}: its agent is newer than this desktop's ({archive.version}) and was kept: "
+            f"{link.hello['version']}. What is new there needs a newer Torchyard here."
+        )
+    if link.hello.get("oldest_protocol", link.hello["protocol"]) > PROTOCOL:
+        link.close()
+        raise AgentFailed(
+            host.name,
+            f"{host.name} has agent {link.hello['version']}, which is newer than this desktop ({archive.version}).",
+            hint="Upgrade Torchyard here.",
+        )
+    return link
+
+
+class _LeftMeanwhile(Exception):
+    """The daemon was leaving, for a newer one or with its host, just as it was reached."""
+
+    def __init__(self, error: AgentFailed):
+        super().__init__(error.message)
+        self.error = error
+
+
+def _retire(link: Link) -> AgentRefused | None:
+    """Asks the daemon to leave, and waits until it has let go of its name and with it of this connection.
+
+    Where it refuses, the link stays open, and the refusal is returned.
+    """
+    gone = threading.Event()
+    link.on_close(gone.set)
+    try:
+        link.call("retire", {"by": who_asks()})
+    except Unreachable:
+        pass  # it was faster in leaving than in answering
+    except AgentRefused as refusal:
+        return refusal
+    gone.wait(RETIRE_WITHIN_S)
+    link.close()
+    return None
+
+
+def interpreters(host: Host) -> list[str]:
+    """Where the agent's interpreter is looked for, in this order."""
+    own = [sys.executable] if host.local else []
+    wanted = [host.agent_python, "/usr/bin/python3", host.python, *own, "python3", "python"]
+    return list(dict.fromkeys(path for path in wanted if path))
+
+
+def command_line(host: Host, nonce: str) -> list[str]:
+    """What runs on the host, as arguments."""
+    return ["/bin/sh", "-c", _SHELL, "sh", nonce, _INTERPRETER, *interpreters(host)]
+
+
+def _attach_once(host: Host, dialer: SshDialer, archive: Archive, install: bool, progress: Progress) -> Link:
+    nonce = secrets.token_hex(16)
+    channel = _open(host, dialer, nonce)
+    try:
+        return _hand_over(host, channel, nonce, archive, install, progress)
+    except BaseException:  # Ctrl-C too: the login is given back
+        channel.close()
+        raise
+
+
+def _open(host: Host, dialer: SshDialer, nonce: str) -> Channel:
+    command = command_line(host, nonce)
+    if host.local:
+        return _started(host, command[0], lambda: ProcessChannel(command))
+    remote = "exec " + shlex.join(command)
+    if host.transport is Transport.OPENSSH:
+        return _started(host, "ssh", lambda: open_ssh(host, dialer.known_hosts, remote, dialer.doors))
+    return dialer.connect(host).execute(remote)
+
+
+def _started(host: Host, program: str, start: Callable[[], Channel]) -> Channel:
+    try:
+        return start()
+    except OSError as error:
+        raise AgentFailed(host.name, f"{program} cannot be started on this computer: {error.strerror}.") from error
+
+
+def _hand_over(host: Host, channel: Channel, nonce: str, archive: Archive, install: bool, progress: Progress) -> Link:
+    header = {
+        "nonce": nonce,
+        "sha256": archive.sha256,
+        "size": len(archive.data),
+        "sources": archive.unpacked,
+        "agent_dir": host.agent_dir or paths.DEFAULT_AGENT_DIR,
+        "install": install,
+        "by": who_asks(),
+    }
+    opening = b"%d\n%s%s\n" % (len(archive.bootstrap), archive.bootstrap, json.dumps(header).encode())
+    answers = _Answers(host, channel, nonce)
+    answers.send(opening)
+    first = answers.next()
+    if first.get("absent"):
+        raise AgentMissing(host.name, f"there is no agent on {host.name}.", hint=f"Run `torchyard deploy {host.name}`.")
+    if place := misfit(first, FIRST_ANSWER):
+        raise AgentFailed(
+            host.name, f"the agent on {host.name} does not keep to the protocol: `{place}` of its first answer."
+        )
+    if not first["have"]:
+        for start in range(0, len(archive.data), CHUNK):
+            answers.send(archive.data[start : start + CHUNK])
+            progress(min(start + CHUNK, len(archive.data)), len(archive.data))
+    last = answers.next()
+    link = Link(host.name, channel, answers.rest())
+    link.archive = archive.sha256
+    link.python = f"{first['python_version']} at {first['python']}"
+    connection = str(last.get("ssh_connection", "")).split()
+    link.ssh_address = connection[2] if len(connection) == 4 else ""
+    try:
+        link.hello = link.call("hello", {"version": archive.version}, ANSWER_TIMEOUT_S)
+    except TorchyardError as error:
+        link.close()
+        if error.code == "agent_ended":
+            raise
+        failed = AgentFailed(
+            host.name,
+            f"the agent on {host.name} was started and does not answer: {error.message}",
+            hint=f"See {header['agent_dir']}/hosts/*/daemon.log there.",
+        )
+        if isinstance(error, Unreachable):
+            raise _LeftMeanwhile(failed) from error
+        raise failed from error
+    return link
+
+
+class _Answers:
+    """The lines that begin with the nonce, out of whatever else the login prints."""
+
+    def __init__(self, host: Host, channel: Channel, nonce: str):
+        self._host = host
+        self._channel = channel
+        self._mark = nonce.encode() + b" "
+        self._buffer = b""
+        self._too_old: list[str] = []
+
+    def send(self, data: bytes) -> None:
+        try:
+            self._channel.send(data)
+        except (OSError, EOFError) as error:
+            # The interpreter left; what it said before tells more than the broken pipe.
+            self.next()
+            raise self._broken() from error
+
+    def next(self) -> dict[str, Any]:
+        """The next answer. Raises NoPython, or AgentFailed with what the host printed instead of one."""
+        deadline = time.monotonic() + ANSWER_TIMEOUT_S
+        while True:
+            start = self._buffer.find(self._mark)
+            end = self._buffer.find(b"\n", start)
+            if start >= 0 and end >= 0:
+                try:
+                    answer = json.loads(self._buffer[start + len(self._mark) : end])
+                except (ValueError, RecursionError):
+                    raise self._broken() from None
+                if not isinstance(answer, dict):
+                    raise self._broken()
+                self._buffer = self._buffer[end + 1 :]
+                if "too_old" in answer:
+                    self._too_old.append(f"{answer['too_old']} at {answer.get('at')}")
+                    continue
+                return self._checked(answer)
+            try:
+                data = self._channel.receive(max(0.1, deadline - time.monotonic()))
+            except TimeoutError:
+                raise self._broken() from None
+            if not data or len(self._buffer) > MAX_NOISE:
+                raise self._broken()
+            self._buffer += data
+
+    def rest(self) -> bytes:
+        """What came after the last answer."""
+        rest, self._buffer = self._buffer, b""
+        return rest
+
+    def _checked(self, answer: dict[str, Any]) -> dict[str, Any]:
+        host = self._host.name
+        if "no_python" in answer:
+            looked = ", ".join(interpreters(self._host))
+            found = f"found {'; '.join(self._too_old)}" if self._too_old else f"looked for {looked}"
+            raise NoPython(
+                host,
+                f"there is no Python ≥ 3.9 on {host}: {found}.",
+                hint="Install one, or set `agent_python` for the host in the fleet file.",
+            )
+        if "unsafe" in answer:
+            raise AgentFailed(
+                host,
+                f"the agent does not run out of {answer.get('folder')} on {host}, where other users could plant code: "
+                f"{answer['unsafe']}.",
+                hint="Look what is in that folder and `chmod go-w` it there, or set `agent_dir` for the host in the "
+                "fleet file to a folder that only this user can write to.",
+            )
+        if "error" in answer:
+            raise AgentFailed(
+                host,
+                f"the agent could not be installed on {host} in {answer.get('folder')}: {answer['error']}.",
+                hint="Is there room, and may this user write there? Set `agent_dir` for another folder.",
+            )
+        return answer
+
+    def _broken(self) -> HostError:
+        errors = self._channel.errors()
+        if self._host.transport is Transport.OPENSSH and (explained := explain(self._host.name, errors)):
+            return explained
+        printed = f"{errors}\n{self._buffer.decode(errors='replace')}"
+        if "Traceback (most recent call last)" in printed:  # of a Python there: its last line says what it was
+            printed = printed.rstrip().rpartition("\n")[2]
+        said = " ".join(printed.split())[-300:].rstrip(".")
+        return AgentFailed(
+            self._host.name,
+            f"the agent could not be started on {self._host.name}: "
+            + (f"the host said: {said}." if said else "the connection ended without an answer."),
+            hint=f"Is `agent_python` ({self._host.agent_python}) a Python ≥ 3.9 there?"
+            if self._host.agent_python
+            else "Can this user run `/bin/sh` and `python3` there over SSH?",
+        )

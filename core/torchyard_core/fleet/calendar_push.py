@@ -1,0 +1,53 @@
+"""The calendar on its way to agents, which have no access to it: each connected host is handed a dated copy.
+
+The copy is plain JSON here, made by whoever keeps bookings (`store.snapshot()`): this folder knows nothing of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future, wait
+from typing import Any
+
+from torchyard_core.errors import AgentRefused, AgentTooOld, HostError, TorchyardError
+from torchyard_core.fleet.daemon_client import Link
+from torchyard_core.fleet.fleet import Fleet
+from torchyard_core.identity import who_asks
+
+ANSWER_S = 20.0
+
+
+def open_links(fleet: Fleet, names: Iterable[str] | None = None) -> dict[str, Link]:
+    """The links that there are now, of these hosts or all. Nobody is called."""
+    found = {name: fleet.open_link(name) for name in (fleet.hosts if names is None else names)}
+    return {name: link for name, link in found.items() if link is not None}
+
+
+def hand_over(links: Mapping[str, Link], snapshot: Mapping[str, Any]) -> dict[str, TorchyardError]:
+    """Hands a snapshot to these hosts, side by side; what was in the way, by host. An older agent wants none."""
+    params = {"snapshot": snapshot, "by": who_asks()}
+    asked = {name: link.submit("bookings.snapshot", {**params, "host": name}) for name, link in links.items()}
+    return _answers(asked)[1]
+
+
+def collect_evidence(links: Mapping[str, Link], since: str | None = None) -> dict[str, dict[str, Any]]:
+    """What these hosts saw of idle bookings and of use at `since` or later. Those that do not answer are left out."""
+    asked = {name: link.submit("bookings.evidence", {"since": since}) for name, link in links.items()}
+    return _answers(asked)[0]
+
+
+def _answers(asked: Mapping[str, Future[Any]]) -> tuple[dict[str, Any], dict[str, TorchyardError]]:
+    wait(asked.values(), ANSWER_S)
+    answers: dict[str, Any] = {}
+    problems: dict[str, TorchyardError] = {}
+    for name, future in asked.items():
+        if not future.done():
+            problems[name] = HostError(name, f"{name} did not answer within {ANSWER_S:.0f} s.")
+            continue
+        try:
+            answers[name] = future.result()
+        except AgentTooOld:
+            continue
+        except (AgentRefused, HostError) as problem:
+            problems[name] = problem
+    return answers, problems

@@ -1,0 +1,104 @@
+"""What was discovered about hosts, cached beside the fleet file, and what the planner makes of it.
+
+A cache: an entry that cannot be read, or that is of another address, counts as never found out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from torchyard_core.atomic_write import write_atomically
+from torchyard_core.fleet.inventory import PRIVATE_MODE, Host
+from torchyard_core.topology.host_facts import Gpu, HostFacts
+
+MAX_BYTES = 64 * 1024 * 1024
+
+Facts = Mapping[str, Any]
+"""An agent's answer to `host.facts`, with `address` (where it was asked) and `checked_at` (RFC 3339, UTC)."""
+
+
+def load_facts(path: Path) -> dict[str, Facts]:
+    """The cached facts by host."""
+    try:
+        with path.open("rb") as file:
+            data = json.loads(file.read(MAX_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    if not isinstance(data, dict):
+        return {}
+    return {name: facts for name, facts in data.items() if isinstance(facts, dict)}
+
+
+def save_facts(path: Path, found: Iterable[tuple[Host, Facts]], now: datetime | None = None) -> None:
+    """Writes what was found on some hosts over what was known of them. Raises FileProblem."""
+    known = load_facts(path)
+    for host, facts in found:
+        known[host.name] = stamped(host, facts, now)
+    write_atomically(path, json.dumps(known, indent=1, ensure_ascii=False) + "\n", PRIVATE_MODE)
+
+
+def stamped(host: Host, facts: Facts, now: datetime | None = None) -> Facts:
+    """What of an answer lasts, with where and when it was given."""
+    checked_at = (now or datetime.now(UTC)).isoformat(timespec="seconds").replace("+00:00", "Z")
+    lasting = {name: fact for name, fact in facts.items() if name != "bookings"}  # those are of the moment
+    return {**lasting, "address": _address(host), "checked_at": checked_at}
+
+
+def forget_facts(path: Path, name: str) -> None:
+    """Drops what was known of a host. Raises FileProblem."""
+    known = load_facts(path)
+    if known.pop(name, None) is not None:
+        write_atomically(path, json.dumps(known, indent=1, ensure_ascii=False) + "\n", PRIVATE_MODE)
+
+
+def planner_hosts(hosts: Sequence[Host], known: Mapping[str, Facts]) -> tuple[HostFacts, ...]:
+    """Hosts as the planner sees them: what the fleet file says, with what was found out.
+
+    Who uses them now is not in there: see `usage.with_use`.
+    """
+    return tuple(_planner_host(host, known.get(host.name)) for host in hosts)
+
+
+def _planner_host(host: Host, facts: Facts | None) -> HostFacts:
+    if facts is None or facts.get("address") != _address(host):
+        facts = {}
+    cpus, memory = facts.get("cpus"), facts.get("memory_gb")
+    python = facts.get("python")
+    torch = facts.get("torch")
+    return HostFacts(
+        name=host.name,
+        address=_address(host),
+        labels=host.labels,
+        cpus=cpus if isinstance(cpus, int) else None,
+        memory_gb=float(memory) if isinstance(memory, (int, float)) else None,
+        gpus=_gpus(facts.get("gpus")),
+        checked=bool(facts),
+        use_known=False,
+        port_range=host.port_range,
+        data_address=host.data_address,
+        interface=host.interface,
+        python=host.python,
+        found_python=_text(python.get("path")) if isinstance(python, dict) else None,
+        torch=_text(torch),
+    )
+
+
+def _address(host: Host) -> str | None:
+    return None if host.local else host.address or host.name
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _gpus(found: Any) -> tuple[Gpu, ...]:
+    try:
+        return tuple(
+            Gpu(int(gpu["index"]), str(gpu["uuid"]), str(gpu["name"]), int(gpu["memory_mb"])) for gpu in found or []
+        )
+    except (TypeError, KeyError, ValueError, OverflowError):
+        return ()

@@ -1,0 +1,131 @@
+"""Changes one entry of the fleet file's text and leaves every other character, comments and all, as it was.
+
+PyYAML forgets comments, so the text itself is cut at the places where the document's values stand. Where a layout
+is too unusual to cut (the result would not say what it must), the file is written anew.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import yaml
+
+from torchyard_core.errors import FileProblem
+from torchyard_core.yaml_io.parser import Composed, compose
+from torchyard_core.yaml_io.writer import dump_yaml
+
+NEW_FILE = """\
+# The hosts that Torchyard may use. Every key is described in docs/fleet-file.md.
+version: 1
+hosts:
+  - name: this-computer
+    local: true
+"""
+
+Entry = dict[str, Any]
+
+
+def with_entry(text: str, entry: Entry) -> str:
+    """The text with one more host at the end."""
+    document = compose(text, "fleet")
+    data = dict(document.data)
+    entries = list(data.get("hosts") or [])
+    return _checked(_inserted(text, document, len(entries), entry), {**data, "hosts": [*entries, entry]})
+
+
+def without_entry(text: str, position: int) -> str:
+    """The text without the host at that position."""
+    document = compose(text, "fleet")
+    data = dict(document.data)
+    entries = list(data["hosts"])
+    wanted = {**data, "hosts": entries[:position] + entries[position + 1 :]}
+    return _checked(_removed(text, document, len(entries), position), wanted)
+
+
+def _checked(text: str, wanted: Any) -> str:
+    try:
+        if compose(text, "fleet").data == wanted:
+            return text
+    except FileProblem:
+        pass
+    return dump_yaml(wanted)
+
+
+def _inserted(text: str, document: Composed, count: int, entry: Entry) -> str:
+    hosts = document.spans.get(("hosts",))
+    if hosts is None:
+        return _ended(text) + _block(text, entry, "hosts:", 2)
+    if count == 0:
+        # `hosts: []`, or nothing after the colon: the list begins below.
+        value_gone = text[: hosts.start].rstrip(" ") + text[hosts.end :]
+        at = _line_end(value_gone, len(text[: hosts.start].rstrip(" ")))
+        return _ended(value_gone[:at]) + _block(text, entry, "", 2) + value_gone[at:]
+    if hosts.flow:
+        inside = text[: hosts.end - 1].rstrip()
+        return f"{inside}, {_flow(entry)}{text[len(inside) :]}"
+    at = _content_end(text, document, count - 1)
+    return _ended(text[:at]) + _block(text, entry, "", _column(text, hosts.start)) + text[at:]
+
+
+def _removed(text: str, document: Composed, count: int, position: int) -> str:
+    hosts = document.spans[("hosts",)]
+    if hosts.flow:
+        start, end = _flow_cut(document, count, position)
+        return text[:start] + text[end:]
+    column = _column(text, hosts.start)
+    search_from = _content_end(text, document, position - 1) if position else _line_start(text, hosts.start)
+    dash = re.compile(rf"^ {{{column}}}-(?=\s)", re.MULTILINE).search(text, search_from)
+    if dash is None:
+        return ""
+    left = text[: dash.start()] + text[_content_end(text, document, position) :]
+    if count == 1:
+        left = re.sub(r"^(hosts\s*:)", r"\1 []", left, count=1, flags=re.MULTILINE)
+    return left
+
+
+def _flow_cut(document: Composed, count: int, position: int) -> tuple[int, int]:
+    """What goes with an entry between brackets: it, and one comma."""
+    here = document.spans[("hosts", position)]
+    if position + 1 < count:
+        return here.start, document.spans[("hosts", position + 1)].start
+    if position:
+        return document.spans[("hosts", position - 1)].end, here.end
+    return here.start, here.end
+
+
+def _content_end(text: str, document: Composed, position: int) -> int:
+    """Just after the last line of an entry."""
+    place = ("hosts", position)
+    end = max(span.end for inner, span in document.spans.items() if inner[:2] == place and span.exact)
+    return end if text[end - 1 : end] == "\n" else _line_end(text, end)
+
+
+def _block(text: str, entry: Entry, head: str, column: int) -> str:
+    newline = "\r\n" if "\r\n" in text else "\n"
+    lines = [" " * column + line for line in dump_yaml([entry]).splitlines()]
+    return newline.join([head, *lines] if head else lines) + newline
+
+
+def _flow(entry: Entry) -> str:
+    return str(
+        yaml.safe_dump(entry, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10_000)
+    ).strip()
+
+
+def _ended(text: str) -> str:
+    """Text that ends with its last line's newline."""
+    return text if not text or text.endswith("\n") else text + ("\r\n" if "\r\n" in text else "\n")
+
+
+def _line_start(text: str, at: int) -> int:
+    return text.rfind("\n", 0, at) + 1
+
+
+def _line_end(text: str, at: int) -> int:
+    newline = text.find("\n", at)
+    return len(text) if newline < 0 else newline + 1
+
+
+def _column(text: str, at: int) -> int:
+    return at - _line_start(text, at)

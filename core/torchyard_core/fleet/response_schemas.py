@@ -1,0 +1,198 @@
+"""The shapes of hosts' answers, checked as they arrive: what a broken or hostile daemon says is an error of its host
+alone, and never a fault further on in a command that is about the whole fleet.
+
+A shape is a type, a tuple of types, a dictionary of keys to shapes (a key that ends in `?` may be missing, others may
+be there too), a list of one shape, `Each` of a dictionary's values, `ByWord` of what one of its keys
+says, or `OneOf` some words.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torchyard_agent.protocol.metrics_report import METRICS
+from torchyard_agent.protocol.run_states import ReplicaState, RunState
+
+LATEST = 253402214400.0
+"""Seconds since 1970 until the year 9999, the last that can be shown."""
+
+
+@dataclass(frozen=True)
+class Each:
+    """A dictionary of any keys, with values of one shape."""
+
+    shape: Any
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """One of these words."""
+
+    words: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Between:
+    """A number in a range; not a NaN."""
+
+    least: float
+    most: float
+
+
+@dataclass(frozen=True)
+class ByWord:
+    """A dictionary of one shape, and of one more by the word that `key` has."""
+
+    key: str
+    common: Any
+    shapes: dict[str, Any]
+
+
+NUMBER = (int, float)
+MAYBE_NUMBER = (int, float, type(None))
+MAYBE_TEXT = (str, type(None))
+_PROCESS = {"pid": int, "user": MAYBE_TEXT, "program": MAYBE_TEXT, "replica": MAYBE_TEXT, "draws_screen?": bool}
+_GPU = {
+    "index": int,
+    "uuid": str,
+    "name": str,
+    "memory_mb": MAYBE_NUMBER,
+    "memory_used_mb": MAYBE_NUMBER,
+    "utilisation": MAYBE_NUMBER,
+    "problem": MAYBE_TEXT,
+    "processes": [_PROCESS],
+}
+_SAMPLE = {
+    "time": Between(0.0, LATEST),
+    "host": {
+        "cpus": MAYBE_NUMBER,
+        "cpu": MAYBE_NUMBER,
+        "memory_mb": MAYBE_NUMBER,
+        "memory_used_mb": MAYBE_NUMBER,
+    },
+    "gpus": [_GPU],
+    "replicas": Each(dict),
+    "reports?": Each({"step?": MAYBE_NUMBER}),
+}
+_RECORD = {
+    "primary?": str,
+    "hosts?": [str],
+    "submitted?": str,
+    "booking?": str,
+    "launched_from?": str,
+    "topology?": str,
+    "lineage?": str,
+    "restarted_from?": str,
+    "replicas?": [{"name": str, "host": str, "gpus": [str]}],
+}
+_BOOKINGS = {
+    "fresh": bool,
+    "enforcement": {"level": str, "dry_run": bool},
+    "capabilities": {"acts_on": str},
+    "findings": [{"verdict": str, "pid": int, "user": MAYBE_TEXT, "program": MAYBE_TEXT}],
+}
+_STATE = OneOf(frozenset(state.value for state in RunState))
+_STATE_ON_HOST = {"host": str, "state": OneOf(frozenset(state.value for state in ReplicaState))}
+_REPLICA = {"name": str, **_STATE_ON_HOST}
+_RUN = {"state": _STATE, "reason": str, "as_of": MAYBE_TEXT, "alive": bool, "silent?": bool, "died?": MAYBE_TEXT}
+_ENTRY = ByWord(
+    "event",
+    {"event": str, "time": str, "epoch": str, "seq": int},
+    {
+        "run_state": {"state": _STATE, "reason?": MAYBE_TEXT},
+        "replica_state": {"replica": str, **_STATE_ON_HOST, "reason?": MAYBE_TEXT},
+        "gang_restart": {"gang": str, "generation": int, "cause": str},
+        "booking_ends": {"booking": str, "at": str, "reason": str},
+        "report": {
+            "replica": str,
+            "custom?": dict,
+            "not_finite?": [str],
+            **{f"{name}?": MAYBE_NUMBER for name in METRICS},
+        },
+        "run_ended": {
+            "run_id": str,
+            "state": _STATE,
+            "reason": str,
+            "timings": {"ended_s?": MAYBE_NUMBER},
+            "replicas": [{"name": str}],
+            "metrics?": Each(dict),
+        },
+    },
+)
+"""Of a run's journal."""
+
+FIRST_ANSWER = {"have": bool, "python": str, "python_version": str}
+"""Of the bootstrap."""
+ANSWERS: dict[str, Any] = {
+    "hello": {"version": str, "protocol": int, "sha256": str, "pid": int, "oldest_protocol?": int},
+    "host.facts": {
+        "cpus?": MAYBE_NUMBER,
+        "memory_gb?": MAYBE_NUMBER,
+        "gpus?": [{"index": int, "uuid": str, "name": str, "memory_mb": MAYBE_NUMBER}],
+        "driver?": MAYBE_TEXT,
+        "python?": {"path?": MAYBE_TEXT, "version?": MAYBE_TEXT},
+        "torch?": MAYBE_TEXT,
+        "disk_free_gb?": MAYBE_NUMBER,
+        "daemon?": str,
+        "bookings?": _BOOKINGS,
+        "problems?": [{"code?": str, "message": str, "hint?": str}],
+    },
+    "telemetry.sample": _SAMPLE,
+    "run.list": [{"run_id": str, "name": str, **_RUN, "record": _RECORD}],
+    "run.show": {
+        **_RUN,
+        "replicas": [_REPLICA],
+        "metrics": Each(dict),
+        "timings": dict,
+        "asked?": [dict],
+        "record": {"name?": str, "snapshot?": MAYBE_TEXT, "record?": _RECORD},
+    },
+    "bookings.evidence": {"idle?": [dict], "uses?": [dict]},
+    "logs.list": [{"name": str}],
+    "logs.read": {"data": str, "next": Between(0, 2**63), "size": Between(0, 2**63), "ended": bool},
+}
+"""By method; the answers of others are not checked here."""
+NOTIFICATIONS: dict[str, Any] = {
+    "fault": {"error": str, "folder": str},
+    "telemetry": _SAMPLE,
+    "state": {"run_id": str, "entries": [_ENTRY], "alive": bool, "died?": MAYBE_TEXT},
+}
+"""By method."""
+
+
+def misfit(value: Any, shape: Any, at: str = "") -> str:
+    """Where a value does not have a shape, such as `gpus[0].uuid`; empty where it does."""
+    here = at or "the answer"
+    if isinstance(shape, dict):
+        if not isinstance(value, dict):
+            return here
+        for key, wanted in shape.items():
+            name = key.rstrip("?")
+            below = f"{at}.{name}" if at else name
+            if name not in value:
+                if key == name:
+                    return below
+            elif found := misfit(value[name], wanted, below):
+                return found
+        return ""
+    if isinstance(shape, list):
+        if not isinstance(value, list):
+            return here
+        items = (misfit(item, shape[0], f"{at}[{position}]") for position, item in enumerate(value))
+        return next((one for one in items if one), "")
+    if isinstance(shape, Each):
+        if not isinstance(value, dict):
+            return here
+        values = (misfit(item, shape.shape, f"{at}.{name}" if at else str(name)) for name, item in value.items())
+        return next((one for one in values if one), "")
+    if isinstance(shape, ByWord):
+        return misfit(value, shape.common, at) or misfit(value, shape.shapes.get(value[shape.key], dict), at)
+    if isinstance(shape, OneOf):
+        return "" if isinstance(value, str) and value in shape.words else here
+    if isinstance(shape, Between):
+        fits = isinstance(value, NUMBER) and not isinstance(value, bool) and shape.least <= value <= shape.most
+        return "" if fits else here
+    types = shape if isinstance(shape, tuple) else (shape,)
+    fits = isinstance(value, types) and (bool in types or not isinstance(value, bool))
+    return "" if fits else here

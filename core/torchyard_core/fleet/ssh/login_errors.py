@@ -1,0 +1,61 @@
+"""What stood in the way of a login, as a sentence with its way out."""
+
+from __future__ import annotations
+
+import socket
+
+import paramiko
+
+from torchyard_core.errors import HostError, Unreachable
+from torchyard_core.fleet.ssh.login_throttle import EarlyDrop
+from torchyard_core.fleet.ssh.route import Route
+
+
+def explain(route: Route, error: BaseException) -> HostError:
+    """The HostError for what paramiko or the system raised on the way to a host."""
+    name, place = route.name, f"{route.name} ({route.place})"
+    if isinstance(error, HostError):
+        return error
+    if isinstance(error, EarlyDrop):
+        return Unreachable(
+            name,
+            f"{place} takes the connection and closes it before the login.",
+            hint="Is its sshd flooded with logins (MaxStartups), does it shut this computer out, or is the port that "
+            "of another program?",
+        )
+    if isinstance(error, socket.gaierror):
+        return Unreachable(
+            name,
+            f"the address {route.address} of {name} is not known to this computer.",
+            hint="Set `address` in the fleet file to an IP address, or to a Host of ~/.ssh/config.",
+        )
+    if isinstance(error, ConnectionRefusedError):
+        return Unreachable(
+            name, f"port {route.port} of {route.address} ({name}) refused.", hint="Is sshd running there?"
+        )
+    if isinstance(error, TimeoutError):
+        return Unreachable(
+            name,
+            f"{place} did not answer within {route.connect_timeout_s:.0f} s.",
+            hint="Is it up, and does the network let you through?",
+        )
+    if isinstance(error, paramiko.SSHException) and ("banner" in str(error) or "No existing session" in str(error)):
+        return Unreachable(
+            name,
+            f"{place} takes the connection and does not speak SSH.",
+            hint="Is the port right, and is the host overloaded?",
+        )
+    if isinstance(error, paramiko.ChannelException):
+        return Unreachable(name, f"{place} refused: {error.text}.", hint="Does its sshd allow this user to do that?")
+    detail = (isinstance(error, OSError) and error.strerror) or str(error).rstrip(".") or type(error).__name__
+    return Unreachable(name, f"{place} cannot be reached: {detail}.", hint="Is it up, and is it an SSH server?")
+
+
+def silent_in_key_exchange(route: Route) -> HostError:
+    """For a server that sends its banner, which is short, and none of the longer packets that follow."""
+    return Unreachable(
+        route.name,
+        f"{route.name} ({route.place}) says that it speaks SSH and then nothing more: the key exchange did not end.",
+        hint="Large packets may be lost on the way (MTU of a VPN or tunnel). "
+        f"`ping -M do -s 1472 {route.address}` shows it; a smaller MTU of this computer's interface (1280) helps.",
+    )

@@ -1,0 +1,163 @@
+"""What reading foreign documents has in common: values with their lines, and the topology that comes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn, Self
+
+from torchyard_core.errors import FileProblem
+from torchyard_core.interop.remarks import Remark
+from torchyard_core.problems import Place, did_you_mean, no_lines
+from torchyard_core.topology.model import MAX_REPLICAS, Topology
+from torchyard_core.yaml_io.model_validation import validate
+from torchyard_core.yaml_io.syntax_errors import problem_at
+from torchyard_core.yaml_io.yaml_file import Document, parse
+
+BAD_DOCUMENT = "bad_document"
+"""Code of the errors of a document that parses, and does not say what its format allows."""
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What a foreign document says, as a topology."""
+
+    topology: Topology
+    remarks: tuple[Remark, ...] = ()
+
+
+def refuse(source: str, line: int | None, message: str, hint: str = "") -> NoReturn:
+    """Ends the reading: raises FileProblem with the place, what is wrong and what is allowed."""
+    problem = problem_at(source, line, message, hint)
+    raise FileProblem(problem.message, code=BAD_DOCUMENT, hint=problem.hint)
+
+
+@dataclass
+class Reading:
+    """A YAML or JSON document while it is read: values with their lines, and the remarks so far."""
+
+    document: Document
+    remarks: list[Remark] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, text: str, source: str) -> Self:
+        """Raises FileProblem where it does not parse, or gives a key twice."""
+        if text.lstrip()[:1] in ("{", "["):
+            text = text.replace("\t", " ")  # JSON may be indented with tabs, YAML may not; lines stay.
+        reading = cls(parse(text, source))
+        for twice in reading.document.problems:
+            refuse(source, twice.line, f"{twice.message}.", "Keep one of the two.")
+        return reading
+
+    @property
+    def data(self) -> Any:
+        return self.document.data
+
+    def line(self, place: Place) -> int | None:
+        return self.document.line(place)
+
+    def remark(self, message: str, place: Place | None = None) -> None:
+        self.remarks.append(Remark(message, self.line(place) if place is not None else None))
+
+    def stop(self, message: str, place: Place, hint: str = "") -> NoReturn:
+        refuse(self.document.source, self.line(place), message, hint)
+
+    def at(self, place: Place) -> Any:
+        """The value at a place; None where there is none."""
+        value = self.data
+        for step in place:
+            try:
+                value = value[step]
+            except (KeyError, IndexError, TypeError):
+                return None
+        return value
+
+    def block(self, place: Place) -> dict[str, Any]:
+        """The mapping at a place; empty where there is none."""
+        value = self.at(place)
+        if value is None:
+            return {}
+        if not isinstance(value, dict):
+            self.stop(f"{_called(place)} is a block of keys, not {_kind(value)}.", place)
+        return value
+
+    def items(self, place: Place) -> list[Any]:
+        """The list at a place; empty where there is none."""
+        value = self.at(place)
+        if value is None:
+            return []
+        if not isinstance(value, list):
+            self.stop(f"{_called(place)} is a list, not {_kind(value)}.", place)
+        return value
+
+    def whole(self, place: Place, default: int, *, least: int = 0, most: int = MAX_REPLICAS) -> int:
+        """The whole number at a place; JSON writes large ones as text, and so may a person."""
+        value = self.at(place)
+        if value is None:
+            return default
+        if isinstance(value, str) and value.strip().isdecimal():
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            self.stop(
+                f"{_called(place)} is {_shown(value)}.", place, f"Allowed are whole numbers from {least} to {most}."
+            )
+        return value
+
+    def words(self, place: Place) -> list[str]:
+        """The list of texts at a place, numbers as they are written."""
+        found = []
+        for number, value in enumerate(self.items(place)):
+            if isinstance(value, (dict, list)):
+                self.stop(f"{_called(place)} holds texts, not {_kind(value)}.", (*place, number))
+            found.append(self.text((*place, number)) or "")
+        return found
+
+    def text(self, place: Place) -> str | None:
+        """The text at a place, letter for letter."""
+        value = self.at(place)
+        if value is None:
+            return None
+        if isinstance(value, (dict, list)):
+            self.stop(f"{_called(place)} is a text, not {_kind(value)}.", place)
+        return value if isinstance(value, str) else self.document.composed.written.get(place, str(value))
+
+    def leave(self, place: Place, carried: Iterable[str], known: Mapping[str, str]) -> None:
+        """Remarks on what a block says beyond `carried`: keys that are `known` with why they stay, and those nobody
+        knows."""
+        carried = tuple(carried)
+        for key in self.block(place):
+            if key in carried:
+                continue
+            if key in known:
+                self.remark(f"`{key}` is left out: {known[key]}.", (*place, key))
+            else:
+                meant = did_you_mean(key, (*carried, *known), 0.75)
+                self.remark(f"`{key}` is not known here and is left out{meant or '.'}", (*place, key))
+
+
+def _called(place: Place) -> str:
+    keys = [str(step) for step in place if isinstance(step, str)]
+    return f"`{keys[-1]}`" if keys else "the document"
+
+
+def _kind(value: Any) -> str:
+    kinds = {dict: "a block of keys", list: "a list", bool: "yes or no", int: "a number", float: "a number"}
+    return "empty" if value is None else kinds.get(type(value), "a text")
+
+
+def _shown(value: Any) -> str:
+    return f"'{value}'" if isinstance(value, str) else _kind(value) if isinstance(value, (dict, list)) else str(value)
+
+
+def built(data: Mapping[str, Any], source: str, line: int | None = None) -> Topology:
+    """The topology that a reader has put together. Raises FileProblem where it is none: too many replicas, say."""
+    topology, problems = validate(Topology, {"version": 1, **data}, {}, no_lines)
+    if topology is None:
+        sentences = "; ".join(dict.fromkeys(problem.message for problem in problems))
+        refuse(source, line, f"this makes no topology: {sentences}.")
+    total = sum(pool.replicas for pool in topology.pools)
+    if total > MAX_REPLICAS:
+        refuse(source, line, f"these are {total} replicas.", f"A topology has at most {MAX_REPLICAS}.")
+    if not any(pool.role.trains for pool in topology.pools):
+        refuse(source, line, "nothing trains here.", "There must be a chief (or master) or a worker.")
+    return topology

@@ -1,0 +1,179 @@
+"""Which format a document is of, by what is in it: so that one of another format is told from one that is wrong."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from torchyard_core.errors import FileProblem
+from torchyard_core.interop.document_reader import Reading, refuse
+from torchyard_core.yaml_io.parser import compose
+
+TITLES = {
+    "cloudml": "a CloudML job",
+    "vertex": "a Vertex job",
+    "cluster-spec": "a CLUSTER_SPEC",
+    "tf-config": "a TF_CONFIG",
+    "tensorflow": "a TensorFlow cluster",
+    "singa": "a SINGA job",
+    "torchx": "a TorchX AppDef",
+    "kubernetes": "a Kubernetes document",
+    "slurm": "a Slurm batch script",
+    "topology": "a Torchyard topology",
+}
+"""Every format as people call a document of it."""
+
+_TF_JOBS = {"chief", "master", "worker", "ps", "evaluator"}
+_POOLS = re.compile(r"worker_?pool_?specs", re.IGNORECASE)
+_POOLS_GIVEN = re.compile(r"\b(worker_pool_specs)\s*(?::[^=\n]*)?=(?!=)")
+_ASSIGNED = re.compile(
+    r"\A(\s*(?:#[^\n]*\n\s*)*(?:export\s+)?(?:CLUSTER_SPEC|TF_CONFIG)\s*=\s*)(['\"]?)", re.IGNORECASE
+)
+_DUMPED = re.compile(r"""["'](?:CLUSTER_SPEC|TF_CONFIG)["']\]\s*=\s*json\.dumps\(\s*(?={)""")
+_KEY = re.compile(r"""(?:^|[{,])\s*(["']?)(\w+)\1\s*:(?=\s|$|[\[{"'])""", re.MULTILINE)
+_SINGA = re.compile(
+    r"\bn(?:worker|server)(?:_groups|s_per_(?:group|procs))\s*:|\bserver_worker_separate\s*:"
+    r"|\bneuralnet\s*:?\s*[{<]|^[ \t]*cluster\s*(?::\s*<|[{<]|\[\s*[{<])",
+    re.MULTILINE,
+)
+"""What no other format has."""
+_IN_YAML = ("cloudml", "vertex", "cluster-spec", "tf-config")
+"""Formats whose documents are YAML or JSON, whatever they say."""
+
+
+def bare(text: str) -> str:
+    """The JSON of `export TF_CONFIG='{…}'` and the dictionary of `os.environ["TF_CONFIG"] = json.dumps({…})`, on the
+    lines where they stand; other text as it is."""
+    if (dumped := _DUMPED.search(text)) is not None:
+        return braced(text, dumped.end())
+    match = _ASSIGNED.match(text)
+    if match is None:
+        return text
+    before, quote = match[1], match[2]
+    value = text[match.end() :].rstrip()
+    if quote and value.endswith(quote):
+        value = value[:-1]
+    if quote == '"':
+        value = value.replace('\\"', '"')
+    return "\n" * before.count("\n") + value
+
+
+def braced(text: str, start: int) -> str:
+    """What stands in the first braces from a position on, on the lines where it stands; all where there are none."""
+    start = text.find("{", start)
+    depth = 0
+    for end in range(start, len(text)) if start >= 0 else ():
+        depth += {"{": 1, "}": -1}.get(text[end], 0)
+        if depth == 0:
+            return "\n" * text.count("\n", 0, start) + text[start : end + 1]
+    return text
+
+
+def _keys(data: Any) -> set[str]:
+    return {str(key) for key in data} if isinstance(data, dict) else set()
+
+
+def _is_vertex(data: Any, text: str) -> bool:
+    if "--worker-pool-spec" in text:
+        return True
+    if isinstance(data, list):
+        return any(_keys(pool) & {"machineSpec", "machine_spec", "containerSpec", "container_spec"} for pool in data)
+    inner = [data, *(data.values() if isinstance(data, dict) else ())]
+    return any(_POOLS.fullmatch(key) for part in inner for key in _keys(part))
+
+
+def _cluster_keys(data: Any) -> set[str]:
+    return _keys(data.get("cluster")) if isinstance(data, dict) else set()
+
+
+def _is_singa(data: Any, text: str) -> bool:
+    if _SINGA.search(text):
+        return True
+    # YAML may say `cluster: {…}` too.
+    there = any(key in _TF_JOBS or key.startswith("workerpool") for key in _cluster_keys(data))
+    return not there and re.search(r"^[ \t]*cluster\s*:\s*(?:\{|\[\s*[{<])", text, re.MULTILINE) is not None
+
+
+def _is_cluster_spec(data: Any, _text: str) -> bool:
+    return any(key.startswith("workerpool") for key in _cluster_keys(data))
+
+
+def _is_tf_config(data: Any, _text: str) -> bool:
+    return isinstance(data, dict) and "cluster" in data and not _is_cluster_spec(data, "")
+
+
+def _is_tensorflow(data: Any, text: str) -> bool:
+    if re.search(r"--?(ps|worker)_hosts\b|ClusterSpec\s*\(", text):
+        return True
+    return bool(_keys(data)) and _keys(data) <= _TF_JOBS
+
+
+SIGNS: dict[str, Callable[[Any, str], bool]] = {
+    "slurm": lambda _data, text: "#SBATCH" in text,
+    "torchx": lambda _data, text: "specs.AppDef" in text,
+    "singa": _is_singa,
+    "vertex": _is_vertex,
+    "cloudml": lambda data, _text: bool(_keys(data) & {"trainingInput", "scaleTier", "training_input", "scale_tier"}),
+    "kubernetes": lambda data, _text: {"apiVersion", "kind"} <= _keys(data),
+    "cluster-spec": _is_cluster_spec,
+    "tf-config": _is_tf_config,
+    "tensorflow": _is_tensorflow,
+    "topology": lambda data, _text: {"version", "pools"} <= _keys(data),
+}
+"""Whether a document is of a format, asked in this order. Of what does not parse, `data` has the keys alone."""
+
+
+def recognise(text: str, among: Iterable[str] = TITLES) -> str | None:
+    """The name of the format that a document is of; None where it looks like none."""
+    text = bare(text)
+    try:
+        data = compose(text, "document").data
+    except FileProblem:
+        data = _torn(text)
+    if isinstance(data, str):
+        data = _torn(text)  # A script that YAML takes for one long word.
+    wanted = set(among)
+    return next((name for name, fits in SIGNS.items() if name in wanted and fits(data, text)), None)
+
+
+def _torn(text: str) -> dict[str, Any]:
+    """The keys of a text that does not parse: enough to tell what it was meant to be, so that its reader says where
+    it is broken."""
+    keys: dict[str, Any] = dict.fromkeys(match[2] for match in _KEY.finditer(text))
+    keys |= dict.fromkeys(match[1] for match in _POOLS_GIVEN.finditer(text))
+    if "cluster" in keys:
+        keys["cluster"] = dict.fromkeys(key for key in keys if key.startswith("workerpool"))
+    return keys
+
+
+def expect(name: str, text: str, source: str, allowed: str) -> None:
+    """Raises FileProblem where a document is not of the format `name`; `allowed` is what one of it must hold. What
+    cannot be recognised because it does not parse is told so."""
+    if not text.strip():
+        refuse(source, None, "the file is empty.", f"{_sentence(name)} holds {allowed}.")
+    if recognise(text, [name]):
+        return
+    found = recognise(text)
+    if found is None:
+        if name in _IN_YAML:
+            Reading.of(bare(text), source)
+        refuse(source, 1, f"this is not {TITLES[name]}.", f"It must hold {allowed}.")
+    hint = f"It must hold {allowed}."
+    if found == "topology":
+        hint = f"It is read as it is: `torchyard validate {source}`."
+    elif found not in ("torchx", "kubernetes", "slurm"):
+        hint = f"`torchyard import {found} {shlex.quote(source)}` reads it. {_sentence(name)} holds {allowed}."
+    refuse(source, 1, f"this looks like {TITLES[found]}, not {_short(name)}.", hint)
+
+
+def _sentence(name: str) -> str:
+    title = TITLES[name]
+    return title[0].upper() + title[1:]
+
+
+def _short(name: str) -> str:
+    """`CloudML` for a CloudML job."""
+    words = TITLES[name].removeprefix("a ").removesuffix(" job")
+    return words if name in ("cloudml", "vertex", "singa", "cluster-spec", "tf-config") else TITLES[name]

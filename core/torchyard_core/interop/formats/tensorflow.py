@@ -1,0 +1,297 @@
+"""TensorFlow clusters that people start by hand: a ClusterSpec's dictionary, dense or sparse, and the set of command
+lines with `--ps_hosts --worker_hosts --job_name --task_index` that starts one."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from dataclasses import replace
+from typing import Any
+
+from torchyard_core.errors import UsageError
+from torchyard_core.interop.cluster_addresses import (
+    Job,
+    addresses_for,
+    as_pins,
+    as_pools,
+    read_jobs,
+    refuse_two_chiefs,
+    said_of_places,
+    split_address,
+)
+from torchyard_core.interop.document_reader import Imported, Reading, built, refuse
+from torchyard_core.interop.document_writer import NO_WISHES, Exported, Wishes, left_behind
+from torchyard_core.interop.format_detection import braced, expect
+from torchyard_core.interop.program_conversion import unsaid, words
+from torchyard_core.interop.python_literals import script_in
+from torchyard_core.interop.remarks import Remark
+from torchyard_core.interop.shell_parser import CommandLine, command_lines
+from torchyard_core.topology.checks.reserved_variables import is_reserved, is_variable_name
+from torchyard_core.topology.model import Launcher, Role, Topology
+from torchyard_core.topology.replicas import Replica, replicas_of
+
+FORMS = ("commands", "cluster", "sparse")
+ALLOWED = (
+    'a ClusterSpec\'s dictionary (`{"worker": [host:port, …], "ps": […]}`), or commands with `--ps_hosts`, '
+    "`--worker_hosts`, `--job_name` and `--task_index`, a task each, alone or as `ssh HOST '…'`"
+)
+JOBS = {"chief": Role.CHIEF, "master": Role.CHIEF, "worker": Role.WORKER, "ps": Role.PS, "evaluator": Role.EVALUATOR}
+PLACED = (
+    "--ps_hosts={ps_hosts}",
+    "--worker_hosts={worker_hosts}",
+    "--job_name={job_name}",
+    "--task_index={task_index}",
+)
+"""What Torchyard fills in at launch."""
+_SPEC = re.compile(r"ClusterSpec\s*\(")
+_DICTIONARIES = ("cluster", "cluster_spec", "cluster_dict", "cluster_def")
+"""What scripts call it that give it a name first."""
+_PLACED = re.compile(r"--?(\w+_hosts|job_name|task_index)(=|\Z)")
+"""An option that Torchyard gives each task anew."""
+_VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
+
+
+def read(text: str, source: str = "cluster") -> Imported:
+    """Raises FileProblem for what is no cluster, and for tasks that their lists do not have."""
+    expect("tensorflow", text, source, ALLOWED)
+    if re.search(r"--?\w+_hosts\b", text):
+        return _Commands(text, source).imported()
+    reading = _dictionary(text, source)
+    refuse_two_chiefs(reading, ())
+    jobs = read_jobs(reading, (), JOBS)
+    data: dict[str, Any] = {"name": "tensorflow", "pools": as_pools(jobs.values())}
+    data |= said_of_places(reading, jobs.values())
+    data["program"] = unsaid(reading.remarks, command=True)
+    if "master" in jobs:
+        data["program"]["tf_master_name"] = "master"
+    return Imported(built(data, source, reading.line(())), tuple(reading.remarks))
+
+
+def _dictionary(text: str, source: str) -> Reading:
+    """The dictionary alone, or that of `tf.train.ClusterSpec(…)` in a script."""
+    script = script_in(text, source)
+    node = script.argument("ClusterSpec") or script.find(_DICTIONARIES) if script is not None else None
+    if script is not None and node is not None:
+        return Reading(script.document(node))
+    match = _SPEC.search(text)
+    return Reading.of(text if match is None else braced(text, match.end()), source)
+
+
+class _Commands:
+    """The command lines of one cluster: the lists must be the same in all of them."""
+
+    def __init__(self, text: str, source: str) -> None:
+        self._source = source
+        self._lists: dict[str, str] = {}
+        self._tasks: dict[tuple[str, int], CommandLine] = {}
+        self._remarks: list[Remark] = []
+        for command in command_lines(text, source):
+            options = dict(command.options())
+            if any(name.endswith("_hosts") for name in options):
+                self._take(command, options)
+
+    def _stop(self, command: CommandLine, message: str, hint: str = "") -> None:
+        refuse(self._source, command.line, message, hint)
+
+    def _take(self, command: CommandLine, options: dict[str, str]) -> None:
+        for name, value in options.items():
+            if "$" in value and _PLACED.fullmatch(f"--{name}"):
+                hint = "A shell's variables and loops are not followed: give a command for each task, with its values."
+                self._stop(command, f"--{name} is '{value}'.", hint)
+            if name.endswith("_hosts"):
+                job = name.removesuffix("_hosts")
+                if job not in JOBS:
+                    allowed = ", ".join(f"--{job}_hosts" for job in JOBS)
+                    self._stop(command, f"there is no job `{job}`.", f"Allowed are {allowed}.")
+                if self._lists.setdefault(job, value) != value:
+                    self._stop(command, f"--{name} is not as in the commands above it.", "It is the same in all tasks.")
+        job, index = options.get("job_name", ""), options.get("task_index", "")
+        given = {name.removesuffix("_hosts"): value for name, value in options.items() if name.endswith("_hosts")}
+        if job not in given:
+            allowed = ", ".join(given)
+            self._stop(command, f"--job_name is '{job}'.", f"Allowed are those with hosts: {allowed}.")
+        there = [address for address in given[job].split(",") if address]
+        count = len(there)
+        if not index.isdecimal() or int(index) >= count:
+            hint = (
+                f"--{job}_hosts names {count}: allowed are 0 to {count - 1}." if count else f"--{job}_hosts is empty."
+            )
+            self._stop(command, f"--task_index is '{index}', beyond the list of `{job}`.", hint)
+        self._compare_host(command, self._host(command, job, there[int(index)]))
+        other = self._tasks.setdefault((job, int(index)), command)
+        if other is not command:
+            self._stop(command, f"{job} {index} is started twice, first in line {other.line}.")
+
+    def _compare_host(self, command: CommandLine, host: str) -> None:
+        """Says where a login goes to another host than the list, which may be the same one by another name."""
+        short, other = command.host.partition(".")[0], host.partition(".")[0]
+        if command.host in ("", host) or (short == other and not short.isdecimal()):
+            return
+        message = f"`ssh` goes to {command.host}, and the list says {host}: the list's is taken."
+        self._remarks.append(Remark(message, command.line))
+
+    def imported(self) -> Imported:
+        if not self._tasks:
+            refuse(self._source, 1, "no command here starts a task.", f"Allowed are {ALLOWED}.")
+        first = next(iter(self._tasks.values()))
+        if {"chief", "master"} <= self._lists.keys():
+            refuse(self._source, first.line, "the cluster has a chief and a master.", "Allowed is one of the two.")
+        jobs: dict[str, Job] = {}
+        for name, value in self._lists.items():
+            hosts = {index: self._host(first, name, one) for index, one in enumerate(filter(None, value.split(",")))}
+            if hosts:
+                jobs[name] = Job(JOBS[name], (), len(hosts), hosts)
+        reading = Reading.of("{}", self._source)
+        pools = as_pools(jobs.values())
+        for pool in pools:
+            self._settle(pool, next(name for name, job in jobs.items() if job.role == pool["role"]))
+        data: dict[str, Any] = {"name": "tensorflow", "pools": pools, "program": self._program(first)}
+        if pins := as_pins(reading, jobs.values()):
+            data["pins"] = pins
+        missing = [
+            f"{name} {index}" for name, job in jobs.items() for index in job.hosts if (name, index) not in self._tasks
+        ]
+        if missing:
+            self._remarks.append(Remark(f"no command starts {', '.join(missing[:5])}; Torchyard starts all of them."))
+        if "master" in jobs:
+            data["program"]["tf_master_name"] = "master"
+        remarks = (*self._remarks, *(replace(remark, line=None) for remark in reading.remarks))
+        return Imported(built(data, self._source, first.line), remarks)
+
+    def _host(self, command: CommandLine, job: str, address: str) -> str:
+        parted = split_address(address)
+        if parted is None:
+            self._stop(command, f"--{job}_hosts names '{address}'.", "Allowed is `host:port`, like gpu-a:2222.")
+        assert parted is not None
+        return parted[0]
+
+    def _settle(self, pool: dict[str, Any], job: str) -> None:
+        """Variables before the commands of a job: CUDA_VISIBLE_DEVICES counts its GPUs, others are its environment."""
+        env: dict[str, str] = {}
+        for (name, _), command in self._tasks.items():
+            if name != job:
+                continue
+            for word in command.words:
+                match = _VARIABLE.fullmatch(word)
+                if match is None:
+                    break
+                variable, value = match[1], match[2]
+                if variable == "CUDA_VISIBLE_DEVICES":
+                    gpus = len([one for one in value.split(",") if one.strip() not in ("", "-1")])
+                    if gpus and pool["role"] != "ps":
+                        pool["gpus"] = max(gpus, pool.get("gpus", 0))
+                elif is_variable_name(variable) and not is_reserved(variable):
+                    env[variable] = value
+                else:
+                    self._remarks.append(Remark(f"{variable} is left out: Torchyard itself sets it.", command.line))
+        if env:
+            pool["env"] = env
+
+    def _program(self, first: CommandLine) -> dict[str, Any]:
+        program = first.program()
+        program = program[: next((at for at, word in enumerate(program) if _PLACED.match(word)), len(program))]
+        start = [
+            word for at, word in enumerate(program) if any(not _VARIABLE.fullmatch(one) for one in program[: at + 1])
+        ]
+        if not start:
+            return unsaid(self._remarks, command=True)
+        others = first.beyond(len(program), _PLACED)
+        for name, value in first.options():
+            if _PLACED.match(f"-{name}") or name in _short(start):
+                continue
+            for command in self._tasks.values():
+                if dict(command.options()).get(name) != value:
+                    self._remarks.append(
+                        Remark(f"--{name} differs from line {first.line}, whose is taken for all.", command.line)
+                    )
+        extra = [f"--{name}_hosts" for name in self._lists if name not in ("ps", "worker")]
+        if extra:
+            self._remarks.append(
+                Remark(f"{', '.join(extra)} has no placeholder and is left out of the command: TF_CONFIG tells them.")
+            )
+        return {"launcher": "command", "command": start, "args": [*PLACED, *others]}
+
+
+def _short(start: list[str]) -> set[str]:
+    """Options of the interpreter, as `-m` and `-u`, which are part of the command."""
+    return {word.lstrip("-") for word in start if word.startswith("-")}
+
+
+# Writing
+
+
+def write(topology: Topology, wishes: Wishes = NO_WISHES) -> Exported:
+    """A command for each task, the dictionary, or the sparse one of a worker. Raises UsageError without trainers."""
+    form = wishes.form or FORMS[0]
+    remarks = [Remark("addresses are made of names: put in your hosts' own. At launch Torchyard does it.")]
+    addresses = addresses_for(topology)
+    replicas = replicas_of(topology)
+    if any(replica.role is Role.REDUCER for replica in replicas):
+        remarks.append(Remark("reducers are not carried over: TensorFlow has no word for them."))
+    if form == "commands":
+        text = _written_commands(topology, addresses, remarks)
+        carried = ("script", "module", "command", "args", "python", "env")
+        filled = ("ps_hosts", "worker_hosts", "job_name", "task_index")
+        remarks += left_behind(topology, pool=("args", "env", "gpus"), program=carried, filled=filled, names_hosts=True)
+        return Exported(text, tuple(remarks))
+    cluster: dict[str, list[str]] = {}
+    for replica in replicas:
+        if replica.role not in (Role.REDUCER, Role.EVALUATOR):
+            job = topology.program.tf_master_name.value if replica.role is Role.CHIEF else replica.role.value
+            cluster.setdefault(job, []).append(addresses[replica.name])
+    if any(replica.role is Role.EVALUATOR for replica in replicas):
+        remarks.append(Remark("the evaluator is not in it: it is outside the cluster."))
+    remarks += left_behind(topology, program=("tf_master_name",), names_hosts=True)
+    if form == "sparse":
+        return Exported(_sparse(cluster, wishes.replica, addresses), tuple(remarks))
+    return Exported(json.dumps(cluster, indent=2) + "\n", tuple(remarks))
+
+
+def _sparse(cluster: dict[str, list[str]], name: str | None, addresses: dict[str, str]) -> str:
+    """What one worker knows: itself, and all servers."""
+    workers = cluster.get("worker", [])
+    name = name or f"worker-{max(0, len(workers) - 1)}"
+    if addresses.get(name) not in workers:
+        there = ", ".join(f"worker-{index}" for index in range(len(workers))) or "none"
+        raise UsageError(f"there is no worker {name}.", code="no_replica", hint=f"There are {there}.")
+    parts = [f'"worker": {{{workers.index(addresses[name])}: "{addresses[name]}"}}']
+    parts += [f"{json.dumps(job)}: {json.dumps(tasks)}" for job, tasks in cluster.items() if job != "worker"]
+    return "{" + ", ".join(parts) + "}\n"
+
+
+def _written_commands(topology: Topology, addresses: dict[str, str], remarks: list[Remark]) -> str:
+    """TensorFlow 1.x has no chief: it is worker 0."""
+    replicas = replicas_of(topology)
+    workers = [replica for replica in replicas if replica.role.trains]
+    servers = [replica for replica in replicas if replica.role is Role.PS]
+    if any(replica.role is Role.CHIEF for replica in workers):
+        remarks.append(Remark("the chief is worker 0 in these commands, as TensorFlow 1.x has it."))
+    if any(replica.role is Role.EVALUATOR for replica in replicas):
+        remarks.append(Remark("the evaluator has no command: these flags have no word for it."))
+    hosts = {
+        "ps_hosts": ",".join(addresses[replica.name] for replica in servers),
+        "worker_hosts": ",".join(addresses[replica.name] for replica in workers),
+    }
+    lines = []
+    for job, members in (("ps", servers), ("worker", workers)):
+        for index, replica in enumerate(members):
+            lines.append(_written_command(topology, replica, {**hosts, "job_name": job, "task_index": str(index)}))
+    return "\n".join(lines) + "\n"
+
+
+def _written_command(topology: Topology, replica: Replica, values: dict[str, str]) -> str:
+    line = words(topology.program, replica.pool)
+    if topology.program.launcher is Launcher.TORCH or not any("{task_index}" in word for word in line):
+        at = len(line) - len(topology.program.args) - len(replica.pool.args)
+        line[at:at] = list(PLACED)
+    filled = []
+    for word in line:
+        for name, value in values.items():
+            word = word.replace(f"{{{name}}}", value)
+        filled.append(shlex.quote(word))
+    env = topology.program.env | replica.pool.env
+    assigned = [f"{name}={shlex.quote(value)}" for name, value in env.items()]
+    if replica.pool.gpus and replica.role.trains:
+        assigned.insert(0, f"CUDA_VISIBLE_DEVICES={','.join(map(str, range(replica.pool.gpus)))}")
+    return " ".join([f"# {replica.name}\n" + " ".join([*assigned, *filled])])

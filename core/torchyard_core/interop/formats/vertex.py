@@ -1,0 +1,389 @@
+"""Vertex AI's `workerPoolSpecs`, as YAML, JSON, Python or `--worker-pool-spec` flags. The position decides the task: 0
+the primary, 1 workers, 2 parameter servers or reducers, 3 evaluators; an empty pool keeps its position.
+
+Source: the REST resource `CustomJobSpec`, alone, in a CustomJob (`jobSpec`) or in a tuning job (`trialJobSpec`); keys
+in camelCase, or in snake_case as the Python client has them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from dataclasses import dataclass, field
+from typing import Any
+
+from torchyard_core.errors import UsageError
+from torchyard_core.interop.document_reader import Imported, Reading, built
+from torchyard_core.interop.document_writer import IMAGE, NO_WISHES, Exported, Wishes, count_of, left_behind
+from torchyard_core.interop.format_detection import expect
+from torchyard_core.interop.formats.vertex_flags import are_flags, as_flags, job_of_flags
+from torchyard_core.interop.google_machines import read_gpus, written_gpus
+from torchyard_core.interop.machine_types import leave_gpus_of_servers, read_sizes, remark_on_sizes
+from torchyard_core.interop.program_conversion import PYTHON, as_module, of_module, role_pools, unsaid, words
+from torchyard_core.interop.remarks import Remark
+from torchyard_core.interop.vertex_python import is_in_script, job_of_script
+from torchyard_core.problems import Place
+from torchyard_core.topology.checks.reserved_variables import is_reserved, is_variable_name
+from torchyard_core.topology.document.edits import POOL_NAMES
+from torchyard_core.topology.machine_types import machine, machine_with
+from torchyard_core.topology.model import Launcher, Pool, Role, Topology
+from torchyard_core.yaml_io.writer import dump_yaml
+
+FORMS = ("yaml", "json", "flags")
+ALLOWED = "`workerPoolSpecs` (in Python `worker_pool_specs = […]`), or `--worker-pool-spec` flags"
+POSITIONS = "0 the primary, 1 workers, 2 parameter servers or reducers, 3 evaluators"
+REDUCER_IMAGE = "us-docker.pkg.dev/vertex-ai-restricted/training/reductionserver:latest"
+DEFAULT_MACHINE = "n1-standard-4"
+_SPEC_KEYS = ("machineSpec", "replicaCount", "containerSpec", "pythonPackageSpec")
+_CLOUDS = dict.fromkeys(
+    (
+        "scheduling", "serviceAccount", "network", "tensorboard", "enableWebAccess", "labels",
+        "encryptionSpec", "reservedIpRanges", "persistentResourceId", "enableDashboardAccess", "experiment",
+        "experimentRun", "protectedArtifactLocationId", "name", "createTime", "startTime", "endTime", "updateTime",
+        "state", "error", "webAccessUris", "pscInterfaceConfig", "models",
+    ),
+    "it is that cloud's",
+) | {
+    "baseOutputDirectory": "outputs stay on the hosts until they are fetched",
+    **dict.fromkeys(("studySpec", "maxTrialCount", "parallelTrialCount", "maxFailedTrialCount"),
+                    "each trial is a run of its own, with `args` of its own"),
+}  # fmt: skip
+
+_HOSTS_OWN = {
+    "diskSpec": "your hosts have their own disks",
+    "nfsMounts": "mount them on the hosts",
+    "lustreMounts": "mount them on the hosts",
+    "tpuTopology": "Torchyard has no TPUs",
+    "reservationAffinity": "it is that cloud's",
+}
+
+
+@dataclass
+class _Task:
+    """One pool as the document has it."""
+
+    role: Role
+    place: Place
+    pool: dict[str, Any]
+    image: str = ""
+    torch: bool = False
+    command: list[str] = field(default_factory=list)
+    module: str | None = None
+    script: str | None = None
+    args: list[str] = field(default_factory=list)
+    env: dict[str, str] = field(default_factory=dict)
+
+
+class _Vertex(Reading):
+    """A document whose keys are camelCase or snake_case."""
+
+    def key(self, place: Place, name: str) -> Place:
+        """The place of a key, in the spelling that the document has."""
+        snake = re.sub(r"([A-Z])", lambda match: f"_{match[1].lower()}", name)
+        there = self.at(place)
+        return (*place, snake if isinstance(there, dict) and snake in there and name not in there else name)
+
+    def leave_beyond(self, place: Place, carried: tuple[str, ...], known: dict[str, str]) -> None:
+        spelt = [self.key(place, name)[-1] for name in carried]
+        both = known | {str(self.key(place, name)[-1]): why for name, why in known.items()}
+        self.leave(place, [str(name) for name in spelt], both)
+
+
+def read(text: str, source: str = "job.yaml") -> Imported:
+    """Raises FileProblem for what is no such job, or one that Vertex AI would refuse."""
+    expect("vertex", text, source, ALLOWED)
+    common: dict[str, list[str]] = {}
+    if are_flags(text):
+        job, lines, left = job_of_flags(text, source)
+        common = {key: job.pop(key) for key in ("args", "command") if key in job}
+        reading = _Vertex.of(json.dumps(job), source)
+        reading.remarks += left
+        for position, line in enumerate(lines):
+            _stand_at(reading, ("workerPoolSpecs", position), line)
+    elif is_in_script(text):
+        reading = _Vertex(job_of_script(text, source))
+    else:
+        reading = _Vertex.of(text, source)
+    place = _find(reading)
+    specs = reading.items(place)
+    if len(specs) > 4:
+        reading.stop(f"these are {len(specs)} worker pools.", (*place, 4), f"A job has at most four: {POSITIONS}.")
+    tasks = [task for number in range(len(specs)) if (task := _task(reading, (*place, number), number)) is not None]
+    if not tasks or tasks[0].role is not Role.CHIEF:
+        reading.stop("worker pool 0 is empty.", (*place, 0) if specs else place, f"It is required: {POSITIONS}.")
+    tasks = _with_reducers_that_serve(reading, tasks)
+    for task in tasks:
+        task.command, task.args = task.command or common.get("command", []), task.args or common.get("args", [])
+    remark_on_sizes(reading, [task.pool for task in tasks])
+    data: dict[str, Any] = {"name": _name(reading, place), "pools": [task.pool for task in tasks]}
+    data["program"] = _program(reading, tasks)
+    if any(task.role is Role.REDUCER for task in tasks):
+        data["strategy"] = {"kind": "reduction_server"}
+    return Imported(built(data, source, reading.line(place)), tuple(reading.remarks))
+
+
+def _with_reducers_that_serve(reading: Reading, tasks: list[_Task]) -> list[_Task]:
+    """Reducers sum the gradients of several; beside one trainer they are left out, for no strategy has them there."""
+    pool = next((task for task in tasks if task.role is Role.REDUCER), None)
+    if pool is None:
+        return tasks
+    if sum(task.pool["replicas"] * max(1, task.pool.get("gpus", 0)) for task in tasks if task.role.trains) > 1:
+        reading.remark("reducers run the program too, where `torchyard_roles.join()` makes them serve.", pool.place)
+        return tasks
+    count = pool.pool["replicas"]
+    what = f"{count} reducers are left out: they sum" if count > 1 else "the reducer is left out: it sums"
+    reading.remark(f"{what} the gradients of 2 trainers or more, and this job has one.", pool.place)
+    return [task for task in tasks if task is not pool]
+
+
+def _stand_at(reading: Reading, place: Place, line: int) -> None:
+    """What is below a place, from now on, stands on a line of another text: that of its flag."""
+    composed = reading.document.composed
+    for inner in [key for key in composed.key_lines if key[: len(place)] == place]:
+        composed.key_lines[inner] = line
+    composed.key_lines[place] = line
+
+
+def _find(reading: _Vertex) -> Place:
+    """Where the pools are listed."""
+    if isinstance(reading.data, list):
+        return ()
+    around: Place = ()
+    for name in ("trialJobSpec", "jobSpec", "customJobSpec"):
+        inner = reading.key(around, name)
+        if inner[-1] in reading.block(around):
+            reading.leave_beyond(around, (name, "displayName"), _CLOUDS)
+            around = inner
+            break
+    found = reading.key(around, "workerPoolSpecs")
+    reading.leave_beyond(around, ("workerPoolSpecs", "displayName"), _CLOUDS)
+    if not reading.items(found):
+        reading.stop("there is no worker pool.", found, f"Allowed are one to four: {POSITIONS}.")
+    return found
+
+
+def _name(reading: _Vertex, place: Place) -> str:
+    named = reading.text(reading.key((), "displayName")) if place else None
+    return named.strip()[:100] if named and named.strip() and named.strip().isprintable() else "vertex-job"
+
+
+def _task(reading: _Vertex, place: Place, position: int) -> _Task | None:
+    """A pool that is used; None for an empty one."""
+    spec = reading.block(place)
+    counted = reading.key(place, "replicaCount")
+    if not spec:
+        return None
+    replicas = reading.whole(counted, 1)
+    if position == 0 and replicas != 1:
+        reading.stop(
+            f"worker pool 0 has replicaCount {replicas}.",
+            counted,
+            "Allowed is 1: it is the primary. More replicas go into pool 1.",
+        )
+    if not replicas:
+        return None
+    reading.leave_beyond(place, _SPEC_KEYS, _HOSTS_OWN)
+    image = reading.text(reading.key(reading.key(place, "containerSpec"), "imageUri")) or ""
+    role = (Role.CHIEF, Role.WORKER, Role.REDUCER if "reductionserver" in image else Role.PS, Role.EVALUATOR)[position]
+    pool = {"name": POOL_NAMES[role], "role": role.value, "replicas": replicas, **_machine(reading, place, role)}
+    task = _Task(role, place, pool, image)
+    _runs(reading, place, task)
+    if role is Role.EVALUATOR and replicas > 1:
+        reading.remark(f"these are {replicas} evaluators; TensorFlow expects at most one.", counted)
+    return task
+
+
+def _machine(reading: _Vertex, place: Place, role: Role) -> dict[str, Any]:
+    spec = reading.key(place, "machineSpec")
+    kind = reading.key(spec, "machineType")
+    name = reading.text(kind)
+    said = read_sizes(reading, machine(name), kind) if name is not None else {}
+    said |= read_gpus(reading, reading.key(spec, "acceleratorType"), reading.key(spec, "acceleratorCount"))
+    reading.leave_beyond(spec, ("machineType", "acceleratorType", "acceleratorCount"), _HOSTS_OWN)
+    leave_gpus_of_servers(reading, said, role, reading.key(spec, "acceleratorType"))
+    return said
+
+
+def _runs(reading: _Vertex, place: Place, task: _Task) -> None:
+    """What the pool's replicas run."""
+    container, package = reading.key(place, "containerSpec"), reading.key(place, "pythonPackageSpec")
+    if reading.block(container) and reading.block(package):
+        hint = "Allowed is one of `containerSpec` and `pythonPackageSpec`"
+        if task.role is Role.REDUCER:
+            hint += ": pool 2 holds parameter servers or reducers, not both"
+        reading.stop("the pool runs two things.", package, f"{hint}.")
+    if reading.block(container):
+        reading.leave_beyond(container, ("imageUri", "command", "args", "env"), {})
+        left = f"the image {task.image} is left out: Torchyard runs no containers; what it holds must be on the hosts."
+        if task.image and task.role is not Role.REDUCER and left not in {one.message for one in reading.remarks}:
+            reading.remark(left, reading.key(container, "imageUri"))
+        task.command = reading.words(reading.key(container, "command"))
+    if reading.block(package):
+        reading.leave_beyond(
+            package,
+            ("executorImageUri", "pythonModule", "script", "args", "env"),
+            dict.fromkeys(
+                ("packageUris", "localPackagePath"), "the folder `program.workdir` is sent to every host"
+            )
+            | dict.fromkeys(("outputImageUri",), "Torchyard runs no containers")
+            | dict.fromkeys(("requirements", "extraPackages", "extraDirs"), "see `program.setup`"),
+        )  # fmt: skip
+        executor = reading.text(reading.key(package, "executorImageUri")) or ""
+        task.torch = "pytorch" in executor
+        task.module = reading.text(reading.key(package, "pythonModule")) or None
+        task.script = reading.text(reading.key(package, "script")) or None
+    runs = container if reading.block(container) else package
+    task.args = reading.words(reading.key(runs, "args"))
+    listed = reading.key(runs, "env")
+    for number in range(len(reading.items(listed))):
+        name = reading.text((*listed, number, "name"))
+        if not name:
+            reading.stop("an entry of `env` has no `name`.", (*listed, number), "Allowed are `name` and `value`.")
+        if is_reserved(name) or not is_variable_name(name):
+            why = "Torchyard itself sets it" if is_reserved(name) else "no shell can say this name"
+            reading.remark(f"{name} is left out of `env`: {why}.", (*listed, number))
+            continue
+        task.env[name] = reading.text((*listed, number, "value")) or ""
+
+
+def _program(reading: _Vertex, tasks: list[_Task]) -> dict[str, Any]:
+    """One program for all pools: what they have in common goes into it, the rest of the arguments to the pools."""
+    reduces = any(task.role is Role.REDUCER for task in tasks)
+    tasks = [task for task in tasks if task.role is not Role.REDUCER]  # Theirs is the service's own.
+    first = tasks[0]
+    for task in tasks[1:]:
+        if (task.command, task.module, task.script) != (first.command, first.module, first.script):
+            reading.remark(
+                f"pool `{task.pool['name']}` runs something else than the primary; a topology has one program, "
+                "so the primary's is taken: let it branch by its role.",
+                task.place,
+            )
+    common = first.args if all(task.args[: len(first.args)] == first.args for task in tasks) else []
+    shared = {name: value for name, value in first.env.items() if all(task.env.get(name) == value for task in tasks)}
+    for task in tasks:
+        if own := task.args[len(common) :]:
+            task.pool["args"] = own
+        if different := {name: value for name, value in task.env.items() if name not in shared}:
+            task.pool["env"] = different
+    args = {"args": list(common)} if common else {}
+    env = {"env": shared} if shared else {}
+    if first.module is not None:
+        return of_module(first.module, common, torch=first.torch) | env
+    if first.script is not None and not first.torch:
+        first.command = [PYTHON, first.script]
+    elif first.script is not None:
+        return {"script": first.script} | args | env
+    if first.command:
+        return {"launcher": "command", "command": first.command} | args | env
+    return unsaid(reading.remarks, command=not reduces) | args | env
+
+
+# Writing
+
+
+def write(topology: Topology, wishes: Wishes = NO_WISHES) -> Exported:
+    """A CustomJob's `displayName` and `jobSpec`, or the flags. Raises UsageError for servers and reducers together."""
+    form = wishes.form or FORMS[0]
+    if count_of(topology, Role.PS) and count_of(topology, Role.REDUCER):
+        raise UsageError(
+            "Vertex AI's pool 2 holds parameter servers or reducers, not both, and this topology has both.",
+            code="no_such_thing",
+            hint="Remove the pools of one of the two roles.",
+        )
+    remarks: list[Remark] = []
+    pools = role_pools(topology, remarks, *Role)
+    runs = _Runs(topology, wishes, remarks)
+    specs: list[dict[str, Any]] = [{}, {}, {}, {}]
+    for pool in pools:
+        position = {Role.CHIEF: 0, Role.WORKER: 1, Role.EVALUATOR: 3}.get(pool.role, 2)
+        specs[position] = _spec(pool, remarks) | runs.of(pool)
+    while specs and not specs[-1]:
+        specs.pop()
+    sizes = ("machine", "cpus", "memory_gb", "gpus", "gpu_model", "gpu_memory_gb", "args", "env")
+    carried = ("script", "module", "command", "args", "env", "python")
+    remarks += left_behind(topology, pool=sizes, program=carried, filled=())
+    job = {"displayName": topology.name, "jobSpec": {"workerPoolSpecs": specs}}
+    if form == "flags":
+        return Exported(_flags(topology, specs, remarks), tuple(remarks))
+    if form == "json":
+        return Exported(json.dumps(job, indent=2, ensure_ascii=False) + "\n", tuple(remarks))
+    remarks.append(
+        Remark("this is a CustomJob; `gcloud … --config` takes what stands below `jobSpec`, and `--display-name`.")
+    )
+    return Exported(dump_yaml(job), tuple(remarks))
+
+
+def _flags(topology: Topology, specs: list[dict[str, Any]], remarks: list[Remark]) -> str:
+    """Flags have no place for environments, and one list of arguments for all pools."""
+    plain: dict[str, Any] = {"displayName": shlex.quote(topology.name), "workerPoolSpecs": specs}
+    for spec in specs:
+        for block in ("containerSpec", "pythonPackageSpec"):
+            said = spec.get(block, {})
+            if said.pop("env", None):
+                remarks.append(Remark("flags have no place for `env`: use the YAML form."))
+            for key in ("command", "args"):
+                given = said.get(key, [])
+                if given and given != plain.setdefault(key, given):
+                    remarks.append(Remark(f"flags have one list of `{key}` for all pools, the primary's: use YAML."))
+    return as_flags(plain)
+
+
+def _spec(pool: Pool, remarks: list[Remark]) -> dict[str, Any]:
+    gpus = written_gpus(pool, remarks)
+    name = pool.machine or _machine_for(pool, gpus, remarks)
+    spec: dict[str, Any] = {"machineType": machine(name).machine}
+    if gpus is not None:
+        spec |= {"acceleratorType": gpus[0], "acceleratorCount": gpus[1]}
+    return {"machineSpec": spec, "replicaCount": pool.replicas}
+
+
+def _machine_for(pool: Pool, gpus: tuple[str, int] | None, remarks: list[Remark]) -> str:
+    """The machine that has these GPUs built in, else the smallest n1 with these CPUs and this memory."""
+    cpus, memory = pool.cpus or 0, pool.memory_gb or 0
+    if gpus is not None and (built_in := machine_with(*gpus)) is not None:
+        name = built_in
+    elif not cpus and not memory:
+        name = DEFAULT_MACHINE
+    else:
+        sizes = [(size, series) for size in (2, 4, 8, 16, 32, 64, 96) for series in ("highcpu", "standard", "highmem")]
+        made = (f"n1-{series}-{size}" for size, series in sizes)
+        able = (one for one in made if (machine(one).cpus or 0) >= cpus and (machine(one).memory_gb or 0) >= memory)
+        name = next(able, "n1-highmem-96")
+    remarks.append(Remark(f"pool `{pool.name}` names no machine: {name} was chosen."))
+    return name
+
+
+class _Runs:
+    """What each pool runs, in their words."""
+
+    def __init__(self, topology: Topology, wishes: Wishes, remarks: list[Remark]) -> None:
+        self._program = topology.program
+        self._image = wishes.image or IMAGE
+        self._remarks = remarks
+        # A module of a package goes as one; all else is a container's command.
+        self._module = bool(self._program.module) or _runs_module(topology)
+        if not wishes.image:
+            what = "with the interpreter that runs the package" if self._module else "that holds program and packages"
+            remarks.append(Remark(f"`{IMAGE}` stands for an image {what}: `--image` names it."))
+
+    def of(self, pool: Pool) -> dict[str, Any]:
+        env = self._program.env | pool.env
+        listed = {"env": [{"name": name, "value": value} for name, value in env.items()]} if env else {}
+        if pool.role is Role.REDUCER:
+            return {"containerSpec": {"imageUri": REDUCER_IMAGE}}
+        if self._module:
+            module, args = as_module(self._program, [])
+            args = [*args, *pool.args]
+            package: dict[str, Any] = {"executorImageUri": self._image, "pythonModule": module}
+            return {"pythonPackageSpec": package | ({"args": args} if args else {}) | listed}
+        line = words(self._program)
+        given = [*self._program.args, *pool.args]
+        command = line[: len(line) - len(self._program.args)]
+        said: dict[str, Any] = {"imageUri": self._image, "command": command}
+        return {"containerSpec": said | ({"args": given} if given else {}) | listed}
+
+
+def _runs_module(topology: Topology) -> bool:
+    command = topology.program.command
+    return topology.program.launcher is Launcher.COMMAND and len(command) == 3 and command[1] == "-m"

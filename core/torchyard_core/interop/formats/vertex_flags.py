@@ -1,0 +1,129 @@
+"""`--worker-pool-spec` flags of `gcloud ai custom-jobs create`, as the `workerPoolSpecs` that they stand for."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import Any
+
+from torchyard_core.interop.document_reader import refuse
+from torchyard_core.interop.remarks import Remark
+from torchyard_core.interop.shell_parser import CommandLine, command_lines
+from torchyard_core.problems import nearest
+
+FLAG = "worker-pool-spec"
+KEYS = {
+    "machine-type": ("machineSpec", "machineType"),
+    "accelerator-type": ("machineSpec", "acceleratorType"),
+    "accelerator-count": ("machineSpec", "acceleratorCount"),
+    "replica-count": ("replicaCount",),
+    "boot-disk-type": ("diskSpec", "bootDiskType"),
+    "boot-disk-size": ("diskSpec", "bootDiskSizeGb"),
+    "container-image-uri": ("containerSpec", "imageUri"),
+    "executor-image-uri": ("pythonPackageSpec", "executorImageUri"),
+    "python-module": ("pythonPackageSpec", "pythonModule"),
+    "local-package-path": ("pythonPackageSpec", "localPackagePath"),
+    "script": ("pythonPackageSpec", "script"),
+    "output-image-uri": ("pythonPackageSpec", "outputImageUri"),
+    "requirements": ("pythonPackageSpec", "requirements"),
+    "extra-packages": ("pythonPackageSpec", "extraPackages"),
+    "extra-dirs": ("pythonPackageSpec", "extraDirs"),
+}
+"""What each key of a flag is in a document."""
+_LEFT = {
+    "python-package-uris": "the folder `program.workdir` is sent to every host",
+    "config": "import that file by itself",
+}
+
+
+def are_flags(text: str) -> bool:
+    return f"--{FLAG}" in text
+
+
+def job_of_flags(text: str, source: str) -> tuple[dict[str, Any], list[int], list[Remark]]:
+    """(the job as a document has it, the line of each pool, remarks on other flags). Raises FileProblem for keys that
+    no flag has."""
+    job: dict[str, Any] = {"workerPoolSpecs": []}
+    lines: list[int] = []
+    left: list[Remark] = []
+    for command in command_lines(text, source):
+        for (name, value), line in zip(command.options(), _option_lines(text, command), strict=True):
+            if name == FLAG:
+                job["workerPoolSpecs"].append(_pool(value, source, line))
+                lines.append(line)
+            elif name == "display-name":
+                job["displayName"] = value
+            elif name in ("args", "command"):
+                job[name] = _listed(value)
+            else:
+                why = _LEFT.get(name, "it is that cloud's")
+                left.append(Remark(f"`--{name}` is left out: {why}.", line))
+    return job, lines, left
+
+
+def _listed(value: str) -> list[str]:
+    """The entries of a list flag: between commas, or between what `^…^` names."""
+    match = re.match(r"\^([^^]+)\^", value)
+    return value.split(",") if match is None else value[match.end() :].split(match[1])
+
+
+def _as_list(entries: list[str]) -> str:
+    """A list flag's value; entries with commas are put apart by another sign."""
+    if not any("," in entry for entry in entries) and not entries[0].startswith("^"):
+        return ",".join(entries)
+    sign = next(
+        sign for sign in (*";|#@~%:!", *map("--{}--".format, range(100))) if all(sign not in one for one in entries)
+    )
+    return f"^{sign}^{sign.join(entries)}"
+
+
+def _option_lines(text: str, command: CommandLine) -> list[int]:
+    """The line of each option: as many lines on as there were backslashes before it."""
+    lines = text.splitlines()
+    at, found = command.line - 1, []
+    column = 0
+    for name, _ in command.options():
+        while at < len(lines):
+            position = lines[at].find(f"-{name}", column)
+            if position >= 0:
+                column = position + len(name) + 1
+                break
+            at, column = at + 1, 0
+        found.append(min(at, len(lines) - 1) + 1)
+    return found
+
+
+def _pool(value: str, source: str, line: int) -> dict[str, Any]:
+    pool: dict[str, Any] = {}
+    key = ""
+    for part in value.split(",") if value.strip() else ():
+        name, equals, said = part.partition("=")
+        name = name.strip()
+        if not equals and key in ("requirements", "extra-packages", "extra-dirs"):
+            continue  # A list's further entry.
+        if name not in KEYS:
+            hint = nearest(name, KEYS) or f"Allowed are {', '.join(KEYS)}."
+            refuse(source, line, f"--{FLAG} has no key `{name}`.", hint)
+        key = name
+        *around, last = KEYS[name]
+        block = pool
+        for step in around:
+            block = block.setdefault(step, {})
+        block[last] = said
+    return pool
+
+
+def as_flags(job: dict[str, Any]) -> str:
+    """The command that creates a job: what a flag cannot say is left out."""
+    said = {path: key for key, path in KEYS.items()}
+    words = ["gcloud ai custom-jobs create", f"--display-name={job['displayName']}"]
+    for pool in job["workerPoolSpecs"]:
+        parts = []
+        for key, value in pool.items():
+            inner = {(key, name): one for name, one in value.items()} if isinstance(value, dict) else {(key,): value}
+            parts += [f"{said[path]}={one}" for path, one in inner.items() if path in said]
+        words.append(f"--{FLAG}={','.join(parts)}")
+    for name in ("command", "args"):
+        if job.get(name):
+            words.append(f"--{name}={shlex.quote(_as_list(job[name]))}")
+    return " \\\n  ".join(words) + "\n"

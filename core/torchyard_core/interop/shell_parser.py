@@ -1,0 +1,160 @@
+"""Shell text in other systems' documents: commands with backslashes at line ends, those that `ssh` hands on, and their
+options."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+
+from torchyard_core.interop.document_reader import refuse
+
+MAX_LETTERS = 128 * 1024
+"""Of a command: Linux takes no longer argument."""
+MAX_DEPTH = 4
+"""Of commands in commands: through one host to another, say."""
+_BEFORE = {"nohup", "sudo", "exec", "time", "setsid"}
+_SHELLS = {"sh", "bash", "dash", "zsh"}
+_SSH_TAKES = set("BbcDEeFIiJLlmOopQRSWw")
+"""Options of `ssh` that a value follows."""
+_BETWEEN = {"&&", "||", ";", "&", "|"}
+_REDIRECTION = re.compile(r"(?:[0-9]|&)?(?:>>?|<)")
+
+
+@dataclass(frozen=True)
+class CommandLine:
+    """One command's words."""
+
+    words: tuple[str, ...]
+    line: int
+    """Where it begins, counted from 1."""
+    host: str = ""
+    """Where `ssh` runs it; "" where it stands alone."""
+
+    def options(self) -> Iterator[tuple[str, str]]:
+        """Its options as (name without dashes, value): `--name=value`, `--name value` or `-name value`."""
+        words = list(self.words)
+        while words:
+            word = words.pop(0)
+            if not word.startswith("-") or word in ("-", "--"):
+                continue
+            name, equals, value = word.lstrip("-").partition("=")
+            if not equals and words and not words[0].startswith("-"):
+                value = words.pop(0)
+            yield name, value
+
+    def beyond(self, start: int, but: re.Pattern[str]) -> list[str]:
+        """The words from a position on as they are, without the options that `but` matches and their values."""
+        words, kept = list(self.words[start:]), []
+        while words:
+            word = words.pop(0)
+            if not but.match(word):
+                kept.append(word)
+            elif "=" not in word and words and not words[0].startswith("-"):
+                words.pop(0)
+        return kept
+
+    def program(self) -> list[str]:
+        """What is run: the words before the first option of two dashes."""
+        end = next((at for at, word in enumerate(self.words) if word.startswith("--")), len(self.words))
+        return list(self.words[:end])
+
+
+def command_lines(text: str, source: str, line: int = 1, depth: int = 0) -> list[CommandLine]:
+    """The commands in a text whose first line is `line`, comments and empty lines left out; what `ssh` and `sh -c` are
+    given to run as the commands that it is. Raises FileProblem where a quote is not closed."""
+    found: list[CommandLine] = []
+    pending, quote, first = "", "", line
+    for number, piece in enumerate(text.splitlines(), start=line):
+        if not pending:
+            first = number
+        piece, quote, goes_on = _read_on(piece, quote)
+        pending += piece
+        if goes_on:
+            continue
+        if quote:
+            pending += "\n"
+            continue
+        found += _commands(pending, source, first, depth)
+        pending = ""
+    found += _commands(pending, source, first, depth)
+    return found
+
+
+def _read_on(line: str, quote: str) -> tuple[str, str, bool]:
+    """(the line without its comment or the backslash at its end, the quote that is open then, whether the next line is
+    part of it). `quote`: what is open where it begins."""
+    escaped = False
+    for at, letter in enumerate(line):
+        if escaped:
+            escaped = False
+        elif letter == "\\" and quote != "'":
+            escaped = True
+        elif quote:
+            quote = "" if letter == quote else quote
+        elif letter in ("'", '"'):
+            quote = letter
+        elif letter == "#" and (at == 0 or line[at - 1] in " \t;&|("):
+            return line[:at], "", False
+    return (line[:-1], quote, True) if escaped else (line, quote, False)
+
+
+def _commands(text: str, source: str, line: int, depth: int) -> Iterator[CommandLine]:
+    if len(text) > MAX_LETTERS:
+        refuse(source, line, f"this command is longer than {MAX_LETTERS} letters.", "Is a quote in it not closed?")
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        refuse(source, line, f"this command cannot be read: {str(error).lower()}.", "Close its quotes.")
+    if words and words[0] == "$":
+        words = words[1:]  # Copied from a terminal, or from a page that shows one.
+    for command in _parted(words):
+        handed_on = _handed_on(command) if depth < MAX_DEPTH else None
+        if handed_on is None:
+            yield CommandLine(tuple(command), line)
+        else:
+            host, inner = handed_on
+            for one in command_lines(inner, source, line, depth + 1):
+                yield replace(one, host=one.host or host)
+
+
+def _handed_on(words: list[str]) -> tuple[str, str] | None:
+    """(host, commands) for `ssh HOST …` and `sh -c …`, whose host is ""; None for what is no such command."""
+    before = next((at for at, word in enumerate(words) if word not in _BEFORE), len(words))
+    name, rest = PurePosixPath(words[before]).name if before < len(words) else "", words[before + 1 :]
+    if name in _SHELLS:
+        at = next((at for at, word in enumerate(rest) if re.fullmatch("-[a-z]*c", word)), len(rest))
+        return ("", rest[at + 1]) if at + 1 < len(rest) else None
+    if name != "ssh":
+        return None
+    rest = _beyond_ssh_options(rest)
+    inner = _beyond_ssh_options(rest[1:])
+    # ssh puts blanks between its words, and a shell reads them there anew.
+    return (rest[0].rpartition("@")[2], " ".join(inner)) if inner else None
+
+
+def _beyond_ssh_options(words: list[str]) -> list[str]:
+    while words and words[0].startswith("-") and len(words[0]) > 1:
+        letters = words[0][1:]
+        takes = next((at for at, letter in enumerate(letters) if letter in _SSH_TAKES), None)
+        words = words[2:] if takes == len(letters) - 1 else words[1:]
+    return words
+
+
+def _parted(words: list[str]) -> list[list[str]]:
+    """The commands of one line, without what goes to files."""
+    commands: list[list[str]] = [[]]
+    skip = False
+    for word in words:
+        redirects = _REDIRECTION.match(word)
+        if skip or redirects is not None:
+            skip = not skip and redirects is not None and redirects.end() == len(word)
+        elif word in _BETWEEN:
+            commands.append([])
+        else:
+            commands[-1].append(word.removesuffix(";"))
+            if word.endswith(";"):
+                commands.append([])
+    return [command for command in commands if command]

@@ -1,0 +1,1 @@
+"""Preflight: the checks before a launch."""

@@ -1,0 +1,161 @@
+"""What is looked at on each host before anything is sent: pure verdicts on the facts that the hosts gave."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torchyard_core.errors import TorchyardError
+from torchyard_core.launch.rank_assignment import Plan
+from torchyard_core.topology.model import Launcher, Role, StrategyKind, Topology
+
+MIN_DISK_MB = 200
+"""Room that a launch needs beside the working folder itself."""
+
+
+Severity = Literal["green", "amber", "red"]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the checklist. `ok` False stops the launch; a warning is ok with a message that says so."""
+
+    name: str
+    host: str
+    ok: bool
+    message: str
+    hint: str = ""
+    warning: bool = False
+    code: str = ""
+    """Of the error behind it, where there is one: what the window offers follows from it."""
+
+    def to_event(self) -> dict[str, Any]:
+        """As `run --json` says it."""
+        message = TorchyardError(self.message, hint=self.hint).sentence() if self.hint else self.message
+        event = {"event": "check", "name": self.name, "host": self.host, "ok": self.ok, "message": message}
+        return {**event, "warning": True} if self.warning else event
+
+    @property
+    def severity(self) -> Severity:
+        """Red stops the launch, amber warns."""
+        return "red" if not self.ok else "amber" if self.warning else "green"
+
+
+def check_host(topology: Topology, host: str, facts: dict[str, Any]) -> list[Check]:
+    """The lines for one host, from the answer of its `host.facts`."""
+    return [
+        *_check_python(topology, host, facts),
+        _check_disk(host, facts),
+        *(
+            Check("host", host, True, problem["message"], problem.get("hint", ""), warning=True)
+            for problem in facts.get("problems", [])
+            if problem.get("code") not in _CODES_SAID_ELSEWHERE
+        ),
+    ]
+
+
+def check_working_folders(plan: Plan) -> list[Check]:
+    """A warning for each host on which several replicas run the training loop in one working folder.
+
+    Servers and reducers of `torchyard_roles` serve and do not come to the loop; under launcher `command` they may.
+    """
+    any_writes = plan.topology.program.launcher is Launcher.COMMAND
+    writers = Counter(
+        planned.host for planned in plan.replicas if any_writes or planned.trains or planned.role is Role.EVALUATOR
+    )
+    return [
+        Check(
+            "folder",
+            host,
+            True,
+            f"{writers[host]} replicas share the run's working folder: a name that all write to there is one file.",
+            "Write below TORCHYARD_RUN_DIR, which each replica has for itself, or on rank 0 alone.",
+            warning=True,
+        )
+        for host in plan.hosts
+        if writers[host] > 1
+    ]
+
+
+def check_machines(facts: Mapping[str, Mapping[str, Any]]) -> list[Check]:
+    """An error for each further name of a machine that the run has under another name: one agent keeps a run once."""
+    lines: list[Check] = []
+    first: dict[str, str] = {}
+    for host, found in facts.items():
+        known = first.setdefault(str(found.get("daemon") or host), host)
+        if known != host:
+            message = f"{host} is the same machine as {known}, with the same user: a run can use it once."
+            hint = f"Remove one of them: `torchyard hosts remove {host}`."
+            lines.append(Check("host", host, False, message, hint))
+    return lines
+
+
+def check_strategy(topology: Topology, joins: bool | None) -> list[Check]:
+    """A warning where the program never joins the run, and the strategy would need that. `joins`: None is not known."""
+    kind = topology.strategy.kind
+    if joins is not False or kind in (StrategyKind.NONE, StrategyKind.ALL_REDUCE):
+        return []
+    return [
+        Check(
+            "strategy",
+            "",
+            True,
+            f"The program does not import torchyard_roles, so {kind} has no effect: parameter servers and reducers run "
+            "the script like workers do, and worker groups exchange nothing.",
+            "Call torchyard_roles.join() in it, or set strategy.kind to all_reduce.",
+            warning=True,
+        )
+    ]
+
+
+def failed(checks: Sequence[Check]) -> list[Check]:
+    return [check for check in checks if not check.ok]
+
+
+_CODES_SAID_ELSEWHERE = frozenset({"no_torch", "no_python", "python_missing", "python_too_old", "disk_low"})
+
+
+def _check_python(topology: Topology, host: str, facts: dict[str, Any]) -> list[Check]:
+    if topology.program.launcher is not Launcher.TORCH:
+        return []
+    python = facts.get("python") or {}
+    if not python.get("version"):
+        problem = next((p for p in facts.get("problems", []) if "python" in str(p.get("code", ""))), None)
+        said = problem["message"] if problem else "no Python for the programs was found on this host"
+        message = said.replace("on this host", f"on {host}") + "."
+        return [Check("python", host, False, message, "Set `python` for the host in the fleet file, or in `program`.")]
+    lines = [Check("python", host, True, f"Python {python['version']} at {python['path']}")]
+    if facts.get("torch"):
+        lines.append(Check("torch", host, True, f"torch {facts['torch']}"))
+    elif topology.program.setup:
+        # `source .venv/bin/activate` may bring another interpreter along, which only the run itself can tell.
+        message = f"torch is not installed for {python['path']} on {host}; `setup` may bring one that has it."
+        lines.append(Check("torch", host, True, message, warning=True))
+    else:
+        lines.append(
+            Check(
+                "torch",
+                host,
+                False,
+                f"torch is not installed for {python['path']} on {host}.",
+                f"Run `{python['path']} -m pip install torch` there, or set `python` to an environment that has it.",
+            )
+        )
+    return lines
+
+
+def _check_disk(host: str, facts: dict[str, Any]) -> Check:
+    if facts.get("disk_free_gb") is None:
+        return Check("disk", host, True, "free space unknown", warning=True)
+    free = float(facts["disk_free_gb"]) * 1024
+    if free >= MIN_DISK_MB:
+        return Check("disk", host, True, f"{free / 1024:.0f} GB free")
+    return Check(
+        "disk",
+        host,
+        False,
+        f"the disk of {host} is full: {free:.0f} MB free for the agent's folder, {MIN_DISK_MB:.0f} MB needed.",
+        "Make room, or set `agent_dir` for the host in the fleet file.",
+    )

@@ -1,0 +1,91 @@
+"""Whether the hosts of a run have the same Python, torch, CUDA and driver; and if not, who differs. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torchyard_core.launch.checks.host_facts import Check
+
+Facts = Mapping[str, Mapping[str, Any]]
+"""Answers to `host.facts`, by host."""
+
+
+def check_versions(facts: Facts) -> list[Check]:
+    """A warning for each of Python, torch, CUDA and driver that differs, naming who has which.
+
+    CUDA and driver are compared between the hosts that have GPUs.
+    """
+    with_gpus = {host: found for host, found in facts.items() if found.get("gpus")}
+    found = [
+        _compare("python", "Python", facts, _python, "What one host pickles another may not read."),
+        _compare("torch", "torch", facts, _torch, "Collectives between them may fail or hang."),
+        _compare("cuda", "torch for CUDA", with_gpus, _cuda, "NCCL comes with it: collectives may fail or hang."),
+        _compare("driver", "NVIDIA driver", with_gpus, _driver, "Kernels may behave differently."),
+        *(_check_driver(host, about) for host, about in with_gpus.items()),
+    ]
+    return [check for check in found if check is not None]
+
+
+def _python(found: Mapping[str, Any]) -> str | None:
+    version = (found.get("python") or {}).get("version")
+    return ".".join(str(version).split(".")[:2]) if version else None
+
+
+def _torch(found: Mapping[str, Any]) -> str | None:
+    return str(found.get("torch") or "none")
+
+
+def _cuda(found: Mapping[str, Any]) -> str | None:
+    return str(found["torch_cuda"]) if found.get("torch_cuda") else ("none" if found.get("torch") else None)
+
+
+def _driver(found: Mapping[str, Any]) -> str | None:
+    return found.get("driver")
+
+
+def _compare(
+    name: str, what: str, facts: Facts, version_of: Callable[[Mapping[str, Any]], str | None], so: str
+) -> Check | None:
+    by_version: dict[str, list[str]] = {}
+    for host, found in facts.items():
+        version = version_of(found)
+        if version is not None:
+            by_version.setdefault(version, []).append(host)
+    if len(by_version) < 2:
+        return None
+    hint = f"{so} Bring them to the same version, or choose other hosts."
+    return Check(name, "", True, f"{_who_differs(what, by_version)}.", hint, warning=True)
+
+
+def _who_differs(what: str, by_version: dict[str, list[str]]) -> str:
+    """`gpu-b has torch 2.12.0; gpu-a and gpu-c have 2.13.0`: the few first, since they are what is to be mended."""
+    few_first = sorted(by_version.items(), key=lambda item: (len(item[1]), item[0]))
+    parts = []
+    for number, (version, hosts) in enumerate(few_first):
+        shown = "no torch" if version == "none" and what == "torch" else f"{what} {version}"
+        if number and version != "none":
+            shown = version
+        parts.append(f"{_names(hosts)} {'has' if len(hosts) == 1 else 'have'} {shown}")
+    return "; ".join(parts)
+
+
+NAMED = 6
+
+
+def _names(hosts: list[str]) -> str:
+    if len(hosts) == 1:
+        return hosts[0]
+    if len(hosts) > NAMED:
+        return f"the other {len(hosts)} hosts"
+    return f"{', '.join(hosts[:-1])} and {hosts[-1]}"
+
+
+def _check_driver(host: str, found: Mapping[str, Any]) -> Check | None:
+    """A warning where torch was built for a newer CUDA than the host's driver runs; minor versions are compatible."""
+    built, runs = found.get("torch_cuda"), found.get("driver_cuda")
+    if not built or not runs or int(str(built).split(".")[0]) <= int(str(runs).split(".")[0]):
+        return None
+    message = f"torch on {host} is built for CUDA {built}, and its driver {found.get('driver')} runs up to {runs}."
+    hint = f"Update the driver there, or install a torch built for CUDA {str(runs).split('.')[0]}."
+    return Check("driver", host, True, message, hint, warning=True)

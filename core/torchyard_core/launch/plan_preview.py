@@ -1,0 +1,83 @@
+"""A plan for people and programs to read: `torchyard plan`, before anything is chosen or started."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from torchyard_core.launch.environment import Site, shares
+from torchyard_core.launch.port_assignment import ports_needed
+from torchyard_core.launch.rank_assignment import Plan, PlannedReplica
+from torchyard_core.topology.host_facts import HostFacts
+from torchyard_core.topology.model import Program
+
+AT_LAUNCH = "<chosen at launch>"
+NO_HOST = "<no host>"
+RUN_ID = "<run id>"
+RUN_FOLDER = "<run folder>"
+SECRET = "***"
+
+
+def host_python(host: HostFacts, program: Program) -> str:
+    """The host's interpreter for this program.
+
+    The fleet file's, else the one that was found there. But `setup` may bring an interpreter along
+    (`source .venv/bin/activate`): then the first one on the PATH that it leaves.
+    """
+    if host.python:
+        return host.python
+    return "python3" if program.setup or not host.found_python else host.found_python
+
+
+def preview_sites(plan: Plan, hosts: Sequence[HostFacts]) -> dict[str, Site]:
+    """Sites with readable text for what is only chosen at launch."""
+    facts = {host.name: host for host in (*hosts, HostFacts(NO_HOST))}
+    return {
+        name: Site(
+            address=facts[name].data_address or facts[name].address or name,
+            interface=facts[name].interface or AT_LAUNCH,
+            run_dir=RUN_FOLDER,
+            python=host_python(facts[name], plan.topology.program),
+            ports=(AT_LAUNCH,) * count,
+        )
+        for name, count in ports_needed(plan).items()
+    }
+
+
+def plan_as_json(plan: Plan, hosts: Sequence[HostFacts]) -> dict[str, Any]:
+    """`torchyard plan --json`: command and environment are those of each replica's first rank."""
+    secrets = dict.fromkeys(plan.topology.program.secrets, SECRET)
+    placed = _all_somewhere(plan)
+    sites = preview_sites(placed, hosts)
+    replicas = []
+    for planned, share in zip(plan.replicas, shares(placed, sites, RUN_ID, store=AT_LAUNCH), strict=True):
+        rank = share["ranks"][0]
+        replicas.append(_replica(planned, rank["argv"], rank["env"] | secrets))
+    return {
+        "name": plan.name,
+        "strategy": plan.topology.strategy.kind.value,
+        "replicas": replicas,
+        "problems": [problem.to_json() for problem in plan.problems],
+    }
+
+
+def _all_somewhere(plan: Plan) -> Plan:
+    """The plan with the replicas that fit nowhere on a host in name only, so that the others' commands can be told."""
+    replicas = tuple(planned if planned.host else replace(planned, host=NO_HOST) for planned in plan.replicas)
+    return replace(plan, replicas=replicas, hosts=tuple(dict.fromkeys(planned.host or "" for planned in replicas)))
+
+
+def _replica(planned: PlannedReplica, command: list[str], env: dict[str, str]) -> dict[str, Any]:
+    return {
+        "name": planned.name,
+        "role": planned.role.value,
+        "index": planned.index,
+        "gang": planned.gang,
+        "rank": planned.first_rank,
+        "ranks": planned.ranks,
+        "host": planned.host,
+        "gpus": [gpu.uuid for gpu in planned.gpus],
+        "command": command,
+        "env": env,
+    }

@@ -1,0 +1,140 @@
+"""The first part of a launch: hosts reached and looked at, and the plan made of what they have now."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from torchyard_core.background_thread import in_background
+from torchyard_core.errors import HostError, RunFailed
+from torchyard_core.launch.agent_interface import AgentLink, Hosts
+from torchyard_core.launch.calendar_port import Reserving
+from torchyard_core.launch.checks.host_facts import Check, check_host, check_machines, check_working_folders
+from torchyard_core.launch.checks.versions import check_versions
+from torchyard_core.launch.progress import Telling
+from torchyard_core.launch.rank_assignment import Plan, plan
+from torchyard_core.problems import Problem
+from torchyard_core.topology.file import TopologyFile
+from torchyard_core.topology.host_facts import HostFacts
+from torchyard_core.topology.model import Topology
+
+PLANS = 4
+"""Facts that were out of date can move replicas to hosts not looked at yet: so often is planned at most."""
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What a launch stands on once it was checked: the plan, and what is known of its hosts, by their names."""
+
+    plan: Plan
+    links: dict[str, AgentLink]
+    hosts: dict[str, HostFacts]
+    facts: dict[str, dict[str, Any]]
+    """Answers to `host.facts`, of just now."""
+
+    @property
+    def primary(self) -> str:
+        return self.plan.hosts[0]
+
+
+class Checking:
+    """Reaches hosts and plans until the plan has only hosts that were looked at."""
+
+    def __init__(
+        self,
+        source: TopologyFile,
+        topology: Topology,
+        hosts: Hosts,
+        telling: Telling,
+        links: dict[str, AgentLink],
+        reserving: Reserving | None = None,
+    ):
+        """`links` takes in every host that was reached; `reserving` knows which GPUs others have booked."""
+        self._source = source
+        self._topology = topology
+        self._hosts = hosts
+        self._telling = telling
+        self._links = links
+        self._reserving = reserving
+        self._facts: dict[str, dict[str, Any]] = {}
+
+    def run(self) -> Ground:
+        """Raises RunFailed with the first red line or problem, a HostError, or Cancelled."""
+        for _ in range(PLANS):
+            known = self._hosts.known()
+            planned = self._planned(known)
+            self._refuse_problems(planned.problems)
+            unseen = [name for name in planned.hosts if name not in self._links]
+            if not unseen:
+                break
+            self._reach(unseen)
+            looking = {name: in_background(self._hosts.look, name, self._topology.program.python) for name in unseen}
+            self._facts |= self._telling.all(looking, "looking")
+        for name in [name for name in self._links if name not in planned.hosts]:
+            del self._links[name]
+        ground = Ground(
+            planned,
+            self._links,
+            {host.name: host for host in known if host.name in planned.hosts},
+            {name: self._facts[name] for name in planned.hosts},
+        )
+        lines = [line for name in planned.hosts for line in check_host(self._topology, name, self._facts[name])]
+        lines += check_machines(ground.facts)
+        self._telling.checks([*lines, *check_versions(ground.facts), *check_working_folders(planned)])
+        return ground
+
+    def _planned(self, known: Sequence[HostFacts]) -> Plan:
+        """The plan, on GPUs that the calendar leaves to this run. Raises the calendar's refusal."""
+        if self._reserving is not None:
+            for choice in self._reserving.choices(known):
+                planned = self._plan(choice)
+                if planned.can_start:
+                    return planned
+        planned = self._plan(known)
+        if self._reserving is not None and planned.can_start:
+            self._reserving.refuse(planned)
+        return planned
+
+    def _plan(self, hosts: Sequence[HostFacts]) -> Plan:
+        return plan(self._topology, hosts, found=self._source.check(hosts), line=self._source.line)
+
+    def _refuse_problems(self, problems: Sequence[Problem]) -> None:
+        errors = [problem for problem in problems if problem.severity == "error"]
+        if errors:
+            more = f" ({len(errors) - 1} more problems)" if len(errors) > 1 else ""
+            raise RunFailed(
+                errors[0].printed(self._source.source) + more,
+                code=errors[0].code,
+                hint=f"`torchyard validate {self._source.source}` lists them all." if more else "",
+            )
+
+    def _reach(self, names: Sequence[str]) -> None:
+        arrivals: SimpleQueue[tuple[str, AgentLink | HostError]] = SimpleQueue()
+        reaching = in_background(self._hosts.reach, names, lambda host, link: arrivals.put((host, link)))
+        unreachable: list[HostError] = []
+        for heard in range(len(names)):
+            self._telling.on_progress("reaching", heard, len(names))
+            name, link = self._next(arrivals, reaching)
+            if isinstance(link, HostError):
+                unreachable.append(link)
+                self._telling.check(Check("host", name, False, link.message, link.hint, code=link.code))
+            else:
+                self._links[name] = link
+                self._telling.check(Check("host", name, True, f"agent {link.hello['version']} on Python {link.python}"))
+        self._telling.on_progress("reaching", len(names), len(names))
+        for error in unreachable:
+            raise error
+        self._telling.stop_if_cancelled()
+
+    def _next(self, arrivals: SimpleQueue[Any], reaching: Future[Any]) -> Any:
+        """The next host that was heard of; waits in small steps so that a cancel is seen at once."""
+        while True:
+            self._telling.stop_if_cancelled()
+            try:
+                return arrivals.get(timeout=0.2)
+            except Empty:
+                if reaching.done() and arrivals.empty():
+                    reaching.result()  # raises what went wrong beyond the hosts

@@ -1,0 +1,335 @@
+"""A run that has ended, launched again: the same topology and the same code, from its newest checkpoint.
+
+What a run of this desktop ran is in this desktop's history: the topology's text and the root hash of its code. Hosts
+are compared with it and never believed. The code's files are in the hosts' stores, named by their content, and the
+checkpoints in its folders. Where the plan has a host that the run was not on, the code goes there by way of this
+computer, and the chief's keeper has the newest checkpoint brought (the agent's
+`keeper/checkpoints/checkpoint_replication.py`).
+
+For a run of another desktop there are only the hosts' records: what they would launch is shown and confirmed first,
+and secrets are sent only where the user names them.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import shlex
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torchyard_agent.protocol.messages import Prepared
+from torchyard_agent.protocol.snapshot_manifest import root_of
+from torchyard_core.errors import AgentRefused, HostError, RunFailed
+from torchyard_core.launch.agent_interface import AgentLink, Hosts
+from torchyard_core.launch.checks.host_facts import Check
+from torchyard_core.launch.confirmations import Question
+from torchyard_core.launch.progress import Telling
+from torchyard_core.launch.rank_assignment import Plan
+from torchyard_core.launch.runs.history import RunRecord
+from torchyard_core.launch.runs.known_runs import KnownRun, is_over, shown_of
+from torchyard_core.launch.sending import send_everywhere
+from torchyard_core.launch.snapshot import Snapshot
+from torchyard_core.launch.warm_start import IMPORTS
+from torchyard_core.text_sanitizer import one_line
+from torchyard_core.topology.file import TopologyFile, topology_from_text
+from torchyard_core.topology.model import Topology
+
+ASK_TIMEOUT_S = 30.0
+LEAVES_WITHIN_S = 10.0
+"""A keeper, once its run has ended."""
+AGAIN_S = 0.2
+
+
+@dataclass(frozen=True)
+class EndedRun:
+    """What is known of a run that is to go on. `state` and `reason` are how it ended."""
+
+    run_id: str
+    lineage: str
+    """The run that began at the first step: its checkpoints are this one's too, where hosts share a folder for them."""
+    name: str
+    source: TopologyFile
+    """As it was run; in no folder of this computer."""
+    topology: Topology
+    snapshot: str | None
+    """Root hash of its code; None where it had none."""
+    links: Mapping[str, AgentLink]
+    """To those of its hosts that answer."""
+    told_by: str = ""
+    """The host whose record says what it was; empty where this desktop launched it and has a record of its own."""
+    early_imports: tuple[str, ...] = ()
+    """What its ranks' interpreters could import before the program was there."""
+
+
+def ended_run(run: KnownRun, links: Mapping[str, AgentLink], own: RunRecord | None = None) -> EndedRun:
+    """The run, as this desktop launched it; without a record here, as the first host that answers remembers it.
+
+    `links`: to its hosts that can be reached. `own`: this desktop's record of it.
+
+    Raises RunFailed where it goes on, where a host's record differs from this desktop's, or where there is no record.
+    """
+    over_by = time.monotonic() + LEAVES_WITHIN_S
+    while True:
+        answers = _asked(run, links)
+        states = {host: str(shown_of(run, answer)["state"]) for host, answer in answers.items()}
+        going = [
+            (host, states[host]) for host, answer in answers.items() if answer["alive"] or not is_over(states[host])
+        ]
+        if not going:
+            break
+        # Where the first says that it is over, the others are just about to hear of it.
+        if not is_over(next(iter(states.values()))) or time.monotonic() > over_by:
+            host, state = next((one for one in going if not is_over(one[1])), going[0])
+            if is_over(state):
+                raise RunFailed(
+                    f"run {run.run_id} has {state}, but its keeper has not left {host} yet.",
+                    code="run_alive",
+                    hint="It may be waiting for `notify`. Try again in a moment.",
+                )
+            raise RunFailed(
+                f"run {run.run_id} still goes on: it is {state} on {host}.",
+                code="run_alive",
+                hint=f"Stop it first: `torchyard runs stop {run.run_id}`.",
+            )
+        time.sleep(AGAIN_S)  # it has ended, and its keepers are just leaving
+    there = {host: links[host] for host in answers}
+    if own is not None and own.tells_what_ran:
+        return _recorded(run, own, answers, there)
+    return _remembered(run, answers, there)
+
+
+def about_a_foreign_run(again: EndedRun) -> Question | None:
+    """Whether to launch what a host says a run was; None for a run that this desktop launched."""
+    if not again.told_by:
+        return None
+    program = again.topology.program
+    what = program.command or (("-m", program.module) if program.module else (program.script or "",))
+    lines = [
+        f"command: {shlex.join([*what, *program.args])}",
+        *(f"setup: {line}" for line in program.setup),
+        *([f"interpreter: {program.python}"] if program.python else []),
+        *([f"environment: {', '.join(program.env)}"] if program.env else []),
+        *([f"notify: {program.notify}"] if program.notify else []),
+        f"secrets: {', '.join(program.secrets) or 'none'}",
+        f"code: {again.snapshot[:12] if again.snapshot else 'none'}",
+        f"hosts: {hosts_named(again.topology)}",
+    ]
+    return Question(
+        "foreign_run",
+        f"this computer did not launch run {again.run_id}; {again.told_by} says that it was:\n  "
+        + "\n  ".join(map(one_line, lines)),
+        "Launch it?",
+        "Add -y where you trust that host, or launch the topology file with `torchyard run`.",
+        accept="launch",
+    )
+
+
+def about_foreign_secrets(again: EndedRun) -> Question | None:
+    """Whether to send the secrets that a host says a run needs, for where the user is asked instead of naming them."""
+    names = again.topology.program.secrets
+    if not again.told_by or not names:
+        return None
+    program = again.topology.program
+    what = program.command or (("-m", program.module) if program.module else (program.script or "",))
+    lines = [
+        f"secrets: {', '.join(names)}",
+        f"command: {shlex.join([*what, *program.args])}",
+        f"hosts: {hosts_named(again.topology)}",
+    ]
+    return Question(
+        "foreign_secrets",
+        f"{again.told_by} says that run {again.run_id} needs secrets of this computer, which did not launch it:\n  "
+        + "\n  ".join(map(one_line, lines)),
+        f"Send {one_line(', '.join(names))} to the hosts?",
+        "Launch the topology file instead, where you know what it does with them.",
+        accept="secrets",
+    )
+
+
+def hosts_named(topology: Topology) -> str:
+    """The hosts that pools and pins allow, in words."""
+    named = {host for pool in topology.pools for host in pool.hosts or ()}
+    named |= {place.partition(":")[0] for place in topology.pins.values()}
+    if any(not pool.hosts for pool in topology.pools):
+        return "any host of the fleet" + (f", among them {', '.join(sorted(named))}" if named else "")
+    return ", ".join(sorted(named))
+
+
+def allowed_secrets(again: EndedRun, named: Sequence[str] = ()) -> tuple[str, ...]:
+    """The names of the secrets that are sent: the run's own, where this desktop launched it or the user named them.
+
+    Raises RunFailed where a host's record names one that the user has not (`runs restart --secret`).
+    """
+    wanted = again.topology.program.secrets
+    lacking = [name for name in wanted if name not in named] if again.told_by else []
+    if lacking:
+        options = " ".join(f"--secret {shlex.quote(name)}" for name in lacking)
+        raise RunFailed(
+            f"{again.told_by} says that run {again.run_id} needs the secret{'s' * (len(lacking) > 1)} "
+            f"{', '.join(lacking)}, and this computer did not launch it: a host's word sends no secret.",
+            code="foreign_secrets",
+            hint=f"Name what to send: `torchyard runs restart {again.run_id} {options}`.",
+        )
+    return wanted
+
+
+def _asked(run: KnownRun, links: Mapping[str, AgentLink]) -> dict[str, dict[str, Any]]:
+    """What the run's hosts know of it, the primary's answer first."""
+    order = [run.primary, *(host for host in run.hosts if host != run.primary)]
+    asked: dict[str, Future[Any]] = {
+        host: links[host].submit("run.show", {"run_id": run.run_id}) for host in order if host in links
+    }
+    answers: dict[str, dict[str, Any]] = {}
+    for host, future in asked.items():
+        try:
+            answers[host] = future.result(ASK_TIMEOUT_S)
+        except (AgentRefused, HostError, TimeoutError):
+            continue  # its folder was removed there, or it is gone: others remember
+    return answers
+
+
+def _recorded(
+    run: KnownRun, own: RunRecord, answers: Mapping[str, dict[str, Any]], links: Mapping[str, AgentLink]
+) -> EndedRun:
+    """The run by this desktop's record. Raises RunFailed where a host's record says something else."""
+    for host, answer in answers.items():
+        theirs = answer["record"]
+        text, root = theirs.get("record", {}).get("topology"), theirs.get("snapshot")
+        differs = [
+            *(["topology"] if text and text != own.topology else []),
+            *(["code"] if root and root != own.snapshot else []),
+        ]
+        if differs:
+            raise RunFailed(
+                f"the record of run {own.run_id} on {host} is not what this computer launched: "
+                f"its {' and its '.join(differs)} differ{'s' * (len(differs) == 1)}.",
+                code="record_differs",
+                hint=f"Find out who changed it on {host}, or launch the topology file with `torchyard run`.",
+            )
+    if not answers:
+        raise _forgotten(run)
+    source = topology_from_text(own.topology, own.name)
+    if source.topology is None:
+        raise RunFailed(
+            f"this version cannot read the topology that run {own.run_id} was launched with.",
+            code="run_forgotten",
+            hint="Launch its topology file with `torchyard run`.",
+        )
+    known = own.run_id, own.lineage or own.run_id, own.name, source, source.topology, own.snapshot, links
+    return EndedRun(*known, early_imports=_early_imports(answers))
+
+
+def _early_imports(answers: Mapping[str, dict[str, Any]]) -> tuple[str, ...]:
+    """What the launch of the run had imported early, of the modules that ever are: a host names no others."""
+    for answer in answers.values():
+        told = answer["record"].get("record", {}).get("early_imports", ())
+        return tuple(name for name in IMPORTS if name in told)
+    return ()
+
+
+def _remembered(run: KnownRun, answers: Mapping[str, dict[str, Any]], links: Mapping[str, AgentLink]) -> EndedRun:
+    for host, answer in answers.items():
+        record = answer["record"]
+        text = record.get("record", {}).get("topology", "")
+        source = topology_from_text(text, record.get("name", run.name)) if text else None
+        if source is not None and source.topology is not None:
+            name = str(record.get("name", run.name))
+            lineage = str(record.get("record", {}).get("lineage", run.run_id))
+            known = run.run_id, lineage, name, source, source.topology, record.get("snapshot"), links, host
+            return EndedRun(*known, _early_imports(answers))
+    raise _forgotten(run)
+
+
+def _forgotten(run: KnownRun) -> RunFailed:
+    where = " and ".join(run.hosts)
+    return RunFailed(
+        f"no host that answers remembers what run {run.run_id} was ({where}): its folders were removed, or are older.",
+        code="run_forgotten",
+        hint="Launch its topology file with `torchyard run`.",
+    )
+
+
+def provide_code(again: EndedRun, links: dict[str, AgentLink], hosts: Hosts, telling: Telling) -> None:
+    """Has every host of `links` hold the code that the run ran. Raises RunFailed where no host has it any more."""
+    if again.snapshot is None:
+        return
+    offered = {host: link.submit("snapshot.offer", {"root": again.snapshot}) for host, link in links.items()}
+    answers = telling.all(offered)
+    lacking = {host: links[host] for host, answer in answers.items() if not answer["have"]}
+    if not lacking:
+        return
+    holders = {**again.links, **links}
+    for host, link in holders.items():
+        manifest = None if host in lacking else _manifest(link, again.snapshot)
+        if manifest is not None and root_of(manifest) == again.snapshot:
+            with tempfile.TemporaryDirectory(prefix="torchyard-") as folder:
+                _fetch(manifest, link, Path(folder), telling)
+                send_everywhere(Snapshot(Path(folder), again.snapshot, manifest), lacking, hosts, telling)
+            links.update(lacking)
+            return
+    raise RunFailed(
+        f"no host that answers has the code of run {again.run_id} any more, and {' and '.join(lacking)} would need it.",
+        code="code_gone",
+        hint="Launch its topology file with `torchyard run`.",
+    )
+
+
+def _manifest(link: AgentLink, root: str) -> list[Any] | None:
+    try:
+        found: list[Any] | None = link.call("snapshot.manifest", {"root": root})["manifest"]
+    except (AgentRefused, HostError):
+        return None
+    return found
+
+
+def _fetch(manifest: list[Any], link: AgentLink, folder: Path, telling: Telling) -> None:
+    """Brings a snapshot's files here, as they lay in the working folder. Raises RunFailed for one that is damaged."""
+    first: dict[str, Path] = {}
+    for entry in manifest:
+        if "sha256" not in entry:
+            continue
+        telling.stop_if_cancelled()
+        place = (folder / entry["path"]).resolve()
+        if not place.is_relative_to(folder.resolve()):
+            raise RunFailed(f"{link.host} offered a file outside the working folder: {entry['path']}.", code="workdir")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if entry["sha256"] in first:
+            shutil.copyfile(first[entry["sha256"]], place)
+            continue
+        digest, offset = hashlib.sha256(), 0
+        with place.open("wb") as file:
+            while offset < entry["size"]:
+                piece = link.call("snapshot.get", {"sha256": entry["sha256"], "offset": offset})
+                data = base64.b64decode(piece["data"])
+                if not data:
+                    break
+                file.write(data)
+                digest.update(data)
+                offset += len(data)  # what came, whatever the host says: a reading always ends
+        if digest.hexdigest() != entry["sha256"]:
+            raise RunFailed(
+                f"{entry['path']} is damaged on {link.host}.", code="code_gone", hint="Launch its file anew."
+            )
+        first[entry["sha256"]] = place
+
+
+def check_resumed(again: EndedRun, planned: Plan, prepared: Mapping[str, Prepared]) -> Check:
+    """The checklist's line about where the run goes on from."""
+    shared = planned.topology.program.checkpoint_dir
+    if shared is not None:
+        return Check("resume", "", True, f"goes on from the newest checkpoint of {again.run_id} in {shared}")
+    found = {host: prepared[host].get("checkpoint", "") for host in planned.hosts}
+    newest = max(found.values(), default="")
+    if not newest:
+        why = f"no host of the run has a complete checkpoint of {again.run_id}: it begins at the first step"
+        return Check("resume", "", True, why, warning=True)
+    step = int(newest.removeprefix("step-"))
+    where = " and ".join(host for host, name in found.items() if name == newest)
+    return Check("resume", "", True, f"goes on from step {step} of {again.run_id}, of which {where} has a copy")

@@ -1,0 +1,1 @@
+"""Runs that were launched: history, state, logs, downloads."""

@@ -1,0 +1,150 @@
+"""Brings home what a run left on its hosts: each file once, and of a checkpoint all files or none."""
+
+from __future__ import annotations
+
+import base64
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from torchyard_core.errors import AgentRefused, HostError, TorchyardError
+from torchyard_core.launch.agent_interface import AgentLink
+
+LIST_TIMEOUT_S = 120.0
+Files = list[dict[str, Any]]
+"""By path and size, as `files.list` answers."""
+_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udc7f\udd00-\udfff]")
+"""Control characters, and surrogates that stand for no byte of a name."""
+_CHECKPOINT = re.compile(r"(outputs/checkpoints/step-\d{12})/[^/]+")
+
+
+def list_files(
+    run_id: str, pattern: str, hosts: Sequence[str], links: Mapping[str, AgentLink]
+) -> tuple[dict[str, Files], dict[str, TorchyardError]]:
+    """(what is to be brought from each host, which hosts could not say). All are asked at once.
+
+    `hosts` are the run's, its primary first: a checkpoint that was carried to other hosts comes from the first that has
+    it. A host that has nothing of the run is in neither.
+    """
+    asked: dict[str, Future[Any]] = {
+        host: links[host].submit("files.list", {"run_id": run_id, "pattern": pattern})
+        for host in hosts
+        if host in links
+    }
+    found: dict[str, Files] = {}
+    problems: dict[str, TorchyardError] = {}
+    for host, future in asked.items():
+        try:
+            found[host] = _files(host, future.result(LIST_TIMEOUT_S))
+        except TimeoutError:
+            problems[host] = HostError(host, f"{host} did not say in time which files the run has there.")
+        except TorchyardError as error:
+            if not isinstance(error, AgentRefused) or error.code != "no_run":
+                problems[host] = error
+    return without_copies(found), problems
+
+
+def _files(host: str, answer: Any) -> Files:
+    """What a host answered. Raises HostError where it is no list of files."""
+    try:
+        files: Files = [{"path": str(file["path"]), "size": int(file["size"])} for file in answer]
+    except (TypeError, KeyError, ValueError, OverflowError) as error:
+        raise HostError(host, f"{host} gave no list of the run's files: {error!r}.") from None
+    if any(file["size"] < 0 for file in files):
+        raise HostError(host, f"{host} gave no list of the run's files: a size is below 0.")
+    return files
+
+
+def without_copies(found: Mapping[str, Files]) -> dict[str, Files]:
+    """Each checkpoint from the first host alone that has it."""
+    seen: set[str] = set()
+    left: dict[str, Files] = {}
+    for host, files in found.items():
+        here = {name for file in files if (name := _checkpoint_of(file)) is not None}
+        left[host] = [file for file in files if _checkpoint_of(file) not in seen]
+        seen |= here
+    return left
+
+
+def _checkpoint_of(file: Mapping[str, Any]) -> str | None:
+    found = _CHECKPOINT.fullmatch(str(file["path"]))
+    return found[1] if found else None
+
+
+def fetch_files(
+    run_id: str, files: Files, target: Path, link: AgentLink, progress: Callable[[str, int, int], None]
+) -> list[Path]:
+    """Brings a host's files home, below `target`/HOST; returns what was written.
+
+    `progress` is called with (host, bytes so far, bytes in all). A file is written beside its place and renamed. One
+    that the run has removed meanwhile is left out, with what has come of its checkpoint: a chief keeps the newest.
+    """
+    host = link.host
+    written: list[Path] = []
+    gone: set[Path] = set()
+    total, done = sum(int(file["size"]) for file in files), 0
+    for file in files:
+        place = _inside(target / host, str(file["path"]))
+        if place.parent in gone:
+            continue
+        place.parent.mkdir(parents=True, exist_ok=True)
+        before = done
+        try:
+            for size in _fetch(run_id, str(file["path"]), int(file["size"]), place, link):
+                done += size
+                progress(host, min(done, total), total)
+        except AgentRefused as refusal:
+            if refusal.code != "no_file":
+                raise
+            done = before
+            if _checkpoint_of(file) is not None:
+                gone.add(place.parent)
+                shutil.rmtree(place.parent, ignore_errors=True)
+        else:
+            written.append(place)
+    return [path for path in written if path.parent not in gone]
+
+
+def _fetch(run_id: str, path: str, size: int, place: Path, link: AgentLink) -> Iterator[int]:
+    """Yields how many bytes came with each piece; the file is in its place after the last.
+
+    What the host sends beyond `size`, as it announced it, is left: a log that grows meanwhile, or anything at all.
+    """
+    scratch = place.with_name(place.name + ".part")
+    offset = 0
+    try:
+        with scratch.open("wb") as output:
+            while offset < size:
+                piece = link.call("files.read", {"run_id": run_id, "path": path, "offset": offset})
+                try:
+                    data = base64.b64decode(piece["data"], validate=True)[: size - offset]
+                except (TypeError, KeyError, ValueError) as error:
+                    raise HostError(link.host, f"{link.host} sent no bytes of {path}: {error!r}.") from None
+                if not data:
+                    break
+                output.write(data)
+                offset += len(data)
+                yield len(data)
+    except BaseException:  # Ctrl-C too: no half file stays
+        scratch.unlink(missing_ok=True)
+        raise
+    scratch.replace(place)
+
+
+def _inside(folder: Path, path: str) -> Path:
+    """`path` below `folder`, whatever a host makes it out to be.
+
+    Control characters, NUL among them, and what no file system can hold are written as `%1b`: such a name would act
+    on a terminal that lists the folder.
+    """
+    place = (folder / _UNSAFE.sub(_percent, path)).resolve()
+    if not place.is_relative_to(folder.resolve()):
+        raise HostError(folder.name, f"{folder.name} offered a file outside the run's folder: {path}.")
+    return place
+
+
+def _percent(found: re.Match[str]) -> str:
+    return "".join(f"%{byte:02x}" for byte in found[0].encode("utf-8", "surrogatepass"))

@@ -1,0 +1,230 @@
+"""Follows a run from its primary host's journal, across lost connections, until it is over."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from torchyard_agent.protocol import journal_replay, metrics_report
+from torchyard_core.background_thread import in_background
+from torchyard_core.errors import HostError, RunFailed
+from torchyard_core.launch.agent_interface import AgentLink, Reattach
+from torchyard_core.launch.run_id import as_utc, utc_now
+from torchyard_core.launch.telemetry import watch_telemetry
+
+RETRY_S = (1.0, 2.0, 4.0, 8.0, 15.0)
+"""Pauses before each try to reach a host again; the last one repeats."""
+POLL_S = 0.2
+"""How often a follower wakes to see Ctrl-C."""
+
+Event = dict[str, Any]
+
+
+class Follower:
+    """The events of one run as they happen, and the `view` that they add up to.
+
+    A lost connection says nothing about the run: it is told as `connection` events with the time of the last news,
+    and the journal is replayed from there once the host answers again. Links live longer than a follower: whoever
+    stops before the end closes it.
+    """
+
+    def __init__(
+        self,
+        run_id: str,
+        primary: AgentLink,
+        reattach: Reattach,
+        others: Sequence[AgentLink] = (),
+        on_sample: Callable[[str, dict[str, Any]], None] | None = None,
+        *,
+        away: Sequence[str] = (),
+        with_telemetry: bool = True,
+    ):
+        """`on_sample` is called with (host, sample) for each sample of telemetry, on the threads of the links.
+
+        `away` are further hosts of the run that do not answer now, and may later.
+        """
+        self.view = journal_replay.new_view(run_id)
+        self._run_id = run_id
+        self._link = primary
+        self._reattach = reattach
+        self._others = others
+        self._on_sample = on_sample
+        self._news: queue.Queue[tuple[str, Any]] = queue.Queue()
+        self._steps: dict[str, float] = {}
+        self._stops: list[Callable[[], None]] = []
+        self._with_telemetry = with_telemetry
+        self._away: dict[str, _Retry] = {host: _Retry(host) for host in away}
+        """Hosts beside the primary that do not answer."""
+        self._retry: _Retry | None = None
+        """The same of the primary."""
+
+    def events(self, wanted: float | None = None) -> Iterator[Event | None]:
+        """Journal events and live reports in order, None when there is no news for a moment.
+
+        Ends after `run_ended`, or `wanted` seconds of following. Raises RunFailed where the run's keeper died.
+        """
+        deadline = None if wanted is None else time.monotonic() + wanted
+        try:
+            self._watch(self._link)
+            for link in self._others:
+                self._watch_other(link)
+            self._subscribe()
+            while not self.view["ended"] and (deadline is None or time.monotonic() < deadline):
+                yield from self._bring_back()
+                try:
+                    kind, payload = self._news.get(timeout=POLL_S)
+                except queue.Empty:
+                    yield None
+                    continue
+                if kind == "telemetry":
+                    yield from self._reports(payload)
+                elif kind == "lost":
+                    if payload is self._link and self._retry is None:
+                        self._retry = _Retry(payload.host)
+                        yield self._lost(payload.host)
+                elif kind == "other lost":
+                    self._away.setdefault(payload, _Retry(payload))
+                    yield self._lost(payload)
+                else:
+                    yield from self._take(payload)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Leaves the links as they were before."""
+        for stop in self._stops:
+            stop()
+        self._stops.clear()
+
+    def _watch(self, link: AgentLink) -> None:
+        if not self._with_telemetry:
+            return
+        host = link.host
+
+        def take(sample: dict[str, Any]) -> None:
+            if self._on_sample is not None:
+                self._on_sample(host, sample)
+            self._news.put(("telemetry", sample))
+
+        self._stops.append(watch_telemetry(link, take))
+
+    def _watch_other(self, link: AgentLink) -> None:
+        self._watch(link)
+        host = link.host
+        link.on_close(lambda: self._news.put(("other lost", host)))
+
+    def _subscribe(self) -> None:
+        link = self._link
+
+        def take(message: dict[str, Any]) -> None:
+            if message["run_id"] == self._run_id:
+                self._news.put(("state", message))
+
+        self._stops.append(link.listen("state", take))
+        link.on_close(lambda: self._news.put(("lost", link)))
+        link.call("state.subscribe", {"run_id": self._run_id, "seen": self.view["seen"]})
+
+    def _take(self, message: dict[str, Any]) -> Iterator[Event]:
+        for entry in message["entries"]:
+            if self._is_old(entry):
+                continue
+            journal_replay.apply(self.view, entry)
+            if entry["event"] == "report":
+                self._steps[entry["replica"]] = float(entry.get("step") or 0)
+            elif entry["event"] == "replica_state" and entry["state"] == "starting":
+                self._steps.pop(entry["replica"], None)  # it counts from its checkpoint again
+            yield entry
+        # Older daemons say so with each piece of a long journal; the last message has none.
+        if not message["alive"] and not message["entries"] and not self.view["ended"]:
+            rebooted = "rebooted" in (message.get("died") or "")
+            raise RunFailed(
+                f"run {self._run_id} is over: {message['died']}."
+                if rebooted
+                else f"the keeper of run {self._run_id} on {self._link.host} is gone, and its replicas with it.",
+                code="keeper_died",
+                hint=f"`torchyard runs logs {self._run_id}` has what they printed; keeper.log beside them may say why.",
+            )
+
+    def _is_old(self, entry: Event) -> bool:
+        """Whether it was seen: a link may carry the subscription of an earlier follower of the same run."""
+        seen = self.view["seen"]
+        return seen is not None and entry["epoch"] == seen[0] and entry["seq"] <= seen[1]
+
+    def _reports(self, sample: dict[str, Any]) -> Iterator[Event]:
+        """What the replicas of this run reported since the last sample, where their step has moved."""
+        for key, metrics in sample.get("reports", {}).items():
+            run_id, _, replica = key.partition("/")
+            step = metrics.get("step")
+            if run_id != self._run_id or step is None or step <= self._steps.get(replica, 0):
+                continue
+            self._steps[replica] = step
+            metrics = metrics_report.kept(metrics)
+            self.view["metrics"].setdefault(replica, {}).update(metrics)
+            custom = {name: value for name, value in metrics_report.own(metrics).items() if value is not None}
+            not_finite = metrics_report.not_finite(metrics)
+            yield {
+                "event": "report",
+                "time": as_utc(sample["time"]),
+                "replica": replica,
+                "step": step,
+                "loss": metrics.get("loss"),
+                "throughput": metrics.get("throughput"),
+                **({"custom": custom} if custom else {}),
+                **({"not_finite": not_finite} if not_finite else {}),
+            }
+
+    def _bring_back(self) -> Iterator[Event]:
+        """Hosts that answer again. They are reached on threads of their own: nobody waits."""
+        for host, retry in list(self._away.items()):
+            link = retry.link(self._reattach)
+            if link is not None:
+                del self._away[host]
+                self._watch_other(link)
+                yield _back(host)
+        link = self._retry.link(self._reattach) if self._retry is not None else None
+        if link is None:
+            return
+        self._link = link
+        try:
+            self._watch(link)
+            self._subscribe()
+        except HostError:
+            return
+        self._retry = None
+        yield _back(link.host)
+
+    def _lost(self, host: str) -> Event:
+        return {"event": "connection", "time": utc_now(), "host": host, "state": "lost", "as_of": self.view["as_of"]}
+
+
+def _back(host: str) -> Event:
+    return {"event": "connection", "time": utc_now(), "host": host, "state": "back"}
+
+
+class _Retry:
+    """Tries to reach a host again and again, with growing pauses."""
+
+    def __init__(self, host: str):
+        self._host = host
+        self._tries = 0
+        self._next = time.monotonic() + RETRY_S[0]
+        self._asked: Future[AgentLink] | None = None
+
+    def link(self, reattach: Reattach) -> AgentLink | None:
+        """The link once there is one. Never waits. Raises what is no HostError."""
+        if self._asked is None:
+            if time.monotonic() >= self._next:
+                self._asked = in_background(reattach, self._host)
+            return None
+        if not self._asked.done():
+            return None
+        asked, self._asked = self._asked, None
+        self._tries += 1
+        self._next = time.monotonic() + RETRY_S[min(self._tries, len(RETRY_S) - 1)]
+        try:
+            return asked.result()
+        except HostError:
+            return None

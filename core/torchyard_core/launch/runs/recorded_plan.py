@@ -1,0 +1,60 @@
+"""A run as it was planned, read back from what is recorded of it: for pictures of runs, live and past."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torchyard_core.launch.rank_assignment import Plan, plan
+from torchyard_core.topology.file import topology_from_text
+from torchyard_core.topology.host_facts import Gpu, HostFacts
+from torchyard_core.topology.model import Topology
+
+
+def recorded_plan(
+    text: str, planned: Sequence[Mapping[str, Any]], known: Sequence[HostFacts]
+) -> tuple[Plan, tuple[HostFacts, ...]] | None:
+    """The plan of a run from its record's `topology` text and `replicas`, and the hosts that took part.
+
+    `known` says what else the hosts have; a host that is no longer in the fleet has the GPUs that the run used.
+    None where the record does not hold a topology that this version can read.
+    """
+    topology = topology_from_text(text).topology if text else None
+    if topology is None or not planned:
+        return None
+    hosts = _hosts(planned, {host.name: host for host in known})
+    return _placed(topology, planned, hosts), tuple(hosts.values())
+
+
+def _hosts(planned: Sequence[Mapping[str, Any]], known: Mapping[str, HostFacts]) -> dict[str, HostFacts]:
+    used: dict[str, list[str]] = {}
+    for replica in planned:
+        used.setdefault(str(replica["host"]), []).extend(map(str, replica["gpus"]))
+    hosts = {}
+    for name, uuids in used.items():
+        host = known.get(name, HostFacts(name))
+        there = {gpu.uuid for gpu in host.gpus}
+        if not there.issuperset(uuids):
+            gone = [uuid for uuid in uuids if uuid not in there]
+            first = max((gpu.index for gpu in host.gpus), default=-1) + 1
+            more = tuple(Gpu(first + position, uuid, "GPU", 0) for position, uuid in enumerate(gone))
+            host = replace(host, gpus=(*host.gpus, *more))
+        hosts[name] = host
+    return hosts
+
+
+def _placed(topology: Topology, planned: Sequence[Mapping[str, Any]], hosts: Mapping[str, HostFacts]) -> Plan:
+    """The plan of `topology`, with each replica where the record has it."""
+    places = {str(replica["name"]): replica for replica in planned}
+    nowhere = plan(topology, ())
+    replicas = []
+    for replica in nowhere.replicas:
+        if replica.name not in places:
+            continue
+        place = places[replica.name]
+        host = hosts[str(place["host"])]
+        wanted = set(map(str, place["gpus"]))
+        gpus = tuple(gpu for gpu in host.gpus if gpu.uuid in wanted)
+        replicas.append(replace(replica, host=host.name, gpus=gpus))
+    return replace(nowhere, replicas=tuple(replicas), hosts=tuple(hosts), problems=())

@@ -1,0 +1,132 @@
+"""Sends a snapshot to a host: only the files that the host has not seen under any name."""
+
+from __future__ import annotations
+
+import base64
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+from torchyard_core.errors import AgentRefused, RunFailed
+from torchyard_core.launch.agent_interface import AgentLink
+from torchyard_core.launch.confirmations import size_of
+from torchyard_core.launch.snapshot import Snapshot
+
+PIECE = 1 << 20
+"""Bytes of file content in one message, at most."""
+IN_FLIGHT = 4
+"""Messages that are not answered yet: enough to fill the link, little enough to cancel at once."""
+ANSWER_TIMEOUT_S = 300.0
+ASK_AGAIN_S = 0.25
+"""Where another host sends into the same store."""
+TRIES = 3
+"""So often is what left the store meanwhile sent again."""
+ROOM = 100_000_000
+"""Bytes on a host's disk that are left for logs and outputs, beside the code."""
+
+Progress = Callable[[int, int], None]
+"""(bytes sent, bytes to send)."""
+
+
+class Cancelled(Exception):
+    """Raised where the user has changed their mind; nothing half-done is left on the host."""
+
+
+def send_snapshot(snapshot: Snapshot, link: AgentLink, progress: Progress, cancelled: Event) -> None:
+    """Makes `snapshot` available on the host of `link`. Hosts that share a home get it once; the others wait for it.
+
+    Whole files that have arrived stay there, so that a send that broke off goes on from there. Raises RunFailed where
+    a file changes meanwhile or the host's disk has no room, Cancelled, AgentRefused or a HostError.
+    """
+    for last_try in (*[False] * (TRIES - 1), True):
+        answer = _offer(snapshot, link, cancelled)
+        if answer["have"]:
+            progress(0, 0)
+            return
+        _send_files(snapshot, answer["missing"], link, progress, cancelled)
+        try:
+            link.call("snapshot.seal", {"manifest": snapshot.manifest}, ANSWER_TIMEOUT_S)
+            return
+        except AgentRefused as refusal:
+            if refusal.code != "incomplete" or last_try:
+                raise
+
+
+def _offer(snapshot: Snapshot, link: AgentLink, cancelled: Event) -> dict[str, Any]:
+    """Whether the host has it, or what it lacks, once it is our turn to send. The root alone decides at first."""
+    while True:
+        answer: dict[str, Any] = link.call("snapshot.offer", {"root": snapshot.root}, ANSWER_TIMEOUT_S)
+        if not answer["have"] and not answer["busy"]:
+            offer = {"root": snapshot.root, "manifest": snapshot.manifest}
+            answer = link.call("snapshot.offer", offer, ANSWER_TIMEOUT_S)
+        if not answer["busy"]:
+            break
+        if cancelled.wait(ASK_AGAIN_S):
+            raise Cancelled
+    sizes = _sizes(snapshot)
+    needed = snapshot.size + sum(sizes[sha256] for sha256 in answer["missing"]) + ROOM
+    if answer["free"] < needed:
+        raise RunFailed(
+            f"the disk of {link.host} has {size_of(answer['free'])} free for the agent's folder, and this run needs "
+            f"{size_of(needed)}: its code, a copy of its own, and {size_of(ROOM)} for logs.",
+            code="disk",
+            hint="Make room there, set `agent_dir` for the host, or name what a run does not need in `exclude`.",
+        )
+    return answer
+
+
+def _sizes(snapshot: Snapshot) -> dict[str, int]:
+    return {entry["sha256"]: entry["size"] for entry in snapshot.manifest if "sha256" in entry}
+
+
+def _send_files(snapshot: Snapshot, missing: list[str], link: AgentLink, progress: Progress, cancelled: Event) -> None:
+    paths, sizes = snapshot.paths(), _sizes(snapshot)
+    total = sum(sizes[sha256] for sha256 in missing)
+    sent = 0
+    waiting: deque[tuple[Future[Any], int]] = deque()
+
+    def settle() -> None:
+        nonlocal sent
+        future, size = waiting.popleft()
+        future.result(ANSWER_TIMEOUT_S)
+        sent += size
+        progress(sent, total)
+
+    progress(0, total)
+    for pieces, size in _messages([(sha256, paths[sha256], sizes[sha256]) for sha256 in missing]):
+        if cancelled.is_set():
+            raise Cancelled
+        waiting.append((link.submit("snapshot.put", {"pieces": pieces}), size))
+        if len(waiting) >= IN_FLIGHT:
+            settle()
+    while waiting:
+        settle()
+
+
+def _messages(files: list[tuple[str, Path, int]]) -> Iterator[tuple[list[dict[str, Any]], int]]:
+    """Messages of about a piece's size: many small files share one, a large file takes several."""
+    pieces: list[dict[str, Any]] = []
+    size = 0
+    for sha256, path, expected in files:
+        left = expected
+        try:
+            with path.open("rb") as file:
+                while True:
+                    data = file.read(min(PIECE - size, left) if left else 0)
+                    left -= len(data)
+                    if expected and not data:
+                        raise RunFailed(f"{path} changed while it was sent.", code="changed", hint="Run it again.")
+                    pieces.append({"sha256": sha256, "data": base64.b64encode(data).decode(), "last": left == 0})
+                    size += len(data)
+                    if size >= PIECE or len(pieces) >= 1000:
+                        yield pieces, size
+                        pieces, size = [], 0
+                    if left == 0:
+                        break
+        except OSError as error:
+            raise RunFailed(f"{path} cannot be read: {error.strerror}.", code="workdir") from error
+    if pieces:
+        yield pieces, size

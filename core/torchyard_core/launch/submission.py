@@ -1,0 +1,234 @@
+"""The last part of a launch: keepers prepared on every host and the run handed to them, or all of it taken back."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, wait
+from typing import Any
+
+from torchyard_agent.protocol.messages import Join, Member, Policy, Prepare, Prepared, Start
+from torchyard_core.background_thread import Answers, in_background
+from torchyard_core.errors import AgentRefused, HostError
+from torchyard_core.identity import who_asks
+from torchyard_core.launch.agent_interface import AgentLink, Hosts
+from torchyard_core.launch.calendar_port import Reserved
+from torchyard_core.launch.environment import Site, blueprint
+from torchyard_core.launch.plan_preview import host_python
+from torchyard_core.launch.planning import Ground
+from torchyard_core.launch.port_assignment import ports_needed
+from torchyard_core.launch.progress import Telling
+from torchyard_core.topology.model import Topology
+
+PREPARE_TIMEOUT_S = 150.0
+START_TIMEOUT_S = 60.0
+TAKE_BACK_S = 15.0
+"""How long hosts have to give up a launch that is taken back."""
+LOOPBACK = "127.0.0.1"
+
+
+def prepare(
+    run_id: str,
+    name: str,
+    ground: Ground,
+    root: str | None,
+    record: dict[str, Any],
+    telling: Telling,
+    resume_from: str | None = None,
+    *,
+    later: bool = False,
+) -> dict[str, Prepared]:
+    """A keeper on every host that holds what the run needs there. `root` names the snapshot; None for no code.
+
+    `resume_from`: the run whose checkpoints on each host the new one begins with. `later`: it takes its GPUs only at
+    its start, since others use them until then.
+
+    Raises AgentRefused (a GPU that somebody holds, no port left), a HostError or Cancelled.
+    """
+    secret = secrets.token_hex(32)
+    planned = ground.plan
+    towards = primary_address(ground)
+    ports = ports_needed(planned)
+    asked: Answers = {}
+    for host in planned.hosts:
+        site, link = ground.hosts[host], ground.links[host]
+        share = Prepare(
+            run_id=run_id,
+            name=name,
+            host=host,
+            secret=secret,
+            snapshot=root,
+            gpus=[gpu.uuid for replica in planned.on_host(host) for gpu in replica.gpus],
+            ports=ports[host],
+            port_range=list(site.port_range) if site.port_range else None,
+            data_address=site.data_address or (towards if host == planned.primary else None),
+            interface=site.interface,
+            towards=None if towards == LOOPBACK else towards,
+            resume_from=resume_from,
+            later=later,
+            record=record,
+        )
+        asked[host] = in_background(link.call, "run.prepare", {**share, "archive": link.archive}, PREPARE_TIMEOUT_S)
+    prepared: dict[str, Prepared] = telling.all(asked, "preparing")
+    telling.stop_if_cancelled()
+    return prepared
+
+
+def primary_address(ground: Ground) -> str:
+    """Where the primary is on the data network, as far as the desktop can tell."""
+    primary, *others = ground.plan.hosts
+    if ground.hosts[primary].data_address:
+        return str(ground.hosts[primary].data_address)
+    if ground.links[primary].ssh_address:
+        return ground.links[primary].ssh_address
+    remote = next((ground.links[host].ssh_address for host in others if ground.links[host].ssh_address), None)
+    if remote is None:
+        return LOOPBACK
+    return str(ground.links[primary].call("host.route", {"to": remote})["address"])
+
+
+def start(
+    run_id: str,
+    lineage: str,
+    topology: Topology,
+    ground: Ground,
+    prepared: Mapping[str, Prepared],
+    secret_values: dict[str, str],
+    telling: Telling,
+    reserved: Reserved,
+    spare_imports: Sequence[str] = (),
+) -> None:
+    """Hands the whole run to the primary's keeper, and tells the others where that is.
+
+    `spare_imports`: what a spare interpreter of each rank imports; without it there are none.
+    """
+    planned, program = ground.plan, topology.program
+    sites = {
+        host: Site(
+            address=there["address"],
+            interface=there["interface"],
+            run_dir=there["run_dir"],
+            python=host_python(ground.hosts[host], program),
+            ports=tuple(there["ports"]),
+        )
+        for host, there in prepared.items()
+    }
+    members = [
+        Member(host=host, address=prepared[host]["address"], gang_port=prepared[host]["gang_port"])
+        for host in planned.hosts
+    ]
+    cluster, replicas = blueprint(planned, sites, run_id, lineage=lineage)
+    begin = Start(
+        members=members,
+        cluster=cluster,
+        replicas=replicas,
+        policy=Policy(
+            ends_with=topology.ends_with.value,
+            stop_grace_s=program.stop_grace_s,
+            failure_grace_s=program.failure_grace_s,
+            host_wait_s=program.host_wait_s,
+            max_restarts=program.max_restarts,
+            min_replicas={pool.name: pool.min_replicas for pool in topology.pools if pool.min_replicas is not None},
+        ),
+        setup=list(program.setup),
+        secrets=secret_values,
+        notify=program.notify,
+        carry=program.checkpoint_dir is None,
+        spare_imports=list(spare_imports),
+        start_at=reserved.start_at.isoformat() if reserved.start_at else None,
+        booking=_booking(reserved),
+    )
+    primary, *others = planned.hosts
+    asked: Answers = {}
+    for host in others:
+        join = {**Join(primary=members[0]), "run_id": run_id}
+        asked[host] = in_background(ground.links[host].call, "run.join", join, START_TIMEOUT_S)
+    asked[primary] = in_background(
+        ground.links[primary].call, "run.start", {**begin, "run_id": run_id}, START_TIMEOUT_S
+    )
+    telling.all(asked, "starting")
+    telling.stop_if_cancelled()  # it has begun by now, and is ended again
+
+
+def _booking(reserved: Reserved) -> dict[str, Any] | None:
+    """The booking that a run stands on, as its keeper is told."""
+    if reserved.booking_id is None or reserved.until is None:
+        return None
+    return {
+        "id": reserved.booking_id,
+        "owner": reserved.owner,
+        "end": reserved.until.isoformat(),
+        "stop_at_end": reserved.stop_at_end,
+    }
+
+
+def take_back(run_id: str, links: Mapping[str, AgentLink], hosts: Hosts | None = None) -> tuple[str, ...]:
+    """Every host that may have been prepared gives up what it holds; where the run has begun, it is ended.
+
+    `hosts`: reaches those once more whose links are closed. None leaves them alone: a host that nobody has asked to
+    start gives up by itself. Returns the hosts that are not known to have given up, each step of which takes
+    TAKE_BACK_S at most.
+    """
+    abort = {"run_id": run_id, "by": who_asks()}
+    asked = _answers(links, "run.abort", abort)
+    if hosts is not None:
+        fresh = _reached([host for host, link in links.items() if not link.is_open], hosts)
+        links = {**links, **fresh}
+        asked |= _answers(fresh, "run.abort", abort)
+    codes = {host: _refusal(future) for host, future in asked.items()}
+    given_up = {host for host, code in codes.items() if code in ("", *_KEEPER_LEFT)}
+    # Between two connections a short run may have come to its end.
+    if any(code == "begun" or (hosts is not None and code in _KEEPER_LEFT) for code in codes.values()):
+        given_up |= _end_what_has_begun(run_id, links)
+    return tuple(host for host in links if host not in given_up)
+
+
+def _end_what_has_begun(run_id: str, links: Mapping[str, AgentLink]) -> set[str]:
+    """Stops the run everywhere without grace, and removes what it left, since nobody was told of it. The hosts on which
+    nothing is left of it."""
+    by = who_asks()
+    stop = {"run_id": run_id, "reason": f"taken back by {by} while it was launched", "force": True, "by": by}
+    _answers(links, "run.stop", stop)
+    deadline = time.monotonic() + TAKE_BACK_S
+    left, cleared = dict(links), set[str]()
+    while left and time.monotonic() < deadline:
+        asked = _answers(left, "run.remove", {"run_id": run_id, "by": by})
+        codes = {host: _refusal(future) for host, future in asked.items()}
+        cleared |= {host for host, code in codes.items() if code in ("", "no_run")}
+        left = {host: link for host, link in left.items() if codes[host] == "run_alive"}
+        time.sleep(0.05 if left else 0)
+    return cleared
+
+
+_KEEPER_LEFT = ("run_over", "disconnected")
+"""What an agent answers whose keeper has left already, or leaves meanwhile."""
+
+
+def _answers(links: Mapping[str, AgentLink], method: str, params: dict[str, Any]) -> Answers:
+    """What the hosts say within TAKE_BACK_S; who has not answered by then is not done."""
+    asked = {host: link.submit(method, params) for host, link in links.items()}
+    wait(asked.values(), timeout=TAKE_BACK_S)
+    return asked
+
+
+def _refusal(answer: Future[Any]) -> str | None:
+    """The code that a host refuses with, "" where it did as it was told; None where nobody knows."""
+    if not answer.done():
+        return None
+    problem = answer.exception()
+    if problem is None:
+        return ""
+    if isinstance(problem, AgentRefused):
+        return problem.code
+    if isinstance(problem, HostError):
+        return None
+    raise problem
+
+
+def _reached(names: Sequence[str], hosts: Hosts) -> dict[str, AgentLink]:
+    """Fresh links to those of these hosts that can be reached within TAKE_BACK_S."""
+    asked = {name: in_background(hosts.reach, [name], lambda host, link: None) for name in names}
+    wait(asked.values(), timeout=TAKE_BACK_S)
+    found = {name: future.result()[name] for name, future in asked.items() if future.done()}
+    return {name: link for name, link in found.items() if not isinstance(link, HostError)}

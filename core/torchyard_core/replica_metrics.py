@@ -1,0 +1,141 @@
+"""The last samples of one replica: numbers over time, in arrays that a plot can take as they are.
+
+A sliding window rather than a ring that wraps: what is asked for is always one piece of memory, in order, and old
+samples are moved out of the way once in a few hundred appends.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchyard_agent.protocol.metrics_report import MOST_NAMES
+
+FIELDS = (
+    "cpu",
+    "memory_mb",
+    "gpu",
+    "gpu_memory_mb",
+    "gpu_memory_total_mb",
+    "power_w",
+    "temperature_c",
+    "step",
+    "loss",
+    "throughput",
+    "compute_s",
+    "exchange_s",
+    "wait_s",
+    "staleness",
+    "dropped",
+    "skipped",
+    "version",
+    "clients",
+    "bytes_s",
+)
+"""What is kept of a replica. `gpu` is percent, the mean over its GPUs; `cpu` percent of one CPU."""
+
+OWN = "own."
+"""Before a field that a script reports by a name of its own, such as `own.accuracy`: it may be called as one above."""
+
+CAPACITY = 3600
+"""Samples: an hour at one a second."""
+BUDGET = 720_000
+"""Samples of all replicas of a run together; many replicas have shorter pasts (84 bytes a sample)."""
+FIRST = 64
+
+
+def capacity_for(replicas: int) -> int:
+    """How many samples each of so many replicas may keep."""
+    return max(300, min(CAPACITY, BUDGET // max(1, replicas)))
+
+
+class Ring:
+    """Samples in time's order. A value that is unknown, or not finite, is NaN, which a plot shows as a gap.
+
+    Fields of a script's own are added as they come, at most 32.
+    """
+
+    def __init__(self, capacity: int = CAPACITY, fields: Sequence[str] = FIELDS):
+        self.fields = tuple(fields)
+        self._row = {field: row for row, field in enumerate(self.fields)}
+        self._capacity = capacity
+        self._times: NDArray[np.float64] = np.empty(min(FIRST, capacity), np.float64)
+        self._values: NDArray[np.float32] = np.empty((len(self.fields), len(self._times)), np.float32)
+        self._begin = self._end = 0
+        self._last: dict[str, float] = {}
+
+    def __len__(self) -> int:
+        return self._end - self._begin
+
+    def append(self, time: float, values: Mapping[str, float | None]) -> bool:
+        """Takes what was measured at `time` (seconds since 1970).
+
+        False, and nothing taken, for what is not newer than the last sample: a journal is replayed after a lost
+        connection.
+        """
+        if len(self) and time <= self._times[self._end - 1]:
+            return False
+        if self._end == len(self._times):
+            self._make_room()
+        self._times[self._end] = time
+        for field in values:
+            if field.startswith(OWN) and field not in self._row and len(self.own) < MOST_NAMES:
+                self._add(field)
+        for field, row in self._row.items():
+            value = values.get(field)
+            self._values[row, self._end] = math.nan if value is None else value
+            if value is not None:
+                self._last[field] = value
+        self._end += 1
+        self._begin = max(self._begin, self._end - self._capacity)
+        return True
+
+    def times(self) -> NDArray[np.float64]:
+        """Seconds since 1970, a view: good until the next `append`."""
+        return self._times[self._begin : self._end]
+
+    def values(self, field: str) -> NDArray[np.float32]:
+        """Of one field, a view beside `times`; all NaN for a field of a script's own that has not come."""
+        if field.startswith(OWN) and field not in self._row:
+            return np.full(len(self), math.nan, np.float32)
+        return self._values[self._row[field], self._begin : self._end]
+
+    def tail(self, field: str, count: int) -> NDArray[np.float32]:
+        """The newest values, at most `count`."""
+        return self._values[self._row[field], max(self._begin, self._end - count) : self._end]
+
+    @property
+    def own(self) -> list[str]:
+        """Names that the script reports by itself, in the order in which they came."""
+        return [field[len(OWN) :] for field in self._row if field.startswith(OWN)]
+
+    def last(self, field: str) -> float | None:
+        """The newest known value, however long ago; NaN where that was not finite."""
+        return self._last.get(field)
+
+    @property
+    def last_time(self) -> float | None:
+        """When the newest sample was taken."""
+        return float(self._times[self._end - 1]) if len(self) else None
+
+    def _add(self, field: str) -> None:
+        self._row[field] = len(self._row)
+        self.fields = (*self.fields, field)
+        self._values = np.vstack([self._values, np.full((1, self._values.shape[1]), math.nan, np.float32)])
+
+    def _make_room(self) -> None:
+        """Doubles as long as all samples fit; then moves the past to the front, a quarter at a time."""
+        kept = len(self)
+        room = min(max(2 * kept, FIRST), self._capacity + max(1, self._capacity // 4))
+        if room > len(self._times):
+            times = np.empty(room, np.float64)
+            values = np.empty((len(self.fields), room), np.float32)
+        else:
+            times, values = self._times, self._values
+        times[:kept] = self._times[self._begin : self._end]
+        values[:, :kept] = self._values[:, self._begin : self._end]
+        self._times, self._values = times, values
+        self._begin, self._end = 0, kept

@@ -1,0 +1,1 @@
+"""Validation of a topology, one module for each subject."""

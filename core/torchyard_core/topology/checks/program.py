@@ -1,0 +1,152 @@
+"""Whether there is something to run, and whether it can be given what the file says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from torchyard_core.problems import Place, near_miss
+from torchyard_core.topology.checks.reserved_variables import is_reserved, is_variable_name
+from torchyard_core.topology.findings import Findings, error, warning
+from torchyard_core.topology.model import Launcher, Program, StrategyKind, Topology
+from torchyard_core.topology.paths import expanded
+
+
+def check_program(topology: Topology) -> Findings:
+    """The launcher and its keys."""
+    program = topology.program
+    if program.launcher is Launcher.COMMAND:
+        if not program.command:
+            yield error("no-program", "launcher command needs `command`, like [python, trainer.py]", "program")
+        elif not program.command[0]:
+            message = "the first word of `command` is empty; it names the program to run"
+            yield error("no-program", message, "program", "command")
+        for key in ("script", "module"):
+            if getattr(program, key) is not None:
+                yield error(
+                    "launcher", f"`{key}` is for launcher torch; launcher command runs `command`", "program", key
+                )
+    else:
+        if program.command:
+            message = "`command` is for launcher command; launcher torch runs `script` or `module`"
+            yield error("launcher", message, "program", "command")
+        elif not program.script and not program.module:
+            yield error("no-program", "launcher torch needs `script` or `module`", "program")
+        if program.script and program.module:
+            yield error("launcher", "`script` and `module` are both given; keep one", "program", "module")
+    for place, text in _texts(topology):
+        if "\0" in text:
+            yield error("bad-text", "text for a program cannot hold a NUL character", *place)
+
+
+def _texts(topology: Topology) -> Iterator[tuple[Place, str]]:
+    """All that ends up in argument lists and environments."""
+    program = topology.program
+    for key in ("script", "module", "python", "notify"):
+        yield ("program", key), getattr(program, key) or ""
+    for key in ("args", "command", "setup"):
+        for number, text in enumerate(getattr(program, key)):
+            yield ("program", key, number), text
+    for variable, text in program.env.items():
+        yield ("program", "env", variable), text
+    for position, pool in enumerate(topology.pools):
+        for number, text in enumerate(pool.args):
+            yield ("pools", position, "args", number), text
+        for variable, text in pool.env.items():
+            yield ("pools", position, "env", variable), text
+
+
+def check_variables(topology: Topology) -> Findings:
+    """Names of environment variables and secrets."""
+    program = topology.program
+    blocks: list[tuple[Place, dict[str, str]]] = [(("program", "env"), program.env)]
+    blocks += [(("pools", position, "env"), pool.env) for position, pool in enumerate(topology.pools)]
+    for place, env in blocks:
+        for variable in env:
+            yield from _variable(variable, (*place, variable))
+            if variable in program.secrets:
+                message = f"the secret {variable} is also written here in the open; remove one of the two"
+                yield error("secret-shown", message, *place, variable)
+    for number, secret in enumerate(program.secrets):
+        yield from _variable(secret, ("program", "secrets", number))
+
+
+def _variable(variable: str, place: Place) -> Findings:
+    if not is_variable_name(variable):
+        message = f"'{variable}' cannot name an environment variable: letters, digits and _ only, no digit first"
+        yield error("bad-variable", message, *place)
+    elif is_reserved(variable):
+        yield error("reserved-variable", f"Torchyard itself sets {variable}; remove it here", *place)
+
+
+def check_exclude(topology: Topology) -> Findings:
+    """Patterns that would leave nothing out, unlike what was meant."""
+    for number, pattern in enumerate(topology.program.exclude):
+        if not ("[" in pattern or "\\" in pattern or pattern.strip() == "!"):
+            continue
+        from torchyard_core.gitignore import has_meaning  # its library takes time that most files do not need
+
+        if not has_meaning(pattern):
+            message = f"the pattern `{pattern}` cannot be understood; write it as in .gitignore"
+            yield error("bad-pattern", message, "program", "exclude", number)
+
+
+def check_files(topology: Topology, folder: Path) -> Findings:
+    """Whether the working folder and the script are there."""
+    program = topology.program
+    if program.workdir is None:
+        return
+    workdir = folder / expanded(program.workdir)
+    if _kind(workdir) != "folder":
+        what = "is a file, not a folder" if _kind(workdir) == "file" else "is not there"
+        at = ("program", "workdir") if "workdir" in program.model_fields_set else ("program",)
+        yield error("workdir-missing", f"the working folder {program.workdir} {what}", *at)
+        return
+    yield from _script(program, workdir)
+    yield from _clipping(topology, workdir)
+    if program.notify and program.notify.startswith("./") and _kind(workdir / program.notify) != "file":
+        yield warning("notify-missing", f"{program.notify} is not in the working folder", "program", "notify")
+
+
+def _script(program: Program, workdir: Path) -> Findings:
+    # A script with an absolute path is taken to be on the hosts.
+    if program.launcher is not Launcher.TORCH or not program.script or Path(program.script).is_absolute():
+        return
+    at = ("program", "script")
+    script = workdir / program.script
+    kind = _kind(script)
+    if kind == "folder":
+        yield error("script-missing", f"the script {program.script} is a folder", *at)
+    elif kind == "file" and not script.resolve().is_relative_to(workdir.resolve()):
+        message = f"the script {program.script} lies outside the working folder, and would not be sent"
+        yield error("script-missing", message, *at)
+    elif kind is None:
+        beside = [path.name for path in script.parent.glob("*.py")] if _kind(script.parent) == "folder" else []
+        close = near_miss(script.name, beside)
+        hint = f"; did you mean `{Path(program.script).with_name(close)}`?" if close else ""
+        yield error("script-missing", f"the script {program.script} is not in the working folder{hint}", *at)
+
+
+def _clipping(topology: Topology, workdir: Path) -> Findings:
+    """A step that does not wait for all workers has no norm to clip by."""
+    strategy, script = topology.strategy, topology.program.script
+    if strategy.kind is not StrategyKind.SANDBLASTER or not strategy.backup_workers or not script:
+        return
+    try:
+        source = (workdir / script).read_text(encoding="utf-8", errors="replace")
+    except (OSError, ValueError):
+        return
+    if any("clip_gradients(" in line.partition("#")[0] for line in source.splitlines()):
+        message = (
+            f"{script} calls cluster.clip_gradients(), which cannot be used with `backup_workers`: set it to 0, or "
+            "clip each worker's own gradients with torch.nn.utils.clip_grad_norm_"
+        )
+        yield error("strategy-clips", message, "strategy", "backup_workers")
+
+
+def _kind(path: Path) -> str | None:
+    """`folder`, `file`, or None for what is not there or cannot be seen."""
+    try:
+        return "folder" if path.is_dir() else "file" if path.is_file() else None
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,141 @@
+"""Snapshots of unsaved work: written a little after each change, offered again when the program that wrote them died.
+
+Each open document has two files in one folder: the snapshot (`<token>.json`), and beside it a lock (`<token>.lock`)
+that holds the writer's PID and is held locked for as long as the writer lives. The lock, not the PID, is what counts:
+the system lets go of it whatever ends the program, and numbers of processes come again.
+
+They lie in a folder of ours rather than beside the document, whose folder is sent to hosts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from torchyard_core.atomic_write import write_atomically
+from torchyard_core.errors import FileProblem
+
+MAX_BYTES = 64 * 1024 * 1024
+PRIVATE = 0o600
+
+
+@dataclass(frozen=True)
+class LeftBehind:
+    """Unsaved work of a program that is no more."""
+
+    token: str
+    path: Path | None
+    """The file that it would have been saved to; None for one that had none."""
+    text: str
+    written_at: datetime
+
+
+class Recovery:
+    """The snapshot of one open document, and those that others left behind. Writing it may raise FileProblem."""
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+        self._token = secrets.token_hex(8)
+        self._lock: int | None = None
+
+    def write(self, path: Path | None, text: str) -> None:
+        """Keeps the text of a document with unsaved changes."""
+        if self._lock is None:
+            try:
+                self._folder.mkdir(parents=True, exist_ok=True)
+                self._lock = self._locked()
+            except OSError as problem:
+                reason = problem.strerror or str(problem)
+                raise FileProblem(f"{self._folder} cannot be written: {reason}.", code="unwritable_file") from None
+        record = {
+            "path": str(path) if path is not None else None,
+            "written_at": datetime.now(UTC).isoformat(timespec="seconds"),
+            "text": text,
+        }
+        write_atomically(self._snapshot(self._token), json.dumps(record, ensure_ascii=False), PRIVATE)
+
+    def _locked(self) -> int:
+        lock = os.open(self._lock_file(self._token), os.O_RDWR | os.O_CREAT, PRIVATE)
+        _try_lock(lock)
+        os.write(lock, f"{os.getpid()}\n".encode())
+        return lock
+
+    def clear(self) -> None:
+        """There is nothing unsaved any more."""
+        if self._lock is not None:
+            self._snapshot(self._token).unlink(missing_ok=True)
+            self.abandon()
+            self._lock_file(self._token).unlink(missing_ok=True)
+
+    def abandon(self) -> None:
+        """Leaves what was written to whoever looks for it next."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def left_behind(self) -> list[LeftBehind]:
+        """Unsaved work whose writer is dead, the latest first."""
+        found = [work for token in self._tokens() if self._is_orphan(token) and (work := self._read(token))]
+        return sorted(found, key=lambda work: work.written_at, reverse=True)
+
+    def discard(self, work: LeftBehind) -> None:
+        """Forgets unsaved work: it was restored, or is not wanted."""
+        self._snapshot(work.token).unlink(missing_ok=True)
+        self._lock_file(work.token).unlink(missing_ok=True)
+
+    def _tokens(self) -> Iterator[str]:
+        with suppress(OSError):
+            yield from sorted(path.stem for path in self._folder.glob("*.json"))
+
+    def _is_orphan(self, token: str) -> bool:
+        if token == self._token:
+            return False
+        try:
+            lock = os.open(self._lock_file(token), os.O_RDWR)
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+        try:
+            return _try_lock(lock)
+        finally:
+            os.close(lock)
+
+    def _read(self, token: str) -> LeftBehind | None:
+        try:
+            with self._snapshot(token).open("rb") as file:
+                record = json.loads(file.read(MAX_BYTES))
+            path = record["path"]
+            written_at = datetime.fromisoformat(record["written_at"])
+            return LeftBehind(token, Path(path) if path else None, str(record["text"]), written_at)
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            return None
+
+    def _snapshot(self, token: str) -> Path:
+        return self._folder / f"{token}.json"
+
+    def _lock_file(self, token: str) -> Path:
+        return self._folder / f"{token}.lock"
+
+
+def _try_lock(descriptor: int) -> bool:
+    """Locks an open file for as long as it is open, unless somebody else has."""
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,126 @@
+"""A changed topology written into the text it was read from: what did not change keeps its letters and comments.
+
+A value is changed where it stands, if the text is of a shape where that can be. Else the unit is a key at the top of
+the file, and within `pools` one entry: what changed is written anew. The result is read back; where it does not say
+the same, or the text is of a shape that this does not know, there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torchyard_core.errors import FileProblem
+from torchyard_core.topology.document.yaml_value_edits import CannotKeep, Changes
+from torchyard_core.topology.file import topology_from_text
+from torchyard_core.topology.model import Topology
+from torchyard_core.yaml_io.writer import dump_flow, dump_yaml
+from torchyard_core.yaml_io.yaml_file import Document, parse
+
+Lines = list[str]
+
+
+def rewritten(text: str, before: Topology, after: Topology) -> str | None:
+    """`text`, which says `before`, with what makes it say `after`; None where that cannot be done."""
+    try:
+        document = parse(text, "topology")
+    except FileProblem:
+        return None
+    if not isinstance(document.data, dict) or (not document.spans[()].exact and document.spans[()].flow):
+        return None
+    for in_place in (True, False):
+        written = _Pieces(document, before.as_data(), in_place).saying(after.as_data())
+        try:
+            read = topology_from_text(written)
+        except FileProblem:
+            continue
+        if read.topology == after and not read.problems:
+            return written
+    return None
+
+
+class _Pieces:
+    """A file cut at the keys of its top level."""
+
+    def __init__(self, document: Document, data: Mapping[str, Any], in_place: bool):
+        self._document = document
+        self._in_place = in_place
+        self._data = data
+        self._newline = "\r\n" if "\r\n" in document.text else "\n"
+        self._lines = document.text.splitlines(keepends=True)
+        if self._lines and not self._lines[-1].endswith(("\n", "\r")):
+            self._lines[-1] += self._newline
+        starts = sorted((line, str(place[0])) for place, line in document.composed.key_lines.items() if len(place) == 1)
+        self._header = self._lines[: starts[0][0] - 1] if starts else []
+        ends = [line for line, _ in starts[1:]] + [len(self._lines) + 1]
+        self._of_key = {key: self._lines[line - 1 : end - 1] for (line, key), end in zip(starts, ends, strict=True)}
+
+    def saying(self, data: Mapping[str, Any]) -> str:
+        """The text that says `data`, its keys in the file's order and new ones after them."""
+        order = [key for key in self._of_key if key in data] + [key for key in data if key not in self._of_key]
+        lines = list(self._header)
+        for key in order:
+            lines += self._piece(key, data[key])
+        return "".join(lines)
+
+    def _piece(self, key: str, value: Any) -> Lines:
+        old = self._of_key.get(key, [])
+        if old and self._data.get(key) == value:
+            return old
+        if old and self._in_place and (same_shape := self._changed_in_place(key, value)) is not None:
+            return same_shape
+        # Comments and empty lines after an entry belong to what follows it.
+        body, tail = _cut_tail(old)
+        if key == "pools" and body and value and (pools := self._pools(body, value)) is not None:
+            return pools + tail
+        return self._anew({key: value}) + tail
+
+    def _changed_in_place(self, key: str, value: Any) -> Lines | None:
+        first = self._document.composed.key_lines[(key,)] - 1
+        start = sum(map(len, self._lines[:first]))
+        end = start + sum(map(len, self._of_key[key]))
+        if end > len(self._document.text):
+            return None  # Its last line had no end, and was given one.
+        changes = Changes(self._document)
+        try:
+            changes.note((key,), self._data[key], value)
+            return changes.applied(start, end).splitlines(keepends=True)
+        except CannotKeep:
+            return None
+
+    def _anew(self, data: Any, indent: str = "", flow: bool = False) -> Lines:
+        text = f"- {dump_flow(data[0])}\n" if flow else dump_yaml(data)
+        text = text.replace("\n", self._newline)
+        return [indent + line for line in text.splitlines(keepends=True)]
+
+    def _pools(self, body: Lines, pools: Sequence[Any]) -> Lines | None:
+        """The entries of `pools`, those that are as they were letter for letter."""
+        first = self._document.composed.key_lines[("pools",)]
+        old = self._data["pools"]
+        starts = [self._document.spans[("pools", position)].line - first for position in range(len(old))]
+        if not starts or starts[0] < 1 or sorted(set(starts)) != starts:
+            return None
+        ends = [*starts[1:], len(body)]
+        chunks = [body[start:end] for start, end in zip(starts, ends, strict=True)]
+        indents = {chunk[0][: len(chunk[0]) - len(chunk[0].lstrip(" "))] for chunk in chunks}
+        if len(indents) != 1 or not all(chunk[0].lstrip(" ").startswith("- ") for chunk in chunks):
+            return None
+        indent = indents.pop()
+        flow = all(self._document.spans["pools", position].flow for position in range(len(old)))
+        lines = list(body[: starts[0]])
+        unused = list(range(len(old)))
+        for pool in pools:
+            same = next((position for position in unused if old[position] == pool), None)
+            if same is None:
+                lines += self._anew([pool], indent, flow)
+            else:
+                unused.remove(same)
+                lines += chunks[same]
+        return lines
+
+
+def _cut_tail(lines: Lines) -> tuple[Lines, Lines]:
+    end = len(lines)
+    while end > 1 and (not lines[end - 1].strip() or lines[end - 1].startswith("#")):
+        end -= 1
+    return lines[:end], lines[end:]

@@ -1,0 +1,118 @@
+"""Values changed where they stand in a text, so that all round them keeps its letters: style, order, comments.
+
+Known are scalars and lists in brackets in any place, and keys that come or go in blocks written either way. What
+else changes (a list by dashes, text over several lines) is for the caller to write anew.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torchyard_core.problems import Place
+from torchyard_core.yaml_io.parser import Span
+from torchyard_core.yaml_io.writer import dump_flow
+from torchyard_core.yaml_io.yaml_file import Document
+
+_COMMA = re.compile(r"\s*,[ \t]*")
+
+
+class CannotKeep(Exception):
+    """The text is of a shape in which this change is not known."""
+
+
+@dataclass
+class Changes:
+    """What to write instead of what, by offsets in a document's text."""
+
+    document: Document
+    found: list[tuple[int, int, str]] = field(default_factory=list)
+
+    def applied(self, start: int, end: int) -> str:
+        """That part of the text with its changes."""
+        text, at = [], start
+        for first, last, instead in sorted(self.found):
+            if first < at or last > end:
+                raise CannotKeep
+            text += [self.document.text[at:first], instead]
+            at = last
+        return "".join([*text, self.document.text[at:end]])
+
+    def note(self, place: Place, old: Any, new: Any) -> None:
+        """Notes what makes the value at a place, which is `old`, say `new`. Raises CannotKeep."""
+        if old == new:
+            return
+        span = self._span(place)
+        if isinstance(old, dict) and isinstance(new, dict) and old and new:
+            self._note_keys(place, span, old, new)
+        elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new) and not span.flow:
+            for position, (before, after) in enumerate(zip(old, new, strict=True)):
+                self.note((*place, position), before, after)
+        elif span.exact and span.end > span.start and self.document.text[span.start] not in "|>&*!":
+            self.found.append((span.start, span.end, dump_flow(new)))
+        else:
+            raise CannotKeep
+
+    def _span(self, place: Place) -> Span:
+        if place not in self.document.spans:
+            raise CannotKeep
+        return self.document.spans[place]
+
+    def _note_keys(self, place: Place, span: Span, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+        kept = [key for key in old if key in new]
+        gone = [key for key in old if key not in new]
+        come = {key: value for key, value in new.items() if key not in old}
+        # The last key of the block is where new ones are written behind: it must not go at the same time.
+        if not kept or (gone and come):
+            raise CannotKeep
+        for key in kept:
+            self.note((*place, key), old[key], new[key])
+        for key in gone:
+            self._take_out(place, key, span.flow)
+        if come:
+            self._put_in(place, come, old, span.flow)
+
+    def _put_in(self, place: Place, come: Mapping[str, Any], old: Mapping[str, Any], flow: bool) -> None:
+        text = self.document.text
+        last = max((self._span((*place, key)) for key in old), key=lambda span: span.end)
+        if not last.exact:
+            raise CannotKeep
+        pairs = [f"{dump_flow(key)}: {dump_flow(value)}" for key, value in come.items()]
+        if flow:
+            self.found.append((last.end, last.end, "".join(f", {pair}" for pair in pairs)))
+            return
+        newline = "\r\n" if "\r\n" in text else "\n"
+        end = text.find("\n", last.end)
+        if end < 0:
+            raise CannotKeep
+        indent = " " * self._column((*place, next(iter(old))))
+        self.found.append((end + 1, end + 1, "".join(f"{indent}{pair}{newline}" for pair in pairs)))
+
+    def _column(self, key: Place) -> int:
+        """Where a key of a block stands in its line."""
+        line = self.document.text.splitlines()[self.document.composed.key_lines[key] - 1]
+        word = re.match(r"(?: |- )*", line)
+        assert word is not None
+        return word.end()
+
+    def _take_out(self, place: Place, key: str, flow: bool) -> None:
+        text, span = self.document.text, self._span((*place, key))
+        if not span.exact:
+            raise CannotKeep
+        if not flow:
+            begin = text.rfind("\n", 0, span.start) + 1
+            end = text.find("\n", span.end) + 1
+            alone = text[begin:].lstrip(" ").startswith(f"{key}:")
+            if not end or not alone or "\n" in text[span.start : span.end]:
+                raise CannotKeep
+            self.found.append((begin, end, ""))
+            return
+        opened = max(text.rfind("{", 0, span.start), text.rfind(",", 0, span.start))
+        if text[opened] == ",":
+            self.found.append((opened, span.end, ""))
+        elif comma := _COMMA.match(text, span.end):
+            self.found.append((opened + 1, comma.end(), ""))
+        else:
+            raise CannotKeep

@@ -1,0 +1,64 @@
+"""The topology file's JSON schema, for editors that complete and check YAML.
+
+`python -m torchyard_core.topology.json_schema` writes it to `resources/topology.schema.json`.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+from pathlib import Path
+from typing import Any
+
+from torchyard_core.atomic_write import write_atomically
+from torchyard_core.topology import model
+from torchyard_core.topology.model import Topology
+
+SCHEMA_FILE = Path(__file__).parents[3] / "resources" / "topology.schema.json"
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def topology_schema() -> dict[str, Any]:
+    """The schema, with each key's description."""
+    schema: dict[str, Any] = Topology.model_json_schema()
+    _describe(schema)
+    schema = _tidied(schema)
+    return {"$schema": DIALECT, "title": "Torchyard topology", **schema}
+
+
+def schema_text() -> str:
+    return json.dumps(topology_schema(), indent=2, ensure_ascii=False) + "\n"
+
+
+def _describe(schema: dict[str, Any]) -> None:
+    """Gives each key the docstring below it. Pydantic can read those too, but at every start of the program."""
+    blocks = {"Topology": schema, **schema["$defs"]}
+    for node in ast.parse(inspect.getsource(model)).body:
+        if not isinstance(node, ast.ClassDef):
+            continue
+        keys = blocks.get(node.name, {}).get("properties", {})
+        for key, below in zip(node.body, node.body[1:], strict=False):
+            if not isinstance(key, ast.AnnAssign) or not isinstance(key.target, ast.Name) or key.target.id not in keys:
+                continue
+            if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+                told = keys[key.target.id] | {"description": inspect.cleandoc(str(below.value.value))}
+                keys[key.target.id] = dict(sorted(told.items()))
+
+
+def _tidied(part: Any) -> Any:
+    """Without the titles that pydantic makes of key names, and with each description on one line."""
+    if isinstance(part, list):
+        return [_tidied(item) for item in part]
+    if not isinstance(part, dict):
+        return part
+    tidy = {}
+    for key, value in part.items():
+        if key == "title" and isinstance(value, str):
+            continue
+        tidy[key] = " ".join(value.split()) if key == "description" and isinstance(value, str) else _tidied(value)
+    return tidy
+
+
+if __name__ == "__main__":
+    write_atomically(SCHEMA_FILE, schema_text())

@@ -1,0 +1,110 @@
+"""`run --set pools.workers.replicas=2`: one value of a topology changed on the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import deepcopy
+from typing import Any, get_origin
+
+from pydantic import BaseModel
+
+from torchyard_core.errors import FileProblem, UsageError
+from torchyard_core.problems import Place, did_you_mean, no_lines
+from torchyard_core.topology.model import Topology
+from torchyard_core.yaml_io.model_validation import type_at, validate
+from torchyard_core.yaml_io.parser import Composed, compose
+
+
+def apply_settings(topology: Topology, settings: Sequence[str]) -> Topology:
+    """The topology with each `path=value` set, in order. Values are YAML; pools go by name.
+
+    Raises UsageError for a path that leads nowhere, and a value that does not belong there.
+    """
+    data = deepcopy(topology.as_data())
+    written: dict[Place, str] = {}
+    for setting in settings:
+        path, equals, text = setting.partition("=")
+        if not equals or not path.strip():
+            raise _refused(setting, "a setting is written `path=value`.", "For example pools.workers.replicas=2.")
+        place = _place(data, path.strip(), setting)
+        value = _value(text, setting)
+        _put(data, place, value.data)
+        for inner, letters in value.written.items():
+            written[(*place, *inner)] = letters
+    changed, problems = validate(Topology, data, written, no_lines)
+    if changed is None:
+        sentences = "; ".join(problem.message for problem in problems)
+        raise _refused(", ".join(settings), f"{sentences}.")
+    return changed
+
+
+def _refused(setting: str, message: str, hint: str = "") -> UsageError:
+    return UsageError(f"--set {setting}: {message}", code="bad_setting", hint=hint)
+
+
+def _value(text: str, setting: str) -> Composed:
+    if not text.strip():
+        return Composed()
+    try:
+        value = compose(text, "value")
+    except FileProblem as problem:
+        message = problem.message.split(": ", 1)[-1]
+        raise _refused(setting, f"the value is not YAML: {message}", problem.hint) from None
+    if value.problems:
+        raise _refused(setting, f"{value.problems[0].message}.")
+    return value
+
+
+def _place(data: dict[str, Any], path: str, setting: str) -> Place:
+    """Where `path` leads. Each step is a key of the model, a pool's name or position, or a key of the user's."""
+    place: Place = ()
+    rest = path
+    while rest:
+        around = type_at(Topology, place)
+        if isinstance(around, type) and issubclass(around, BaseModel):
+            step, _, rest = rest.partition(".")
+            if step not in around.model_fields:
+                hint = did_you_mean(step, around.model_fields) or f"; known here: {', '.join(around.model_fields)}"
+                raise _refused(setting, f"there is no `{step}`{_in(place)}{hint}")
+            place = (*place, step)
+        elif get_origin(around) is tuple:
+            position, rest = _item(data, place, rest, setting)
+            place = (*place, position)
+        elif get_origin(around) is dict:
+            # Variables and labels may hold dots: what is left is one key.
+            return (*place, rest)
+        else:
+            raise _refused(setting, f"`{place[-1]}` has nothing below it.")
+    if place == ("pools",) or (len(place) == 2 and place[0] == "pools"):
+        raise _refused(setting, "name what to change in the pool.", "For example pools.workers.replicas=2.")
+    return place
+
+
+def _in(place: Place) -> str:
+    return f" in `{'.'.join(str(step) for step in place)}`" if place else ""
+
+
+def _item(data: dict[str, Any], place: Place, rest: str, setting: str) -> tuple[int, str]:
+    """(position, what is left of the path) of an entry, by its name or its number from 0."""
+    items: Any = data
+    for step in place:
+        items = items.get(step, []) if isinstance(items, dict) else items[step]
+    names = [str(item["name"]) if isinstance(item, dict) else "" for item in items]
+    for position, name in sorted(enumerate(names), key=lambda pair: -len(pair[1])):
+        if name and (rest == name or rest.startswith(f"{name}.")):
+            return position, rest[len(name) + 1 :]
+    step, _, left = rest.partition(".")
+    if step.isdecimal() and int(step) < len(items):
+        return int(step), left
+    what = "pool" if place == ("pools",) else "entry"
+    named = [name for name in names if name]
+    there = len(items) if step.isdecimal() or not named else ", ".join(named)
+    hint = did_you_mean(step, named) or f"; there are {there}"
+    raise _refused(setting, f"there is no {what} `{step}`{hint}")
+
+
+def _put(data: dict[str, Any], place: Place, value: Any) -> None:
+    around: Any = data
+    for step in place[:-1]:
+        around = around.setdefault(step, {}) if isinstance(around, dict) else around[step]
+    around[place[-1]] = value

@@ -1,0 +1,1 @@
+"""Which replica runs on which host and GPU."""

@@ -1,0 +1,97 @@
+"""Why a pool's replicas found no host, as a sentence."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from torchyard_core.topology.findings import counted
+from torchyard_core.topology.machine_types import machine
+from torchyard_core.topology.model import Pool
+from torchyard_core.topology.placement.capacity import GB_IN_GIB, Room, suits
+
+
+def why_not(names: Sequence[str], pool: Pool, rooms: Sequence[Room], allowed: Sequence[Room]) -> str:
+    """`worker-3 needs 2 GPUs of ≥ 40 GB; the most any host has free is 1 (on gpu-a)`.
+
+    `rooms` are all hosts, `allowed` those that the pool's `hosts` and `labels` leave.
+    """
+    who = names[0]
+    if len(names) > 1:
+        who += f" {'and' if len(names) == 2 else 'to'} {names[-1]}"
+    needs = "needs" if len(names) == 1 else "each need"
+    if not rooms:
+        return f"{who} cannot be placed: the fleet has no hosts; add one with `torchyard hosts add`"
+    if not allowed:
+        return f"{who} {needs} {_wanted_host(pool)}; the fleet has none"
+    booked = ", ".join(
+        f"{room.host.name} is booked by {room.host.booked_by}" for room in allowed if room.host.booked_by
+    )
+    allowed = [room for room in allowed if not room.host.booked_by]
+    if not allowed:
+        return f"{who} cannot be placed: {booked}"
+    also = f" ({booked})" if booked else ""
+    short: Callable[[Room], float] | None = None
+    if pool.gpus > (most := max(room.free_gpus(pool) for room in allowed)):
+        wanted = gpu_wish(pool) + _as_machine(pool, "gpu_model")
+        return f"{who} {needs} {wanted}; {_most_gpus(pool, allowed, most)}"
+    if pool.cpus is not None and pool.cpus > max(room.cpus for room in allowed):
+        what, short = f"{pool.cpus:g} CPUs{_as_machine(pool, 'cpus')}", lambda room: room.cpus
+    elif pool.memory_gb is not None and pool.memory_gb * GB_IN_GIB > max(room.memory_gb for room in allowed):
+        what, short = f"{pool.memory_gb:g} GB of memory{_as_machine(pool, 'memory_gb')}", lambda room: room.memory_gb
+    if short is not None:
+        best = max(allowed, key=short)
+        most_free = f"{max(0, short(best)):.4g} (on {best.host.name})"
+        return f"{who} {needs} {what}; the most any host has free is {most_free}{also}"
+    return f"{who} {needs} {_everything(pool)}; no host has all of it free at once{also}"
+
+
+def _as_machine(pool: Pool, key: str) -> str:
+    """` (machine large_model)` where a wish is the machine type's."""
+    wish = getattr(pool, key)
+    is_its = pool.machine is not None and wish is not None and getattr(machine(pool.machine), key) == wish
+    return f" (machine {pool.machine})" if is_its else ""
+
+
+def gpu_wish(pool: Pool) -> str:
+    """`2 A100 GPUs of ≥ 40 GB`."""
+    model = f"{pool.gpu_model} " if pool.gpu_model else ""
+    noun = f"{model}GPU"
+    size = f" of ≥ {pool.gpu_memory_gb:g} GB" if pool.gpu_memory_gb is not None else ""
+    return counted(pool.gpus, noun) + size
+
+
+def _wanted_host(pool: Pool) -> str:
+    labels = ", ".join(f"{key}={value}" for key, value in pool.labels.items())
+    if pool.hosts:
+        named = f"one of the hosts {', '.join(pool.hosts)}"
+        return f"{named} labelled {labels}" if labels else named
+    return f"a host labelled {labels}"
+
+
+def _most_gpus(pool: Pool, allowed: Sequence[Room], most: float) -> str:
+    best = max(allowed, key=lambda room: room.free_gpus(pool))
+    there = max(sum(suits(gpu, pool) for gpu in room.host.gpus) for room in allowed)
+    if not there:
+        return "no host has any"
+    if not most:
+        return "all of them are taken" + _by_others(allowed)
+    return f"the most any host has free is {most:g} (on {best.host.name})"
+
+
+def _by_others(rooms: Sequence[Room]) -> str:
+    """` (4 used by kim, 2 booked by lee until 18:00)`: those that are taken by no replica of this design."""
+    ways = Counter(
+        why.replace("somebody else", "others")
+        for room in rooms
+        for gpu in room.host.gpus
+        if (why := room.host.why_taken(gpu)) is not None
+    )
+    return f" ({', '.join(f'{count} {why}' for why, count in ways.most_common())})" if ways else ""
+
+
+def _everything(pool: Pool) -> str:
+    parts = [gpu_wish(pool)] if pool.gpus else []
+    parts += [f"{pool.cpus:g} CPUs"] if pool.cpus is not None else []
+    parts += [f"{pool.memory_gb:g} GB of memory"] if pool.memory_gb is not None else []
+    return " and ".join(parts)

@@ -1,0 +1,1 @@
+"""The strategies of training: traffic, costs, presets."""

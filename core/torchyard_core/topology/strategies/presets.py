@@ -1,0 +1,172 @@
+"""Presets as data in `resources/presets`, one file each: a strategy with the pools that it needs, other frameworks'
+ways of training, and CloudML's scale tiers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from torchyard_core.errors import UsageError
+from torchyard_core.problems import nearest
+from torchyard_core.topology.document.edits import (
+    add_replicas,
+    empty_topology,
+    pools_of,
+    set_pools,
+    set_program,
+    set_strategy,
+)
+from torchyard_core.topology.model import MAX_REPLICAS, Role, Strategy, StrategyKind, Topology
+from torchyard_core.topology.replicas import replicas_of
+from torchyard_core.topology.strategies.reduction_cost import reducers_for_bandwidth, reducers_that_beat_the_ring
+from torchyard_core.yaml_io.parser import compose
+
+PRESETS = tuple(kind for kind in StrategyKind if kind is not StrategyKind.NONE)
+"""The strategies that have one, named as their kind."""
+GROUPS = ("strategies", "frameworks", "scale tiers")
+"""What a file's `group` may be, in the order in which they are shown."""
+BEATS_RING = "beats_ring"
+"""What a file says for the reducers' number: as many as are by themselves faster than a ring."""
+BANDWIDTH = "bandwidth"
+"""The same by Vertex AI's rule: as much bandwidth as the workers have, from `worker_gbps` and `reducer_gbps`."""
+ENOUGH = 1
+"""Reducers where no number beats the ring: somebody asked for them."""
+
+
+@dataclass(frozen=True)
+class PresetPool:
+    """A pool as a preset has it."""
+
+    name: str
+    role: Role
+    replicas: int | None
+    """None: by the rule for reducers."""
+    gpus: int
+    said: Mapping[str, Any]
+    """All that its file says."""
+
+
+@dataclass(frozen=True)
+class Preset:
+    """What a preset adds to a design."""
+
+    key: str
+    """The name of its file."""
+    group: str
+    title: str
+    sentence: str
+    """What it adds to a design that has nothing yet."""
+    strategy: dict[str, Any]
+    pools: tuple[PresetPool, ...]
+
+    def as_data(self) -> dict[str, Any]:
+        """As its file has it."""
+        pools = [dict(pool.said) for pool in self.pools]
+        return {"name": self.key, "group": self.group, "title": self.title, "sentence": self.sentence} | {
+            "strategy": self.strategy, "pools": pools,
+        }  # fmt: skip
+
+
+@cache
+def preset(key: str) -> Preset:
+    """A preset by the name of its file, read when it is first asked for. Raises UsageError where there is none."""
+    if key not in _keys():
+        meant = nearest(key, _keys())
+        hint = meant or f"There are {', '.join(_keys())}."
+        raise UsageError(f"there is no preset {key}.", code="no_preset", hint=hint)
+    name = f"presets/{key}.yaml"
+    text = files("torchyard_resources").joinpath(name).read_text(encoding="utf-8")
+    data = compose(text, name).data
+    pools = tuple(
+        PresetPool(
+            said["name"],
+            Role(said["role"]),
+            None if said["replicas"] in (BEATS_RING, BANDWIDTH) else int(said["replicas"]),
+            int(said.get("gpus", 0)),
+            said,
+        )
+        for said in data["pools"]
+    )
+    return Preset(key, data["group"], data["title"], data["sentence"], dict(data["strategy"]), pools)
+
+
+@cache
+def _keys() -> tuple[str, ...]:
+    folder = files("torchyard_resources").joinpath("presets")
+    return tuple(sorted(file.name.removesuffix(".yaml") for file in folder.iterdir() if file.name.endswith(".yaml")))
+
+
+@cache
+def all_presets() -> tuple[Preset, ...]:
+    """All that the folder holds: by group, strategies in the order of their kinds, tiers by how much they take."""
+    kinds = [kind.value for kind in PRESETS]
+
+    def order(one: Preset) -> tuple[int, int, int, str]:
+        kind = kinds.index(one.key) if one.key in kinds else len(kinds)
+        size = sum(pool.replicas or 0 for pool in one.pools) if one.group == GROUPS[-1] else 0
+        if one.key == "custom":
+            size = MAX_REPLICAS  # Whatever its numbers, it comes after the tiers that are fixed.
+        return GROUPS.index(one.group), kind, size, one.key
+
+    return tuple(sorted((preset(key) for key in _keys()), key=order))
+
+
+def presets_of(group: str) -> tuple[Preset, ...]:
+    """The presets of a group."""
+    return tuple(one for one in all_presets() if one.group == group)
+
+
+def with_preset(topology: Topology, key: str, *, has_gpus: bool) -> tuple[Topology, tuple[str, ...]]:
+    """The topology with the preset's strategy and pools, and the names of the replicas that are new.
+
+    A role that the design has already stays as it is: those numbers are somebody's. The strategy's other settings go
+    back to their defaults. Without GPUs anywhere the new trainers ask for none.
+    """
+    chosen = preset(key)
+    defaults = {name: field.get_default(call_default_factory=True) for name, field in Strategy.model_fields.items()}
+    settings = defaults | chosen.strategy
+    groups = settings["worker_groups"]
+    after, new = topology, list[str]()
+    for pool in chosen.pools:
+        if any(other.role is pool.role for other in after.pools):
+            continue
+        count = pool.replicas if pool.replicas is not None else _by_rule(after, pool)
+        after, names = add_replicas(after, pool.role, count, gpus=pool.gpus if has_gpus else 0)
+        more = {name: value for name, value in pool.said.items() if name not in _OWN_WAY}
+        if not has_gpus:
+            more = {name: value for name, value in more.items() if not name.startswith("gpu_")}
+        if more:
+            after = set_pools(after, pools_of(after, names), **more)
+        new += names
+    workers = sum(pool.replicas for pool in after.pools if pool.role is Role.WORKER)
+    settings["worker_groups"] = None if groups is None else min(groups, max(1, workers))
+    return set_strategy(after, **settings), tuple(new)
+
+
+def preset_topology(key: str) -> Topology:
+    """A topology of the preset alone, on hosts with GPUs; what it runs is for its owner to fill in.
+
+    Raises UsageError where there is no such preset.
+    """
+    made, _ = with_preset(empty_topology(key.replace("_", "-")), key, has_gpus=True)
+    return set_program(made, script="train.py")
+
+
+_OWN_WAY = ("name", "role", "replicas", "gpus", "worker_gbps", "reducer_gbps")
+"""Keys of a preset's pool that are not handed on as they are."""
+
+
+def _by_rule(topology: Topology, pool: PresetPool) -> int:
+    if pool.said["replicas"] == BEATS_RING:
+        return reducers_for(topology)
+    trainers = sum(replica.role.trains for replica in replicas_of(topology))
+    return reducers_for_bandwidth(trainers, pool.said["worker_gbps"], pool.said["reducer_gbps"])
+
+
+def reducers_for(topology: Topology) -> int:
+    """How many reducers are worth their while beside a topology's trainers."""
+    trainers = sum(replica.role.trains for replica in replicas_of(topology))
+    return reducers_that_beat_the_ring(trainers) or ENOUGH

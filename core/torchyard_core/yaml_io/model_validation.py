@@ -1,0 +1,236 @@
+"""A model out of a document's data, and every mismatch as a plain sentence."""
+
+from __future__ import annotations
+
+import json
+import types
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from enum import Enum
+from itertools import islice
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le, MaxLen, MinLen
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from torchyard_core.problems import MAX_PROBLEMS, LineOf, Place, Problem, did_you_mean
+from torchyard_core.yaml_io.parser import shown
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def validate(
+    model: type[Model], data: Any, written: Mapping[Place, str], line: LineOf
+) -> tuple[Model | None, list[Problem]]:
+    """The data as a model, or None and what is wrong with it.
+
+    Text may be written as a bare number (`args: [--epochs, 2]`), and a key left empty is a key left out.
+    """
+    result = _attempt(model, data)
+    if isinstance(result, list) and (mended := _mended(model, data, result, written)) is not None:
+        data = mended
+        result = _attempt(model, data)
+    if not isinstance(result, list):
+        return result, []
+    problems = [_problem(model, error, data, line) for error in islice(_distinct(result), MAX_PROBLEMS)]
+    return None, sorted(problems, key=lambda problem: problem.line or 0)
+
+
+def _attempt(model: type[Model], data: Any) -> Model | list[ErrorDetails]:
+    # By way of JSON, since there strictness is what YAML means by it: lists may become tuples, words enums.
+    try:
+        return model.model_validate_json(json.dumps(data))
+    except ValidationError as error:
+        return error.errors(include_url=False)
+
+
+def _mended(model: type[BaseModel], data: Any, errors: list[ErrorDetails], written: Mapping[Place, str]) -> Any | None:
+    """The data with what is only a matter of notation put right; None where nothing is."""
+    mended = None
+    for error in errors:
+        place = _place(error)
+        if not place:
+            continue
+        empty = error.get("input") is None and _may_be_left_out(model, place)
+        as_written = error["type"] == "string_type" and error.get("input") is not None and place in written
+        if not (empty or as_written):
+            continue
+        mended = deepcopy(data) if mended is None else mended
+        parent = mended
+        for step in place[:-1]:
+            parent = parent[step]
+        if empty:
+            del parent[place[-1]]
+        else:
+            parent[place[-1]] = written[place]
+    return mended
+
+
+def _may_be_left_out(model: type[BaseModel], place: Place) -> bool:
+    around = type_at(model, place[:-1])
+    if not (isinstance(around, type) and issubclass(around, BaseModel)):
+        return False
+    field = around.model_fields.get(str(place[-1]))
+    return field is not None and not field.is_required()
+
+
+def _place(error: ErrorDetails) -> Place:
+    return tuple(step for step in error["loc"] if step != "[key]")
+
+
+def _distinct(errors: list[ErrorDetails]) -> Iterator[ErrorDetails]:
+    """One error a place; a list that is empty only because its items are wrong is not too short."""
+    places = [_place(error) for error in errors]
+    seen: set[Place] = set()
+    for error, place in zip(errors, places, strict=True):
+        inner = any(len(other) > len(place) and other[: len(place)] == place for other in places)
+        if place in seen or (error["type"] == "too_short" and inner):
+            continue
+        seen.add(place)
+        yield error
+
+
+def _problem(model: type[BaseModel], error: ErrorDetails, data: Any, line: LineOf) -> Problem:
+    place = _place(error)
+    key = str(place[-1]) if place else ""
+    path = shown(place, data)
+    if error["type"] == "extra_forbidden":
+        message = _unknown_key(model, place)
+        return Problem("error", "unknown-key", message, line(place), path)
+    if error["type"] == "missing":
+        around = f" in {_named(place[:-1], data)}" if len(place) > 1 else ""
+        return Problem("error", "missing-key", f"`{key}` is missing{around}", line(place[:-1]), path)
+    value = error.get("input")
+    if error["type"] == "value_error":
+        message = f"{_named(place, data)} {error['msg'].removeprefix('Value error, ')}"
+    elif error["type"] == "too_short":
+        message = f"{_named(place, data)} is empty; it needs at least one entry"
+    else:
+        message = f"{_named(place, data)} must be {_expected(model, place, error)}, {_but(value)}"
+        if error["type"] == "enum" and isinstance(value, str):
+            message += did_you_mean(value, [str(member.value) for member in _members(model, place)])
+    return Problem("error", "wrong-value", message, line(place), path)
+
+
+def _named(place: Place, data: Any) -> str:
+    """A place within a sentence."""
+    if not place:
+        return "the document"
+    if not isinstance(place[-1], int):
+        return str(place[-1])
+    return f"item {place[-1] + 1} of {place[-2]}" if len(place) > 1 else f"item {place[-1] + 1}"
+
+
+def _unknown_key(model: type[BaseModel], place: Place) -> str:
+    key = str(place[-1])
+    around = type_at(model, place[:-1])
+    known = list(around.model_fields) if isinstance(around, type) and issubclass(around, BaseModel) else []
+    home = _home(model, key)
+    hint = did_you_mean(key, known, cutoff=0.55 if home is None else 0.8)
+    if not hint and home is not None:
+        hint = f"; it belongs {home}"
+    if not hint:
+        hint = f"; known here: {', '.join(known)}"
+    return f"unknown key `{key}`{hint}"
+
+
+def _home(model: type[BaseModel], key: str) -> str | None:
+    """The block that does have this key."""
+    if key in model.model_fields:
+        return "at the top level"
+    for name, field in model.model_fields.items():
+        inner = _without_none(field.annotation)
+        of_list = get_args(inner)[0] if get_origin(inner) is tuple else inner
+        if isinstance(of_list, type) and issubclass(of_list, BaseModel) and key in of_list.model_fields:
+            return f"in an entry of `{name}`" if get_origin(inner) is tuple else f"under `{name}`"
+    return None
+
+
+def _but(value: Any) -> str:
+    if value is None:
+        return "but is empty"
+    if isinstance(value, bool):
+        return f"not {str(value).lower()}"
+    if isinstance(value, str):
+        return f"not '{value if len(value) <= 40 else value[:40] + '…'}'"
+    if isinstance(value, list):
+        return "not a list"
+    if isinstance(value, dict):
+        return "not a block of keys"
+    return f"not {value:g}" if isinstance(value, float) else f"not {value}"
+
+
+def _expected(model: type[BaseModel], place: Place, error: ErrorDetails) -> str:
+    """What kind of value belongs at a place, in words."""
+    wanted = type_at(model, place)
+    origin = get_origin(wanted)
+    if isinstance(wanted, type) and issubclass(wanted, Enum):
+        return _one_of([str(member.value) for member in wanted])
+    if origin is Literal:
+        return _one_of([str(choice) for choice in get_args(wanted)])
+    if wanted is int:
+        return "a whole number" + _bound(model, place, error)
+    if wanted is float:
+        return "a number" + _bound(model, place, error)
+    if wanted is bool:
+        return "true or false"
+    if wanted is str:
+        return "text" + _bound(model, place, error)
+    return "a list" if origin is tuple else "a block of keys"
+
+
+def _one_of(choices: list[str]) -> str:
+    return choices[0] if len(choices) == 1 else f"one of {', '.join(choices[:-1])} or {choices[-1]}"
+
+
+def _members(model: type[BaseModel], place: Place) -> list[Enum]:
+    wanted = type_at(model, place)
+    return list(wanted) if isinstance(wanted, type) and issubclass(wanted, Enum) else []
+
+
+def _bound(model: type[BaseModel], place: Place, error: ErrorDetails) -> str:
+    """The limit that matters: the upper one where that was broken, else the lower."""
+    around = type_at(model, place[:-1])
+    fields = around.model_fields if isinstance(around, type) and issubclass(around, BaseModel) else {}
+    field: FieldInfo | None = fields.get(str(place[-1]))
+    value = error.get("input")
+    lower = ""
+    for bound in field.metadata if field is not None else []:
+        if isinstance(bound, Ge):
+            lower = f" of at least {bound.ge}"
+        elif isinstance(bound, Gt):
+            lower = f" above {bound.gt}"
+        elif isinstance(bound, MinLen):
+            lower = " that is not empty"
+        elif isinstance(bound, MaxLen) and error["type"] == "string_too_long":
+            return f" of at most {bound.max_length} characters"
+        elif isinstance(bound, Le) and isinstance(value, (int, float)) and value > float(str(bound.le)):
+            return f" of at most {bound.le}"
+    return lower
+
+
+def _without_none(annotation: Any) -> Any:
+    if get_origin(annotation) in (Union, types.UnionType):
+        return next(arg for arg in get_args(annotation) if arg is not type(None))
+    return annotation
+
+
+def type_at(model: type[BaseModel], place: Place) -> Any:
+    """The annotation at a place, without Annotated and Optional round it."""
+    wanted: Any = model
+    for step in place:
+        if isinstance(wanted, type) and issubclass(wanted, BaseModel):
+            field = wanted.model_fields.get(str(step))
+            wanted = field.annotation if field is not None else None
+        elif get_origin(wanted) is tuple:
+            wanted = get_args(wanted)[0]
+        elif get_origin(wanted) is dict:
+            wanted = get_args(wanted)[1]
+        else:
+            return None
+        wanted = _without_none(wanted)
+        if hasattr(wanted, "__metadata__"):
+            wanted = get_args(wanted)[0]
+    return wanted

@@ -1,0 +1,67 @@
+"""Plain data as YAML for people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+from torchyard_core.yaml_io.parser import plain_value
+
+
+class _Dumper(yaml.SafeDumper):
+    """Indents lists below their key, and breaks no lines."""
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        super().increase_indent(flow, False)
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    """Quotes what our reader would take for a number, beside what PyYAML quotes itself."""
+    style = None if isinstance(plain_value(text), str) else "'"
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _represent_text)
+
+
+class _BlockDumper(_Dumper):
+    """Writes text of several lines as it is, below a `|`."""
+
+
+def _represent_lines(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    if "\n" in text:
+        return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|")
+    if text in ("y", "Y", "n", "N"):  # Yes and no to kubectl's reader.
+        return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="'")
+    return _represent_text(dumper, text)
+
+
+_BlockDumper.add_representer(str, _represent_lines)
+
+
+def dump_flow(value: Any) -> str:
+    """One value on one line, as it may stand among others in brackets."""
+    text: str = yaml.dump(
+        [value], Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=True, width=10_000_000
+    )
+    return text.strip()[1:-1]
+
+
+def dump_yaml(data: Any, *, lines: bool = False) -> str:
+    """Plain data as YAML for people: block style, keys in order, no anchors, text as it is.
+
+    `lines`: text of several lines, a shell script for example, is written below a `|`.
+    """
+    text: str = yaml.dump(
+        data,
+        Dumper=_BlockDumper if lines else _Dumper,
+        sort_keys=False,
+        allow_unicode=True,
+        default_flow_style=False,
+        width=10_000,
+    )
+    return text

@@ -1,0 +1,112 @@
+"""One reader for the YAML files that people write: the topology, the fleet, and what `run --set` sets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torchyard_core.errors import FileProblem
+from torchyard_core.problems import Place, Problem
+from torchyard_core.yaml_io.parser import Composed, Span, compose
+from torchyard_core.yaml_io.syntax_errors import problem_at
+
+MAX_BYTES = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Document:
+    """A file that parsed: its data, and where each part of it stands."""
+
+    source: str
+    """The file as people name it."""
+    text: str
+    composed: Composed
+
+    @property
+    def data(self) -> Any:
+        return self.composed.data
+
+    @property
+    def spans(self) -> Mapping[Place, Span]:
+        return self.composed.spans
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        return tuple(self.composed.problems)
+
+    def line(self, place: Place) -> int | None:
+        """The line of a place, or of the nearest one around it that is in the file."""
+        for length in range(len(place), -1, -1):
+            part = place[:length]
+            if part in self.composed.key_lines:
+                return self.composed.key_lines[part]
+            if part in self.spans:
+                return self.spans[part].line
+        return None
+
+    def stop(self, line: int | None, message: str, hint: str = "") -> FileProblem:
+        """An error that ends the reading of this file."""
+        return problem_at(self.source, line, message, hint)
+
+
+def read_text(path: Path, source: str | None = None) -> str:
+    """A file's text. Raises FileProblem where it is not there, not readable, too big or not UTF-8."""
+    source = source or str(path)
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        raise problem_at(
+            source,
+            None,
+            "there is no such file.",
+            _look_alike(path) or "Is the name right, and are you in the right folder?",
+        ) from None
+    except NotADirectoryError:
+        raise problem_at(source, None, "part of this path is a file, not a folder.", "Is the path right?") from None
+    except IsADirectoryError:
+        raise problem_at(source, None, "this is a folder.", "Name the YAML file in it.") from None
+    except PermissionError:
+        raise problem_at(
+            source, None, "you are not allowed to read this file.", "Change its permissions, or copy it."
+        ) from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise problem_at(source, None, f"the file cannot be read: {reason}.") from None
+    if len(raw) > MAX_BYTES:
+        raise problem_at(source, None, f"the file is over the limit of {MAX_BYTES // 2**20} MB.")
+    if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise problem_at(source, 1, "the file is UTF-16.", "Save it as UTF-8.")
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        byte = raw[error.start]
+        raise problem_at(source, line, f"byte 0x{byte:02x} is not UTF-8 text.", "Save the file as UTF-8.") from None
+
+
+def is_there(path: Path) -> bool:
+    """Whether there is something to read at a path. Where that cannot be known, reading it says why."""
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+def _look_alike(path: Path) -> str:
+    """A file that is there under the other usual ending."""
+    for suffix in (".yaml", ".yml"):
+        other = path.with_suffix(suffix) if path.name else path
+        if other != path and other.is_file():
+            return f"Did you mean {other}?"
+    return ""
+
+
+def parse(text: str, source: str) -> Document:
+    """Parses one YAML document. Raises FileProblem where that fails."""
+    return Document(source, text, compose(text, source))

@@ -1,0 +1,124 @@
+"""A line above every page before one's own booking ends: until when, who follows, and *Extend* where nobody does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from datetime import datetime
+
+from PySide6.QtCore import QObject, QTimer
+
+from torchyard_core.booking.slots import name_slots
+from torchyard_core.errors import TorchyardError
+from torchyard_gui.bookings import labels
+from torchyard_gui.bookings.reminders import Reminder, reminders
+from torchyard_gui.bridge.bookings_model import BookingsModel
+from torchyard_gui.widgets import NoticeBar
+from torchyard_gui.widgets.screen_reader import announce
+
+LOOK_MS = 15_000
+
+
+class BookingReminder(QObject):
+    """Reminds once of each end; it goes when the booking was extended or let go, or somebody sends it away."""
+
+    def __init__(
+        self,
+        model: BookingsModel,
+        with_run: Callable[[], Collection[str]],
+        show_booking: Callable[[str], None],
+        say: Callable[[str], None],
+        parent: QObject,
+    ):
+        """`with_run`: the bookings that live runs stand on. `say`: a word about what was done."""
+        super().__init__(parent)
+        self.bar = NoticeBar()
+        self.shown: Reminder | None = None
+        self._model = model
+        self._with_run = with_run
+        self._show_booking = show_booking
+        self._say = say
+        self._sent_away: set[tuple[str, datetime]] = set()
+        self._problem = ""
+        self._doings: list[Callable[[], None]] = []
+        self._clock = QTimer(self)
+        self._clock.setInterval(LOOK_MS)
+        self._clock.timeout.connect(self.look)
+        self._clock.start()
+        self.bar.action_triggered.connect(lambda number: self._doings[number]())
+        self.bar.closed.connect(self._send_away)
+        model.changed.connect(self.look)
+
+    def look(self) -> None:
+        """Reminds of the booking that ends next, if one does soon."""
+        model = self._model
+        seen = model.seen
+        found = reminders(seen.bookings, seen.person, model.now, model.in_use, self._with_run())
+        soon = next((one for one in found if one.key not in self._sent_away), None)
+        if soon is None:
+            self.shown = None
+            self.bar.clear()
+            return
+        if self.shown is None or soon.key != self.shown.key:
+            self._problem = ""
+        if self.shown != soon or self.bar.isHidden():
+            self._show(soon)
+        elif self.bar.text != self._sentence(soon):
+            self.bar.reword(self._sentence(soon))
+
+    def stop(self) -> None:
+        """For a window that closes."""
+        self._clock.stop()
+        self._model.changed.disconnect(self.look)
+
+    def _show(self, soon: Reminder) -> None:
+        self.shown = soon
+        actions = [(self.tr("Show it"), lambda: self._show_booking(soon.booking.id))]
+        if soon.longer and self._model.seen.is_live:
+            text = self.tr("Extend by {length}").format(length=labels.length(soon.longer.total_seconds()))
+            actions.insert(0, (text, lambda: self._extend(soon)))
+        self._doings = [do for _, do in actions]
+        self.bar.show_notice("warn", self._sentence(soon), *(text for text, _ in actions))
+
+    def _sentence(self, soon: Reminder) -> str:
+        seen, now, booking = self._model.seen, self._model.now, soon.booking
+        text = self.tr("Your booking “{title}” of {gpus} ends at {time}, in {left}.").format(
+            title=booking.title,
+            gpus=name_slots(booking.gpus, seen.slots),
+            time=labels.clock(booking.end, seen.zone),
+            left=labels.length(max(60.0, (booking.end - now).total_seconds())),
+        )
+        return " ".join(filter(None, (text, self._after(soon), self._problem)))
+
+    def _after(self, soon: Reminder) -> str:
+        """What becomes of what runs there."""
+        follower = soon.follower
+        if soon.booking.stop_at_end:
+            return self.tr("Its run is stopped then.")
+        if follower is None:
+            return self.tr("Nobody follows: what runs there goes on.")
+        person = self._model.seen.person
+        at = labels.clock(follower.start, self._model.seen.zone)
+        if follower.owner == person:
+            return self.tr("From {time} you have booked it again: “{title}”.").format(time=at, title=follower.title)
+        stopped = self.tr("A run that is still there then is asked to save, and stopped.")
+        return self.tr("{who} has it next, from {time}.").format(who=follower.owner, time=at) + " " + stopped
+
+    def _extend(self, soon: Reminder) -> None:
+        booking, end = soon.booking, soon.booking.end + soon.longer
+
+        def done(_: object) -> None:
+            time = labels.clock(end, self._model.seen.zone)
+            self._say(self.tr("“{title}” is yours until {time}.").format(title=booking.title, time=time))
+
+        def failed(error: TorchyardError) -> None:
+            self._problem = labels.said(error)
+            announce(self.bar, self._problem, urgent=True)
+            self.look()
+
+        self._model.act(lambda store: store.change(booking.id, end=end), done, failed, self)
+
+    def _send_away(self) -> None:
+        if self.shown is not None:
+            self._sent_away.add(self.shown.key)
+            self.shown = None
+            self.look()

@@ -1,0 +1,1 @@
+"""The calendar of the Bookings page: geometry, painting, input."""

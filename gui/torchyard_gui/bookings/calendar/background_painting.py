@@ -1,0 +1,94 @@
+"""What lies below and above the bookings: columns and lanes, folded hosts, use that nobody has booked, the now-line."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QPointF, QRectF, Qt
+from PySide6.QtGui import QPainter, QPen
+
+from torchyard_gui.bookings import labels
+from torchyard_gui.bookings.calendar.display_list import Picture
+from torchyard_gui.bookings.calendar.time_axis import Axis
+from torchyard_gui.theme.theme import theme
+
+LEFT = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
+
+
+def paint_ground(painter: QPainter, picture: Picture, axis: Axis, clip: QRectF) -> None:
+    """Columns and lanes, before anything lies on them. The origin is the first lane's first moment."""
+    look = theme()
+    painter.fillRect(clip, look.color("s0"))
+    bottom = min(clip.bottom(), float(picture.lanes.height))
+    if bottom <= clip.top():
+        return
+    lanes = QRectF(clip.left(), clip.top(), clip.width(), bottom - clip.top())
+    painter.fillRect(lanes, look.color("s2"))
+    now_x = axis.x_of(picture.now.timestamp()) if picture.now else 0.0
+    painter.fillRect(lanes.intersected(QRectF(0, lanes.top(), now_x, lanes.height())), look.color("s1"))
+    for number, day in enumerate(axis.days):
+        if day.date.weekday() >= 5:
+            column = QRectF(number * axis.column, lanes.top(), axis.column, lanes.height())
+            painter.fillRect(lanes.intersected(column), look.color("s1"))
+    painter.setPen(look.pen("hair"))
+    for row in picture.lanes.between(clip.top(), bottom):
+        if row.kind == "host":
+            painter.fillRect(QRectF(clip.left(), row.top, clip.width(), row.height), look.color("s0"))
+        faint = row.is_lane and row is not picture.lanes.rows[-1]
+        painter.setPen(QPen(look.color("hair", 0.55)) if faint else look.pen("hair"))
+        painter.drawLine(QPointF(clip.left(), row.bottom - 0.5), QPointF(clip.right(), row.bottom - 0.5))
+    painter.setPen(look.pen("hair"))
+    for number in range(1, len(axis.days)):
+        x = round(number * axis.column) + 0.5
+        painter.drawLine(QPointF(x, lanes.top()), QPointF(x, lanes.bottom()))
+
+
+def paint_folded(painter: QPainter, picture: Picture, axis: Axis, clip: QRectF) -> None:
+    """Steps of how many slots of a folded host are booked: `3 of 4`."""
+    look = theme()
+    since, until = axis.starts[0], axis.days[-1].end
+    painter.setFont(look.font("tiny"))
+    for row in picture.lanes.between(clip.top(), clip.bottom()):
+        if row.kind != "folded":
+            continue
+        room = row.height - 12
+        for interval, count in picture.folded.get(row.host, ()):
+            start, end = interval.start.timestamp(), interval.end.timestamp()
+            if end <= since or start >= until:
+                continue
+            x, right = axis.x_of(start), axis.x_of(end)
+            height = max(4.0, room * count / len(row.slots))
+            box = QRectF(x, row.bottom - 6 - height, max(right - x, 1.0), height)
+            painter.fillRect(box, look.color("edge_used", 0.30 if look.is_dark else 0.26))
+            text = labels.translate("Bookings", "{count} of {all}").format(count=count, all=len(row.slots))
+            if right - x >= 40:
+                painter.setPen(look.pen("text"))
+                painter.drawText(QRectF(x + 6, row.top, right - x - 8, row.height), LEFT, text)
+
+
+def paint_unbooked(painter: QPainter, picture: Picture, axis: Axis, clip: QRectF) -> None:
+    """Dashed amber boxes where somebody uses a GPU that nobody has booked."""
+    pen = QPen(theme().color("wait"), 1)
+    pen.setDashPattern([3, 2])
+    painter.setBrush(Qt.BrushStyle.NoBrush)
+    since, until = axis.starts[0], axis.days[-1].end
+    for gpu, times in picture.usage.unbooked.items():
+        row = picture.lanes.lane_of.get(gpu)
+        if row is None or row.bottom <= clip.top() or row.top >= clip.bottom():
+            continue
+        for interval in times:
+            start, end = interval.start.timestamp(), interval.end.timestamp()
+            if end <= since or start >= until:
+                continue
+            x = axis.x_of(start)
+            box = QRectF(x + 0.5, row.top + 3.5, max(axis.x_of(end) - x - 1, 4.0), row.height - 7)
+            painter.setPen(pen)
+            painter.drawRoundedRect(box, 2, 2)
+            painter.fillRect(QRectF(box.left(), box.bottom() - 1, box.width(), 2), theme().color("edge_used"))
+
+
+def paint_now_line(painter: QPainter, picture: Picture, axis: Axis, clip: QRectF) -> None:
+    """1 px of ink."""
+    if picture.now is None or not axis.starts[0] <= picture.now.timestamp() < axis.days[-1].end:
+        return
+    x = round(axis.x_of(picture.now.timestamp()))
+    bottom = min(clip.bottom(), float(picture.lanes.height))
+    painter.fillRect(QRectF(x, clip.top(), 1, bottom - clip.top()), theme().color("text", 0.75))

@@ -1,0 +1,244 @@
+"""What bookings look like in the lanes: adjacent lanes of one booking are one block. No Qt."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from operator import attrgetter
+from zlib import crc32
+
+from torchyard_core.booking.intervals import Interval, gaps, merge, subtract
+from torchyard_core.booking.model import Booking, IdleEvidence, Slot, State, Use
+from torchyard_gui.bookings.calendar.lanes import Lanes, Row
+
+HUES = 5
+SHORTEST_SHOWN = timedelta(minutes=5)
+"""Idle, or used without a booking: what is shorter is the noise of starting and stopping."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A booking on neighbouring lanes. `top` and `bottom` are the lanes' own."""
+
+    booking: Booking
+    slots: tuple[Slot, ...]
+    top: int
+    bottom: int
+    start: float
+    """Seconds since 1970, as all that is drawn."""
+    end: float
+
+
+def is_shown(booking: Booking) -> bool:
+    """One that was cancelled before it began took nothing from anybody."""
+    return booking.state is not State.CANCELLED and booking.until > booking.start
+
+
+def blocks_of(bookings: Iterable[Booking], lanes: Lanes) -> tuple[Block, ...]:
+    """The blocks of all bookings, from the top down."""
+    return from_the_top(block for booking in bookings for block in blocks_of_one(booking, lanes))
+
+
+def blocks_of_one(booking: Booking, lanes: Lanes) -> list[Block]:
+    if not is_shown(booking):
+        return []
+    blocks: list[Block] = []
+    rows = sorted((lanes.lane_of[gpu] for gpu in booking.gpus if gpu in lanes.lane_of), key=lambda row: row.top)
+    group: list[Row] = []
+    for row in rows:
+        if group and row.top != group[-1].bottom:
+            blocks.append(_block(booking, group))
+            group = []
+        group.append(row)
+    if group:
+        blocks.append(_block(booking, group))
+    return blocks
+
+
+def from_the_top(blocks: Iterable[Block]) -> tuple[Block, ...]:
+    return tuple(sorted(blocks, key=_top_and_start))
+
+
+def _block(booking: Booking, rows: Sequence[Row]) -> Block:
+    start, end = booking.start.timestamp(), booking.until.timestamp()
+    return Block(booking, tuple(row.slots[0] for row in rows), rows[0].top, rows[-1].bottom, start, end)
+
+
+def hue_of(person: str) -> int:
+    """One of five colours; the same on every desktop."""
+    return crc32(person.encode(), 55) % HUES
+
+
+def steps(booked: Iterable[Interval]) -> tuple[tuple[Interval, int], ...]:
+    """How many of a folded host's slots are booked, for each time in which that is one number above 0. `booked`: the
+    times of each of its slots."""
+    changes: dict[datetime, int] = defaultdict(int)
+    for interval in booked:
+        changes[interval.start] += 1
+        changes[interval.end] -= 1
+    found: list[tuple[Interval, int]] = []
+    level, since = 0, None
+    for moment in sorted(changes):
+        if changes[moment] and since is not None and level:
+            found.append((Interval(since, moment), level))
+        if changes[moment]:
+            level += changes[moment]
+            since = moment
+    return tuple(found)
+
+
+def free_now(
+    slots: Iterable[Slot], bookings: Iterable[Booking], in_use: Collection[str], now: datetime
+) -> tuple[int, int]:
+    """How many GPUs nobody has booked nor uses now, and how many there are. CPU slots are no GPUs."""
+    booked = {gpu for one in bookings if one.start <= now < one.end and one.is_live for gpu in one.gpus}
+    gpus = [slot.id for slot in slots if not slot.is_cpu]
+    return sum(gpu not in booked and gpu not in in_use for gpu in gpus), len(gpus)
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Actual use, laid beside the bookings."""
+
+    used: Mapping[str, Sequence[Interval]]
+    """By GPU, merged."""
+    unbooked: Mapping[str, Sequence[Interval]]
+    """By GPU: in use, and booked by nobody."""
+    idle: Mapping[str, Sequence[Interval]]
+    """By booking: its time in which none of its GPUs was in use, as far as somebody looked."""
+
+
+def usage_of(
+    uses: Sequence[Use], bookings: Iterable[Booking], evidence: Iterable[IdleEvidence], now: datetime
+) -> Usage:
+    """Compares use with bookings; see UsageSoFar."""
+    return UsageSoFar().of(uses, bookings, (), evidence, now)
+
+
+class UsageSoFar:
+    """Actual use beside the bookings. Each result is made from the last one: only what has changed is compared again.
+
+    Hosts are not watched all the time, and what was not seen is not idle. So idle is: what an agent reports as idle,
+    the whole of a booking that was never used, and gaps between two uses that were seen on the same host.
+    """
+
+    def __init__(self) -> None:
+        self._uses: Sequence[Use] | None = None
+        self._used: dict[str, list[Interval]] = {}
+        self._host_of: dict[str, str] = {}
+        self._watched: dict[str, Interval] = {}
+        self._bookings: dict[str, Booking] = {}
+        self._booked: dict[str, dict[str, Interval]] = defaultdict(dict)
+        self._evidence: dict[str, Interval] = {}
+        self._now: datetime | None = None
+        self._unbooked: dict[str, list[Interval]] = {}
+        self._idle: dict[str, list[Interval]] = {}
+
+    @property
+    def booked(self) -> Mapping[str, Mapping[str, Interval]]:
+        """By GPU and booking: the times of the bookings that are shown."""
+        return self._booked
+
+    def of(
+        self,
+        uses: Sequence[Use],
+        come: Iterable[Booking],
+        gone: Iterable[Booking],
+        evidence: Iterable[IdleEvidence],
+        now: datetime,
+    ) -> Usage:
+        """`come` and `gone`: the bookings of now that were not among those of the last call, and the reverse."""
+        is_new = uses is not self._uses
+        if is_new:
+            self._take_uses(uses)
+        come = [booking for booking in come if is_shown(booking)]
+        gpus = self._move(come, gone)
+        for gpu in self._used if is_new else gpus & self._used.keys():
+            self._unbooked.pop(gpu, None)
+            if times := _long(subtract(self._used[gpu], self._booked[gpu].values())):
+                self._unbooked[gpu] = times
+        seen_idle = {one.booking_id: Interval(one.idle_since, one.seen_at) for one in evidence}
+        changed = {booking.id for booking in come} | {name for name, _ in seen_idle.items() ^ self._evidence.items()}
+        since, until = min(self._now or now, now), max(self._now or now, now)
+        changed |= {one.id for one in self._bookings.values() if one.start < until and one.end > since}
+        self._evidence, self._now = seen_idle, now
+        for name in self._bookings if is_new else changed & self._bookings.keys():
+            self._idle.pop(name, None)
+            if times := self._idle_of(self._bookings[name], now):
+                self._idle[name] = times
+        return Usage(self._used, dict(self._unbooked), dict(self._idle))
+
+    def _take_uses(self, uses: Sequence[Use]) -> None:
+        by_gpu: dict[str, list[Interval]] = defaultdict(list)
+        self._uses, self._host_of, self._watched, self._unbooked = uses, {}, {}, {}
+        for use in uses:
+            by_gpu[use.gpu].append(use.interval)
+            self._host_of[use.gpu] = use.host
+            known = self._watched.get(use.host, use.interval)
+            self._watched[use.host] = Interval(min(known.start, use.start), max(known.end, use.end))
+        self._used = {gpu: merge(times) for gpu, times in by_gpu.items()}
+
+    def _move(self, come: Iterable[Booking], gone: Iterable[Booking]) -> set[str]:
+        """Keeps the bookings, by GPU too. The GPUs of which they have changed."""
+        gpus: set[str] = set()
+        for booking in gone:
+            self._bookings.pop(booking.id, None)
+            self._idle.pop(booking.id, None)
+            for gpu in booking.gpus:
+                self._booked[gpu].pop(booking.id, None)
+            gpus.update(booking.gpus)
+        for booking in come:
+            self._bookings[booking.id] = booking
+            for gpu in booking.gpus:
+                self._booked[gpu][booking.id] = booking.interval
+            gpus.update(booking.gpus)
+        return gpus
+
+    def _idle_of(self, booking: Booking, now: datetime) -> list[Interval]:
+        if booking.start >= now:
+            return []
+        past = Interval(booking.start, min(booking.until, now))
+        if booking.state is State.NO_SHOW:
+            return [past]
+        hosts = {self._host_of[gpu] for gpu in booking.gpus if gpu in self._host_of}
+        busy = [interval for gpu in booking.gpus for interval in touching(past, self._used.get(gpu, ()))]
+        found = [gap for host in hosts for gap in gaps(past.within(self._watched[host]), busy)]
+        if booking.id in self._evidence:
+            found.append(self._evidence[booking.id].within(past))
+        return merge(_long(found))
+
+
+def touching(within: Interval, times: Sequence[Interval]) -> Sequence[Interval]:
+    """Those of `times`, sorted and apart from each other, that touch `within`."""
+    first = bisect_right(times, within.start, key=_start)
+    return times[max(first - 1, 0) : bisect_right(times, within.end, key=_start)]
+
+
+_start = attrgetter("start")
+_top_and_start = attrgetter("top", "start")
+
+
+def _long(times: Iterable[Interval]) -> list[Interval]:
+    return [interval for interval in times if interval.duration >= SHORTEST_SHOWN]
+
+
+def strip_of(block: Block, used: Mapping[str, Sequence[Interval]]) -> tuple[tuple[float, float, float], ...]:
+    """When the block's lanes were in use, and what share of them: (start, end, share above 0)."""
+    changes: dict[float, int] = defaultdict(int)
+    for slot in block.slots:
+        for interval in touching(block.booking.interval, used.get(slot.id, ())):
+            start, end = max(interval.start.timestamp(), block.start), min(interval.end.timestamp(), block.end)
+            if end > start:
+                changes[start] += 1
+                changes[end] -= 1
+    found: list[tuple[float, float, float]] = []
+    level, since = 0, 0.0
+    for second in sorted(changes):
+        if level:
+            found.append((since, second, level / len(block.slots)))
+        level += changes[second]
+        since = second
+    return tuple(found)

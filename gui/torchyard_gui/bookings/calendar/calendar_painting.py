@@ -1,0 +1,72 @@
+"""Draws a calendar as it lies still: told what to draw, it knows nothing of mouse or keys."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QRectF
+from PySide6.QtGui import QPainter
+
+from torchyard_gui.bookings.calendar.background_painting import (
+    paint_folded,
+    paint_ground,
+    paint_now_line,
+    paint_unbooked,
+)
+from torchyard_gui.bookings.calendar.block_painting import BlockPainter
+from torchyard_gui.bookings.calendar.display_list import Picture
+from torchyard_gui.bookings.calendar.header_painting import paint_corner, paint_days, paint_hosts
+from torchyard_gui.bookings.calendar.time_axis import Axis
+from torchyard_gui.theme.tokens import METRICS as M
+
+
+class CalendarPainter:
+    """Keeps what is dear to make. `forget` when the theme changes."""
+
+    def __init__(self) -> None:
+        self.blocks = BlockPainter()
+
+    def forget(self) -> None:
+        self.blocks.forget()
+
+    def paint(
+        self,
+        painter: QPainter,
+        picture: Picture,
+        axis: Axis,
+        rect: QRectF,
+        scrolled: int,
+        *,
+        selected: str = "",
+        lifted: str = "",
+        marked: range = range(0),
+    ) -> None:
+        """The part of the view that `rect` is. `selected` and `lifted` are bookings, `marked` the lanes that the
+        keyboard is on."""
+        down = M.days_header - scrolled
+        body = QRectF(M.lane_header, M.days_header, rect.right() - M.lane_header, rect.bottom() - M.days_header)
+        body = body.intersected(rect)
+        if not body.isEmpty():
+            painter.save()
+            painter.setClipRect(body)
+            painter.translate(M.lane_header, down)
+            clip = body.translated(-M.lane_header, -down)
+            paint_ground(painter, picture, axis, clip)
+            paint_folded(painter, picture, axis, clip)
+            self.blocks.paint(painter, picture, axis, clip, selected, lifted)
+            paint_unbooked(painter, picture, axis, clip)
+            paint_now_line(painter, picture, axis, clip)
+            painter.restore()
+        head = QRectF(0, M.days_header, M.lane_header, rect.bottom() - M.days_header).intersected(rect)
+        if not head.isEmpty():
+            painter.save()
+            painter.setClipRect(head)
+            painter.translate(0, down)
+            paint_hosts(painter, picture, head.translated(0, -down), marked)
+            painter.restore()
+        if rect.top() < M.days_header:
+            across = QRectF(0, 0, rect.right() - M.lane_header, M.days_header)
+            painter.save()
+            painter.translate(M.lane_header, 0)
+            painter.setClipRect(across)
+            paint_days(painter, picture, axis, across)
+            painter.restore()
+            paint_corner(painter, picture, axis, QRectF(0, 0, M.lane_header, M.days_header))

@@ -1,0 +1,365 @@
+"""The calendar itself: one painted surface. Says what is wanted by signals, and changes nothing.
+
+Drawn straight, without an item for each booking: of 256 lanes only those in sight are painted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import date
+
+from PySide6.QtCore import QEvent, QPoint, QRectF, Qt, Signal
+from PySide6.QtGui import (
+    QContextMenuEvent,
+    QFocusEvent,
+    QHelpEvent,
+    QKeyEvent,
+    QMouseEvent,
+    QPainter,
+    QPaintEvent,
+    QResizeEvent,
+)
+from PySide6.QtWidgets import QAbstractScrollArea, QToolTip, QWidget
+
+from torchyard_core.booking.model import Booking
+from torchyard_core.booking.search.slot_search import Fit
+from torchyard_gui.bookings.calendar.blocks import Block
+from torchyard_gui.bookings.calendar.calendar_geometry import Sheet
+from torchyard_gui.bookings.calendar.calendar_painting import CalendarPainter
+from torchyard_gui.bookings.calendar.display_list import Picture, rows_changed
+from torchyard_gui.bookings.calendar.hit_testing import block_at, block_under, first_cursor
+from torchyard_gui.bookings.calendar.keyboard_cursor import Cursor
+from torchyard_gui.bookings.calendar.keyboard_input import Keys
+from torchyard_gui.bookings.calendar.mouse_input import Mouse, is_left
+from torchyard_gui.bookings.calendar.overlays import Ghost, fit_ghosts, paint_cursor, paint_ghosts
+from torchyard_gui.bookings.calendar.snapshot_cache import Still
+from torchyard_gui.bookings.calendar.time_axis import Span
+from torchyard_gui.bookings.calendar.tooltips import told_cursor, told_of, told_times
+from torchyard_gui.bookings.drag_tip import DragTip
+from torchyard_gui.bookings.gestures.keyed_edit import KeyedEdit
+from torchyard_gui.theme.theme import theme
+from torchyard_gui.theme.tokens import METRICS as M
+from torchyard_gui.widgets.gesture import Gesture
+
+Refuse = Callable[[Sequence[str], float, float, "Booking | None"], str]
+
+
+class Surface(Sheet):
+    """`set_picture` and `set_days` say what is shown; `refuse` is asked while something is dragged."""
+
+    book_wanted = Signal(tuple, float, float)
+    """GPUs, start, end."""
+    change_wanted = Signal(object, tuple, float, float)
+    """A Booking, and its new GPUs, start and end."""
+    refused = Signal(str)
+    """What was dropped, or keyed, cannot be: the reason."""
+    selected = Signal(str)
+    """A booking's id, or "" for none."""
+    activated = Signal(str)
+    fold_wanted = Signal(str)
+    step_wanted = Signal(int)
+    """To the next (1) or previous (-1) days."""
+    fit_wanted = Signal(int)
+    """A fit was clicked, or Enter pressed on it: its number, from 0."""
+    context_requested = Signal(QPoint)
+
+    def __init__(self, parent: QWidget | None = None):
+        super().__init__(parent)
+        self.refuse: Refuse = lambda gpus, start, end, of: ""
+        self.cursor_: Cursor | None = None
+        self.edit: KeyedEdit | None = None
+        self.fits: tuple[Fit, ...] = ()
+        self.chosen_fit = 0
+        self._selected = ""
+        self._ghost: Ghost | None = None
+        self._mouse = Mouse(self)
+        self.still = Still(self.viewport(), self._paint_still)
+        self._painter = CalendarPainter()
+        self._keys = Keys(self)
+        self.tip = DragTip(self.viewport())
+        self.setFrameShape(QAbstractScrollArea.Shape.NoFrame)
+        self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+        self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.viewport().setMouseTracking(True)
+        self.viewport().setAttribute(Qt.WidgetAttribute.WA_OpaquePaintEvent)
+        self.setAccessibleName(self.tr("Calendar"))
+        self.setAccessibleDescription(
+            self.tr(
+                "Arrows move by lane and quarter of an hour, Shift extends, Enter books. The agenda has it as a table"
+            )
+        )
+        self.viewport().setAccessibleName(self.accessibleName())
+        theme().changed.connect(self._theme_changed)
+
+    # -- for the page
+
+    def set_picture(self, picture: Picture) -> None:
+        """Another state of the calendar; a gesture under way goes on in it."""
+        rows = rows_changed(self.picture, picture)
+        shown = self._selected, self.edit, self.cursor_, self.verticalScrollBar().maximum()
+        super().set_picture(picture)
+        if self._selected and all(block.booking.id != self._selected for block in picture.blocks):
+            self.select_quietly("")
+        if self.edit is not None and all(block.booking != self.edit.booking for block in picture.blocks):
+            self.cancel()
+        if self.cursor_ is not None and not picture.lanes.lanes:
+            self.cursor_ = None
+        if rows is None or shown != (self._selected, self.edit, self.cursor_, self.verticalScrollBar().maximum()):
+            self._refresh()
+        else:
+            self._refresh_rows(rows)
+
+    def set_days(self, span: Span, day: date) -> None:
+        super().set_days(span, day)
+        self._refresh()
+
+    def set_fits(self, fits: Sequence[Fit], chosen: int = 0) -> None:
+        """Numbered ghosts; none takes them away."""
+        self.fits, self.chosen_fit = tuple(fits), chosen
+        self._refresh()
+
+    @property
+    def selection(self) -> str:
+        """The selected booking's id, or ""."""
+        return self._selected
+
+    @property
+    def gesture(self) -> Gesture | None:
+        """What is under way by the mouse."""
+        return self._mouse.gesture
+
+    @property
+    def ghost(self) -> Ghost | None:
+        """What is held, by hand or keys."""
+        return self._ghost
+
+    def select(self, booking_id: str) -> None:
+        """Selects a booking and brings it into sight."""
+        self.select_quietly(booking_id)
+        block = next((one for one in self.picture.blocks if one.booking.id == booking_id), None)
+        if block is not None:
+            self.show_rows(block.top, block.bottom)
+
+    def show_fit(self, number: int) -> None:
+        """Makes a fit the chosen one, and brings it into sight."""
+        self.chosen_fit = number
+        boxes = self.boxes(self.fits[number].gpus, 0, 0)
+        if boxes:
+            self.show_rows(boxes[0][0], boxes[-1][1])
+        self._refresh()
+
+    def cancel(self) -> bool:
+        """Esc: leaves what is under way. Whether there was something."""
+        was = self.gesture is not None or self.edit is not None or self.cursor_ is not None
+        if self._mouse.cancel():
+            pass  # what the hand held is let go of first
+        elif self.edit is not None:
+            self.edit = None
+            self.let_go()
+        else:
+            self.cursor_ = None
+        self._mouse.leave()
+        self._refresh()
+        return was
+
+    # -- what gestures and keys ask (see gestures/ground.py)
+
+    def hold(self, gpus: Sequence[str], start: float, end: float, of: Booking | None, at: QPoint) -> str:
+        reason = self.refuse(gpus, start, end, of)
+        caption = told_times(gpus, start, end, self.picture, self.axis.zone)
+        self._ghost = Ghost(self.boxes(gpus, start, end), caption, reason)
+        self.tip.say(f"{caption}\n{reason}" if reason else caption, at, is_bad=bool(reason))
+        self.viewport().update()
+        return reason
+
+    def let_go(self) -> None:
+        self._ghost = None
+        self.tip.hide()
+        self.viewport().update()
+
+    def block_of(self, cursor: Cursor) -> Block | None:
+        """The booking that the keyboard is on."""
+        return block_under(cursor, self.picture)
+
+    def set_cursor(self, cursor: Cursor | None) -> None:
+        """Puts the keyboard there, and the booking that it is on into the selection."""
+        self.cursor_ = cursor
+        if cursor is not None and self.picture.lanes.lanes:
+            rows = [self.picture.lanes.lanes[number] for number in cursor.lanes]
+            self.show_rows(rows[0].top, rows[-1].bottom)
+            block = self.block_of(cursor)
+            self.select_quietly(block.booking.id if block else "")
+        self._describe()
+        self._refresh()
+
+    def first_cursor(self) -> Cursor:
+        """Where the keyboard begins: on the selected booking, else at the next hour."""
+        return first_cursor(self.picture, self.axis, self._selected)
+
+    def hold_keyed(self) -> None:
+        """Shows what the keys have made of a booking."""
+        if self.edit is not None:
+            edit = self.edit
+            boxes = self.boxes(edit.booking.gpus, edit.start, edit.end)
+            at = QPoint(M.lane_header, M.days_header)
+            if boxes:
+                at += QPoint(int(self.axis.x_of(edit.start)), boxes[0][1] - self.verticalScrollBar().value())
+            edit.reason = self.hold(edit.booking.gpus, edit.start, edit.end, edit.booking, at)
+
+    # -- mouse
+
+    def mousePressEvent(self, event: QMouseEvent) -> None:
+        if is_left(event.button()):
+            self._mouse.press(event.position().toPoint())
+
+    def mouseMoveEvent(self, event: QMouseEvent) -> None:
+        self._mouse.move(event.position().toPoint())
+
+    def mouseReleaseEvent(self, event: QMouseEvent) -> None:
+        if is_left(event.button()):
+            self._mouse.release(event.position().toPoint())
+
+    def mouseDoubleClickEvent(self, event: QMouseEvent) -> None:
+        block = self.block_at(event.position().toPoint())
+        if block is not None and is_left(event.button()):
+            self.activated.emit(block.booking.id)
+        else:
+            self.mousePressEvent(event)
+
+    def contextMenuEvent(self, event: QContextMenuEvent) -> None:
+        block = self.block_at(event.pos())
+        if block is not None:
+            self.select_quietly(block.booking.id)
+        self.context_requested.emit(event.globalPos())
+
+    # -- keys
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        if event.key() == Qt.Key.Key_Escape and (self.cancel()):
+            return
+        if self.gesture is not None or not self._keys.press(event):
+            super().keyPressEvent(event)
+
+    def focusOutEvent(self, event: QFocusEvent) -> None:
+        super().focusOutEvent(event)
+        self.viewport().update()
+
+    def focusInEvent(self, event: QFocusEvent) -> None:
+        super().focusInEvent(event)
+        self.viewport().update()
+
+    # -- painting
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self.viewport())
+        if self.gesture is not None:
+            self.still.draw(painter, event.rect())
+        else:
+            self._paint_still(painter, QRectF(event.rect()))
+        self._paint_moving(painter)
+
+    def paint_all(self, painter: QPainter, height: int | None = None) -> None:
+        """Everything at once, lanes out of sight too: for pictures, and for measuring."""
+        rect = QRectF(0, 0, self.viewport().width(), height or self.viewport().height())
+        self._paint_still(painter, rect, scroll=0 if height else None)
+
+    def _paint_still(self, painter: QPainter, rect: QRectF, scroll: int | None = None) -> None:
+        self._painter.paint(
+            painter,
+            self.picture,
+            self.axis,
+            rect,
+            self.verticalScrollBar().value() if scroll is None else scroll,
+            selected=self._selected,
+            lifted=self._mouse.lifted,
+            marked=self.cursor_.lanes if self.cursor_ is not None else range(0),
+        )
+
+    def _paint_moving(self, painter: QPainter) -> None:
+        ghosts = list(fit_ghosts(self.fits, self.picture.lanes, self.chosen_fit)) if self.fits else []
+        if self._ghost is not None:
+            ghosts.append(self._ghost)
+        shows_cursor = self.cursor_ is not None and self.hasFocus() and self.gesture is None
+        if not ghosts and not shows_cursor:
+            return
+        painter.save()
+        painter.setClipRect(self.viewport().rect().adjusted(M.lane_header, M.days_header, 0, 0))
+        painter.translate(M.lane_header, M.days_header - self.verticalScrollBar().value())
+        paint_ghosts(painter, ghosts, self.axis)
+        if shows_cursor and self.cursor_ is not None:
+            gpus = self.gpus_of(self.cursor_)
+            paint_cursor(painter, self.boxes(gpus, self.cursor_.start, self.cursor_.end), self.axis)
+        painter.restore()
+
+    # -- events of the frame
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self.still.forget()
+
+    def scrollContentsBy(self, dx: int, dy: int) -> None:
+        self.still.forget()
+        self.tip.hide()
+        self.viewport().update()
+
+    def viewportEvent(self, event: QEvent) -> bool:
+        if event.type() == QEvent.Type.ToolTip and isinstance(event, QHelpEvent):
+            text = self.told_at(event.pos())
+            QToolTip.showText(event.globalPos(), text, self.viewport())
+            return True
+        if event.type() == QEvent.Type.Leave:
+            self._mouse.leave()
+        return super().viewportEvent(event)
+
+    def told_at(self, position: QPoint) -> str:
+        """What hovering says: of a booking all, of headings the zone."""
+        if position.y() < M.days_header:
+            return self.tr("Times are of {zone}").format(zone=self.axis.zone)
+        block = self.block_at(position)
+        if block is None or self.gesture is not None:
+            return ""
+        return self.told_of(block.booking)
+
+    def told_of(self, booking: Booking) -> str:
+        """A booking in full, with its zone."""
+        return told_of(booking, self.picture, self.axis.zone)
+
+    def block_at(self, position: QPoint) -> Block | None:
+        """The booking under the mouse."""
+        if position.x() < M.lane_header or position.y() < M.days_header:
+            return None
+        return block_at(self.picture, self.axis, self.in_lanes(position))
+
+    # -- inside
+
+    def select_quietly(self, booking_id: str) -> None:
+        """Selects without scrolling there."""
+        if booking_id != self._selected:
+            self._selected = booking_id
+            self.selected.emit(booking_id)
+            self._refresh()
+
+    def _describe(self) -> None:
+        """Tells a screen reader where the keyboard is."""
+        cursor = self.cursor_
+        if cursor is not None:
+            block = self.block_of(cursor)
+            self.setAccessibleDescription(
+                told_cursor(cursor, self.gpus_of(cursor), block, self.picture, self.axis.zone)
+            )
+
+    def _theme_changed(self) -> None:
+        self._painter.forget()
+        self._refresh()
+
+    def _refresh(self) -> None:
+        self.still.forget()
+        self.viewport().update()
+
+    def _refresh_rows(self, rows: Sequence[tuple[int, int]]) -> None:
+        if not rows:
+            return
+        self.still.forget()
+        down = M.days_header - self.verticalScrollBar().value()
+        for top, bottom in rows:
+            self.viewport().update(0, top + down - 1, self.viewport().width(), bottom - top + 2)

@@ -1,0 +1,253 @@
+"""All that is drawn of a calendar, put together once for each change of it, not for each repaint."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from operator import attrgetter
+
+from torchyard_core.booking.intervals import Interval
+from torchyard_core.booking.model import Booking, Slot
+from torchyard_core.booking.rules.idle_release import Verdict, verdict
+from torchyard_gui.bookings import labels
+from torchyard_gui.bookings.calendar.blocks import Block, Usage, UsageSoFar, blocks_of_one, steps, strip_of
+from torchyard_gui.bookings.calendar.lanes import LANE, Lanes, lanes_of, short_model
+from torchyard_gui.bookings.filters import Filter
+from torchyard_gui.bridge.bookings_model import Seen
+
+Strip = tuple[tuple[float, float, float], ...]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """`strips` go with `blocks` by number; `paled` are bookings that the filter does not mean."""
+
+    lanes: Lanes = field(default_factory=lambda: lanes_of(()))
+    blocks: tuple[Block, ...] = ()
+    strips: tuple[Strip, ...] = ()
+    usage: Usage = field(default_factory=lambda: Usage({}, {}, {}))
+    folded: Mapping[str, tuple[tuple[Interval, int], ...]] = field(default_factory=dict)
+    paled: frozenset[str] = frozenset()
+    notes: Mapping[str, str] = field(default_factory=dict)
+    """By booking: what agents say of its idleness."""
+    states: Mapping[str, str] = field(default_factory=dict)
+    """By host: the mark of its state."""
+    asides: Mapping[str, str] = field(default_factory=dict)
+    """By host: its GPUs' model, or its cores."""
+    person: str = ""
+    zone: str = "UTC"
+    now: datetime | None = None
+    by_lane: Mapping[int, tuple[Block, ...]] = field(default_factory=dict)
+    """The blocks on each lane, by the lane's top, by start."""
+
+    def following(self, block: Block) -> tuple[Block, ...]:
+        """The next block on the block's first lane, if there is one."""
+        lane = self.by_lane.get(block.top, ())
+        number = bisect_left(lane, block.end, key=_start)
+        return lane[number : number + 1]
+
+
+_start = attrgetter("start")
+_start_and_id = attrgetter("start", "booking.id")
+
+
+def picture_of(
+    seen: Seen,
+    now: datetime,
+    folded: frozenset[str],
+    chosen: Filter,
+    states: Mapping[str, str],
+    cores: Mapping[str, int],
+) -> Picture:
+    """`states` and `cores` are the fleet's, by host."""
+    return Pictures().of(seen, now, folded, chosen, states, cores)
+
+
+class Pictures:
+    """Pictures of one calendar, each made from the last one: a change of one booking costs what that one costs."""
+
+    def __init__(self) -> None:
+        self._usage = UsageSoFar()
+        self._bookings: tuple[Booking, ...] = ()
+        self._of_lanes: tuple[tuple[Slot, ...], frozenset[str]] | None = None
+        self._lanes = lanes_of(())
+        self._uses: object = None
+        self._chosen: Filter | None = None
+        self._own: dict[str, list[Block]] = {}
+        """By booking."""
+        self._blocks: list[tuple[Block, Strip]] = []
+        """All, as they are drawn."""
+        self._by_lane: dict[int, tuple[Block, ...]] = {}
+        self._paled: set[str] = set()
+        self._folded: dict[str, tuple[tuple[Interval, int], ...]] = {}
+        self._of_asides: tuple[Lanes, Mapping[str, int]] | None = None
+        self._asides: dict[str, str] = {}
+
+    def of(
+        self,
+        seen: Seen,
+        now: datetime,
+        folded: frozenset[str],
+        chosen: Filter,
+        states: Mapping[str, str],
+        cores: Mapping[str, int],
+    ) -> Picture:
+        """As picture_of()."""
+        slots = chosen.slots(seen.slots)
+        same = self._of_lanes == (slots, folded)
+        if not same:
+            self._of_lanes, self._lanes = (slots, folded), lanes_of(slots, folded)
+        lanes = self._lanes
+        come, gone = _difference(self._bookings, seen.bookings)
+        self._bookings = seen.bookings
+        usage = self._usage.of(seen.uses, come, gone, seen.idle, now)
+        same = same and self._uses is seen.uses and self._chosen == chosen
+        self._uses, self._chosen = seen.uses, chosen
+        if same:
+            self._draw(come, gone, usage, chosen)
+        else:
+            self._own, self._blocks, self._by_lane, self._paled, self._folded = {}, [], {}, set(), {}
+            self._draw(seen.bookings, (), usage, chosen)
+        self._fold({gpu for booking in (*come, *gone) for gpu in booking.gpus})
+        if self._of_asides != (lanes, cores):
+            self._of_asides, self._asides = (lanes, cores), _asides(lanes, cores)
+        return Picture(
+            lanes=lanes,
+            blocks=tuple(block for block, _ in self._blocks),
+            strips=tuple(strip for _, strip in self._blocks),
+            usage=usage,
+            folded=dict(self._folded),
+            paled=frozenset(self._paled),
+            notes=_notes(seen, now),
+            states=states,
+            asides=self._asides,
+            person=seen.person,
+            zone=seen.zone,
+            now=now,
+            by_lane=dict(self._by_lane),
+        )
+
+    def _draw(self, come: Sequence[Booking], gone: Sequence[Booking], usage: Usage, chosen: Filter) -> None:
+        old = [block for booking in gone for block in self._own.pop(booking.id, ())]
+        self._paled.difference_update(booking.id for booking in gone)
+        new: list[tuple[Block, Strip]] = []
+        for booking in come:
+            blocks = blocks_of_one(booking, self._lanes)
+            self._own[booking.id] = blocks
+            new += [(block, strip_of(block, usage.used)) for block in blocks]
+            if not chosen.matches(booking):
+                self._paled.add(booking.id)
+        left = {id(block) for block in old}
+        self._blocks = [one for one in self._blocks if id(one[0]) not in left]
+        if self._blocks:
+            for one in new:
+                insort(self._blocks, one, key=_place)
+        else:
+            self._blocks = sorted(new, key=_place)
+        on: dict[int, list[Block]] = {top: [] for block in old for top in _tops(block)}
+        for block, _ in new:
+            for top in _tops(block):
+                on.setdefault(top, []).append(block)
+        for top, blocks in on.items():
+            blocks += [block for block in self._by_lane.get(top, ()) if id(block) not in left]
+            self._by_lane[top] = tuple(sorted(blocks, key=_start_and_id))
+            if not blocks:
+                del self._by_lane[top]
+
+    def _fold(self, changed: Collection[str]) -> None:
+        """What is booked of folded hosts; `changed` are the GPUs whose bookings are others than in the last picture."""
+        before, self._folded = self._folded, {}
+        for row in self._lanes.rows:
+            if row.kind != "folded":
+                continue
+            if row.host in before and not any(slot.id in changed for slot in row.slots):
+                self._folded[row.host] = before[row.host]
+            else:
+                booked = self._usage.booked
+                self._folded[row.host] = steps(
+                    time for slot in row.slots for time in booked.get(slot.id, _NONE).values()
+                )
+
+
+_NONE: Mapping[str, Interval] = {}
+
+
+def _difference(before: Sequence[Booking], after: Sequence[Booking]) -> tuple[list[Booking], list[Booking]]:
+    """The bookings that have come and those that have gone. One that has changed is another one: it is in both."""
+    if before is after:
+        return [], []
+    old, new = set(map(id, before)), set(map(id, after))
+    return [one for one in after if id(one) not in old], [one for one in before if id(one) not in new]
+
+
+def _place(drawn: tuple[Block, Strip]) -> tuple[int, float, str]:
+    block = drawn[0]
+    return block.top, block.start, block.booking.id
+
+
+def _tops(block: Block) -> range:
+    """Of the lanes that it covers."""
+    return range(block.top, block.bottom, LANE)
+
+
+def rows_changed(before: Picture, after: Picture) -> list[tuple[int, int]] | None:
+    """Top and bottom of what is to be drawn again; None where that may be anything."""
+    same = ("states", "asides", "notes", "person", "zone")
+    if before.lanes is not after.lanes or before.usage.used is not after.usage.used:
+        return None
+    if before.now is None or after.now is None or _minute(before.now) != _minute(after.now):
+        return None  # what is written on blocks tells of the time
+    if any(getattr(before, name) != getattr(after, name) for name in same):
+        return None
+    old, new = {id(block) for block in before.blocks}, {id(block) for block in after.blocks}
+    changed = [block for block in before.blocks if id(block) not in new]
+    changed += [block for block in after.blocks if id(block) not in old]
+    if before.paled ^ after.paled - {block.booking.id for block in changed}:
+        return None
+    hosts = {row.host for row in after.lanes.rows if before.folded.get(row.host) != after.folded.get(row.host)}
+    rows = [(row.top, row.bottom) for row in after.lanes.rows if row.host in hosts and row.kind == "folded"]
+    return rows + [(block.top, block.bottom) for block in changed]
+
+
+def _minute(moment: datetime) -> int:
+    return int(moment.timestamp() // 60)
+
+
+def mark_of(state: str) -> str:
+    """A host's state, by the names of `paint_state`."""
+    return {"ready": "ok", "degraded": "warning", "unknown": "unknown"}.get(state, "failed")
+
+
+def _notes(seen: Seen, now: datetime) -> dict[str, str]:
+    notes = {}
+    for evidence in seen.idle:
+        booking = next((one for one in seen.bookings if one.id == evidence.booking_id), None)
+        if booking is None:
+            continue
+        found = verdict(booking, seen.idle, seen.rules, now)
+        if found.verdict is Verdict.FINE or found.frees_at is None:
+            continue
+        when = labels.clock(found.frees_at, seen.zone)
+        if found.verdict is Verdict.WARN:
+            idle = labels.length((now - max(evidence.idle_since, booking.start)).total_seconds())
+            notes[booking.id] = labels.translate("Bookings", "idle {time}, frees {when}").format(time=idle, when=when)
+        else:
+            notes[booking.id] = labels.translate("Bookings", "would have freed {when}").format(when=when)
+    return notes
+
+
+def _asides(lanes: Lanes, cores: Mapping[str, int]) -> dict[str, str]:
+    asides = {}
+    for row in lanes.rows:
+        if row.is_lane:
+            continue
+        models = {short_model(slot) for slot in row.slots if not slot.is_cpu}
+        if len(models) == 1:
+            asides[row.host] = models.pop()
+        elif models:
+            asides[row.host] = labels.slots_count(slot.id for slot in row.slots)
+        elif row.host in cores:
+            asides[row.host] = labels.translate("Bookings", "{count} cores").format(count=cores[row.host])
+    return asides

@@ -1,0 +1,91 @@
+"""What lies under the mouse, and under the keyboard: a booking and which of its ends, a fit, a host; and the shape that
+the mouse then has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from PySide6.QtCore import QPointF, Qt
+
+from torchyard_core.booking.search.slot_search import Fit
+from torchyard_gui.bookings.calendar.block_painting import rect_of
+from torchyard_gui.bookings.calendar.blocks import Block
+from torchyard_gui.bookings.calendar.display_list import Picture
+from torchyard_gui.bookings.calendar.keyboard_cursor import Cursor
+from torchyard_gui.bookings.calendar.overlays import boxes_of
+from torchyard_gui.bookings.calendar.time_axis import Axis
+
+EDGE = 6
+"""Pixels at an end of a booking that resize it."""
+HOUR = 3600.0
+Shape = Qt.CursorShape
+
+
+def block_at(picture: Picture, axis: Axis, at: QPointF) -> Block | None:
+    """The booking there (from the first lane's first moment); the later one where a released one and its successor
+    touch."""
+    found = None
+    for block in picture.blocks:
+        if block.top > at.y():
+            break
+        if block.bottom > at.y():
+            rect = rect_of(block, axis)
+            if rect.left() - 1 <= at.x() <= rect.right() + 1:
+                found = block
+    return found
+
+
+def edges_at(block: Block, axis: Axis, x: float) -> tuple[bool, bool]:
+    """Whether that is at the start of a booking, and whether at its end."""
+    rect = rect_of(block, axis)
+    reach = min(EDGE, rect.width() / 4)
+    return x - rect.left() <= reach, rect.right() - x <= reach
+
+
+def fit_at(fits: Sequence[Fit], picture: Picture, axis: Axis, at: QPointF) -> int | None:
+    """The number of the fit there."""
+    for number, fit in enumerate(fits):
+        boxes = boxes_of(fit.gpus, fit.start.timestamp(), fit.end.timestamp(), picture.lanes)
+        for top, bottom, start, end in boxes:
+            if top <= at.y() < bottom and axis.x_of(start) <= at.x() <= axis.x_of(end):
+                return number
+    return None
+
+
+def shape_at(block: Block | None, picture: Picture, axis: Axis, at: QPointF, *, on_header: bool) -> Shape | None:
+    """The mouse's shape there; None for the plain arrow. `on_header`: left of the first moment, where hosts are."""
+    if block is None:
+        row = picture.lanes.row_at(at.y())
+        is_pressed = row is not None and not row.is_lane and (on_header or row.kind == "folded")
+        return Shape.PointingHandCursor if is_pressed else None
+    if not block.booking.is_live:
+        return None
+    return Shape.SizeHorCursor if any(edges_at(block, axis, at.x())) else Shape.OpenHandCursor
+
+
+def block_under(cursor: Cursor, picture: Picture) -> Block | None:
+    """The booking that the keyboard is on."""
+    if cursor.lane >= len(picture.lanes.lanes):
+        return None
+    top = picture.lanes.lanes[cursor.lane].top
+    return next(
+        (
+            block
+            for block in picture.blocks
+            if block.top <= top < block.bottom and block.start <= cursor.start < block.end
+        ),
+        None,
+    )
+
+
+def first_cursor(picture: Picture, axis: Axis, selected: str) -> Cursor:
+    """Where the keyboard begins, for an hour: at the selected booking's start, at the next hour if it is in sight, else
+    at nine."""
+    block = next((one for one in picture.blocks if one.booking.id == selected), None)
+    if block is not None:
+        lane = picture.lanes.number_of(block.slots[0].id)
+        return Cursor(lane, lane, block.start, block.start + HOUR)
+    now = picture.now.timestamp() if picture.now else axis.starts[0]
+    is_shown = axis.starts[0] <= now < axis.days[-1].end
+    begin = now // HOUR * HOUR + HOUR if is_shown else axis.starts[0] + 9 * HOUR
+    return Cursor(0, 0, begin, begin + HOUR)

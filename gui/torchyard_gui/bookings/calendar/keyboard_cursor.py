@@ -1,0 +1,43 @@
+"""What the keyboard is on in the calendar: lanes and a time, moved by lane and by quarters of an hour. No Qt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from torchyard_gui.bookings.calendar.time_axis import STEP_S
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """From lane `anchor` to lane `lane` (counted from the top), from `start` to `end` (seconds)."""
+
+    anchor: int
+    lane: int
+    start: float
+    end: float
+
+    @property
+    def lanes(self) -> range:
+        return range(min(self.anchor, self.lane), max(self.anchor, self.lane) + 1)
+
+    def moved(self, lanes: int, steps: int, count: int) -> Cursor:
+        """To another place, as long as before, on one lane where it changes lanes."""
+        if lanes:
+            lane = _within(self.lane + lanes, count)
+            return replace(self, anchor=lane, lane=lane)
+        return replace(self, start=self.start + steps * STEP_S, end=self.end + steps * STEP_S)
+
+    def extended(self, lanes: int, steps: int, count: int) -> Cursor:
+        """With Shift: over more lanes, to a later end; never shorter than a quarter of an hour."""
+        end = max(self.end + steps * STEP_S, self.start + STEP_S)
+        return replace(self, lane=_within(self.lane + lanes, count), end=end)
+
+    def with_edges(self, start: int = 0, end: int = 0) -> Cursor:
+        """With `[` and `]`: the edges alone, by quarters of an hour."""
+        first = self.start + start * STEP_S
+        last = self.end + end * STEP_S
+        return replace(self, start=min(first, last - STEP_S), end=max(last, first + STEP_S)) if last > first else self
+
+
+def _within(lane: int, count: int) -> int:
+    return min(max(lane, 0), max(count - 1, 0))

@@ -1,0 +1,108 @@
+"""What is not there yet: fits with their numbers, what the hand holds, and the ring of the keyboard."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from PySide6.QtCore import QPointF, QRectF, Qt
+from PySide6.QtGui import QPainter, QPen
+
+from torchyard_core.booking.search.slot_search import Fit
+from torchyard_gui.bookings.calendar.lanes import Lanes
+from torchyard_gui.bookings.calendar.time_axis import Axis
+from torchyard_gui.theme.theme import theme
+from torchyard_gui.theme.tokens import METRICS as M
+
+Box = tuple[int, int, float, float]
+"""Top, bottom, start, end."""
+
+
+@dataclass(frozen=True)
+class Ghost:
+    """What is being drawn, moved or chosen: boxes of lanes and time. `reason` says why it cannot be."""
+
+    boxes: tuple[Box, ...]
+    caption: str = ""
+    reason: str = ""
+    number: int = 0
+    """Of a fit; 0 is what the hand or the keyboard holds."""
+    is_chosen: bool = False
+
+
+def boxes_of(gpus: Iterable[str], start: float, end: float, lanes: Lanes) -> tuple[Box, ...]:
+    """A group of GPUs at a time, as few boxes; of folded hosts their row."""
+    strips: set[tuple[int, int]] = set()
+    folded = {slot.id: row for row in lanes.rows if row.kind == "folded" for slot in row.slots}
+    for gpu in gpus:
+        row = lanes.lane_of.get(gpu) or folded.get(gpu)
+        if row is not None:
+            strips.add((row.top, row.bottom))
+    merged: list[tuple[int, int]] = []
+    for top, bottom in sorted(strips):
+        if merged and merged[-1][1] == top:
+            merged[-1] = (merged[-1][0], bottom)
+        else:
+            merged.append((top, bottom))
+    return tuple((top, bottom, start, end) for top, bottom in merged)
+
+
+def fit_ghosts(fits: Sequence[Fit], lanes: Lanes, chosen: int) -> tuple[Ghost, ...]:
+    """Fits as numbered ghosts; `chosen` is the one that Enter books."""
+    return tuple(
+        Ghost(
+            boxes_of(fit.gpus, fit.start.timestamp(), fit.end.timestamp(), lanes),
+            number=number + 1,
+            is_chosen=number == chosen,
+        )
+        for number, fit in enumerate(fits)
+    )
+
+
+def paint_ghosts(painter: QPainter, ghosts: Iterable[Ghost], axis: Axis) -> None:
+    """Fits with their numbers, and what the hand holds."""
+    look = theme()
+    painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+    for ghost in ghosts:
+        token = "fail" if ghost.reason else "accent"
+        pen = QPen(look.color(token), 1.5)
+        pen.setDashPattern([3, 2])
+        painter.setPen(pen)
+        painter.setBrush(look.color(token, 0.20 if ghost.is_chosen or not ghost.number else 0.12))
+        for top, bottom, start, end in _in_sight(ghost.boxes, axis):
+            x = axis.x_of(start)
+            box = QRectF(x + 1, top + 1.5, max(axis.x_of(end) - x - 2, 3), bottom - top - 3)
+            painter.setPen(pen)
+            painter.drawRoundedRect(box, M.block_radius, M.block_radius)
+            if ghost.number:
+                _number(painter, box.center(), ghost.number, min(18.0, box.width(), box.height()))
+                painter.setBrush(look.color(token, 0.20 if ghost.is_chosen else 0.12))
+    painter.setRenderHint(QPainter.RenderHint.Antialiasing, False)
+
+
+def _number(painter: QPainter, center: QPointF, number: int, size: float) -> None:
+    look = theme()
+    circle = QRectF(center.x() - size / 2, center.y() - size / 2, size, size)
+    painter.setPen(Qt.PenStyle.NoPen)
+    painter.setBrush(look.brush("accent"))
+    painter.drawEllipse(circle)
+    painter.setPen(look.pen("on_accent"))
+    painter.setFont(look.font("tiny"))
+    painter.drawText(circle, Qt.AlignmentFlag.AlignCenter, str(number))
+
+
+def paint_cursor(painter: QPainter, boxes: Sequence[Box], axis: Axis) -> None:
+    """The focus ring of the keyboard: 2 px, in ink, apart from every selection."""
+    painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+    painter.setBrush(Qt.BrushStyle.NoBrush)
+    painter.setPen(QPen(theme().color("text"), M.focus_ring))
+    for top, bottom, start, end in _in_sight(boxes, axis):
+        x = axis.x_of(start)
+        painter.drawRoundedRect(QRectF(x - 1, top, max(axis.x_of(end) - x + 2, 5), bottom - top - 1), 4, 4)
+    painter.setRenderHint(QPainter.RenderHint.Antialiasing, False)
+
+
+def _in_sight(boxes: Iterable[Box], axis: Axis) -> list[Box]:
+    """Those that lie on the days shown."""
+    since, until = axis.starts[0], axis.days[-1].end
+    return [box for box in boxes if box[2] < until and box[3] > since]

@@ -1,0 +1,144 @@
+"""Time across: which days are shown, and where a moment lies on them. No Qt.
+
+Every day is as wide as any other, also the one of 23 hours that a spring night makes, and the one of 25 in autumn: its
+hours are then a little wider or narrower, and no moment is drawn twice or left out.
+"""
+
+from __future__ import annotations
+
+import calendar
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Literal
+
+from torchyard_core.booking.time_parser import to_utc, zone_of
+
+Span = Literal["day", "week", "month"]
+STEP_S = 15 * 60
+"""What is drawn, moved and resized goes by quarters of an hour."""
+
+
+@dataclass(frozen=True)
+class Day:
+    """One column: a day of the zone. `start` and `end` are seconds since 1970."""
+
+    date: date
+    start: float
+    end: float
+
+    @property
+    def hours(self) -> float:
+        return (self.end - self.start) / 3600
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Days side by side on `width` pixels, the first at 0."""
+
+    days: tuple[Day, ...]
+    zone: str
+    width: float
+    starts: tuple[float, ...]
+
+    @property
+    def since(self) -> datetime:
+        return datetime.fromtimestamp(self.days[0].start, UTC)
+
+    @property
+    def until(self) -> datetime:
+        return datetime.fromtimestamp(self.days[-1].end, UTC)
+
+    @property
+    def column(self) -> float:
+        """The width of a day."""
+        return self.width / len(self.days)
+
+    def x_of(self, second: float) -> float:
+        """Where a moment lies; outside of the days, at the border that it is beyond."""
+        number = max(0, bisect_right(self.starts, second) - 1)
+        day = self.days[number]
+        share = min(max((second - day.start) / (day.end - day.start), 0.0), 1.0)
+        return (number + share) * self.column
+
+    def second_at(self, x: float) -> float:
+        """The moment at a place, within the days."""
+        number = min(max(int(x // self.column), 0), len(self.days) - 1)
+        day = self.days[number]
+        share = min(max(x / self.column - number, 0.0), 1.0)
+        return day.start + share * (day.end - day.start)
+
+    def ticks(self) -> Iterator[tuple[float, str]]:
+        """Where hours are written, and their two digits."""
+        every = _tick_hours(self.column)
+        if not every:
+            return
+        for number, day in enumerate(self.days):
+            for hour in range(every, 24, every):
+                local = datetime.combine(day.date, time(hour))
+                second = to_utc(local, self.zone).timestamp()
+                yield (number + (second - day.start) / (day.end - day.start)) * self.column, f"{hour:02}"
+
+
+def _tick_hours(column: float) -> int:
+    """Every how many hours there is room for a number; 0: none."""
+    for every in (1, 2, 3, 6, 12):
+        if column * every / 24 >= 26:
+            return every
+    return 0
+
+
+def days_of(span: Span, around: date) -> tuple[date, ...]:
+    """The days that are shown: that day; its week from Monday; its month."""
+    if span == "day":
+        return (around,)
+    if span == "week":
+        monday = around - timedelta(days=around.weekday())
+        return tuple(monday + timedelta(days=number) for number in range(7))
+    count = calendar.monthrange(around.year, around.month)[1]
+    return tuple(around.replace(day=number + 1) for number in range(count))
+
+
+def stepped(span: Span, around: date, by: int) -> date:
+    """A day of the next (1) or previous (-1) day, week or month."""
+    if span == "day":
+        return around + timedelta(days=by)
+    if span == "week":
+        return around + timedelta(days=7 * by)
+    months = around.year * 12 + around.month - 1 + by
+    return date(months // 12, months % 12 + 1, 1)
+
+
+def axis_of(span: Span, around: date, zone: str, width: float) -> Axis:
+    """The axis of a view."""
+    dates = days_of(span, around)
+    starts = [to_utc(datetime.combine(one, time()), zone).timestamp() for one in dates]
+    after = to_utc(datetime.combine(dates[-1] + timedelta(days=1), time()), zone).timestamp()
+    days = tuple(Day(one, start, end) for one, start, end in zip(dates, starts, [*starts[1:], after], strict=True))
+    return Axis(days, zone, max(width, float(len(days))), tuple(starts))
+
+
+def snapped(second: float, step: float = STEP_S) -> float:
+    """The nearest quarter of an hour. Zones lie apart by whole quarters, so it is one of the clock there too."""
+    return round(second / step) * step
+
+
+def utc(second: float) -> datetime:
+    return datetime.fromtimestamp(second, UTC)
+
+
+def local_day(moment: datetime, zone: str) -> date:
+    return moment.astimezone(zone_of(zone)).date()
+
+
+def zone_mark(moment: datetime, zone: str) -> str:
+    """`KST (UTC+9)`: the zone's short name then, and how far it is from UTC."""
+    local = moment.astimezone(zone_of(zone))
+    offset = local.utcoffset() or timedelta()
+    minutes = int(offset.total_seconds() // 60)
+    sign = "−" if minutes < 0 else "+"
+    hours, rest = divmod(abs(minutes), 60)
+    far = f"UTC{sign}{hours}" + (f":{rest:02}" if rest else "") if minutes else "UTC"
+    name = local.tzname() or zone
+    return far if name.lstrip("+-").isdigit() or name == far else f"{name} ({far})"

@@ -1,0 +1,275 @@
+"""A booking in full, to be made or changed: exact times, several GPUs as one, repetition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from PySide6.QtCore import Signal
+from PySide6.QtWidgets import (
+    QCheckBox,
+    QComboBox,
+    QDialog,
+    QHBoxLayout,
+    QLineEdit,
+    QPlainTextEdit,
+    QPushButton,
+    QVBoxLayout,
+    QWidget,
+)
+
+from torchyard_core.booking.errors import Clash, Refused
+from torchyard_core.booking.model import Booking, Draft
+from torchyard_core.booking.slots import name_slots
+from torchyard_core.errors import TorchyardError
+from torchyard_gui.bookings import labels
+from torchyard_gui.bookings.dialogs.booking_form import Fields, read, written
+from torchyard_gui.bookings.undo import change_series_to, change_to
+from torchyard_gui.bridge.bookings_model import BookingsModel
+from torchyard_gui.widgets import FormRow, drop_all, label
+from torchyard_gui.widgets.dialog_buttons import DialogButtons
+from torchyard_gui.widgets.screen_reader import announce
+
+if TYPE_CHECKING:
+    from torchyard_core.booking.store import SeriesBooked
+
+WIDTH = 480
+LISTED = 6
+"""Clashes of a series that are named; the others are counted."""
+FOLLOWING, EVERYTHING = "following", "everything"
+"""Which bookings of a series a change applies to, beside this one."""
+ZONES = ("UTC", "Europe/Berlin", "America/New_York", "America/Los_Angeles", "Asia/Seoul", "Asia/Tokyo")
+
+
+class BookingDialog(QDialog):
+    """Open it with `open()`. `booked` with what was made, `changed` with a changed booking and what it was,
+    `series_changed` with changed bookings of a series and what they were."""
+
+    booked = Signal(tuple)
+    changed = Signal(object, object)
+    series_changed = Signal(tuple, tuple)
+
+    def __init__(
+        self, model: BookingsModel, draft: Draft, booking: Booking | None = None, parent: QWidget | None = None
+    ):
+        """`booking`: the one to change, then `draft` is what it is to become."""
+        super().__init__(parent)
+        self.model = model
+        self.booking = booking
+        self.setWindowTitle(self.tr("Edit booking") if booking else self.tr("Book GPUs"))
+        self.setMinimumWidth(WIDTH)
+        self.title = QLineEdit(draft.title)
+        self.gpus = QLineEdit(name_slots(draft.gpus, model.seen.slots))
+        self.gpus.setPlaceholderText("gpu-b:2-5")
+        self.start = QLineEdit(written(draft.start, draft.zone))
+        self.end = QLineEdit(written(draft.end, draft.zone))
+        self.zone = QComboBox()
+        self.zone.setEditable(True)
+        self.zone.addItems(list(dict.fromkeys([draft.zone, *ZONES])))
+        self.purpose = QPlainTextEdit(draft.purpose)
+        self.purpose.setFixedHeight(54)
+        self.purpose.setTabChangesFocus(True)
+        self.repeat = QComboBox()
+        for text, rule in (
+            (self.tr("does not repeat"), ""),
+            (self.tr("daily"), "FREQ=DAILY"),
+            (self.tr("Monday to Friday"), "FREQ=WEEKLY;BYDAY=MO,TU,WE,TH,FR"),
+            (self.tr("weekly"), "FREQ=WEEKLY"),
+            (self.tr("monthly"), "FREQ=MONTHLY"),
+        ):
+            self.repeat.addItem(text, rule)
+        self.repeat.setEditable(True)
+        self.repeat.setToolTip(self.tr("Choose one, or write a rule: FREQ=WEEKLY;INTERVAL=2 (RFC 5545)"))
+        self.times = QLineEdit("10")
+        self.times.setToolTip(self.tr("How many times, or until which day: 10, 2026-12-31"))
+        self.free_ones = QCheckBox(self.tr("Book the free ones, list the clashes"))
+        self.applies = QComboBox()
+        for text, which in (
+            (self.tr("this booking"), ""),
+            (self.tr("this and following bookings"), FOLLOWING),
+            (self.tr("all that have not begun"), EVERYTHING),
+        ):
+            self.applies.addItem(text, which)
+        self.stop = QCheckBox(self.tr("Stop its run at the end, whoever follows"))
+        self.stop.setChecked(draft.stop_at_end)
+        self.rows = {
+            "title": FormRow(self.tr("Title"), self.title),
+            "gpus": FormRow(self.tr("GPUs"), self.gpus),
+            "start": FormRow(self.tr("Start"), self.start),
+            "end": FormRow(self.tr("End"), self.end, self.tr("A time, or a length: +4h")),
+            "zone": FormRow(self.tr("Time zone"), self.zone),
+            "purpose": FormRow(self.tr("Purpose"), self.purpose),
+            "repeat": FormRow(self.tr("Repeats"), self.repeat),
+            "times": FormRow(self.tr("How often"), self.times),
+            "applies": FormRow(self.tr("Applies to"), self.applies),
+        }
+        self.problem = label(ink="fail", wrap=True)
+        self.problem.hide()
+        self.ways = QVBoxLayout()
+        self.ways.setSpacing(4)
+        self._lay_out()
+        self.repeat.currentTextChanged.connect(self._show_repeat)
+        self._show_repeat()
+        self.title.selectAll()
+        self.title.setFocus()
+
+    def draft(self) -> Draft | None:
+        """What the fields say; None where something is wrong, which is then said beside it."""
+        fields = Fields(
+            self.title.text(),
+            self.gpus.text(),
+            self.start.text(),
+            self.end.text(),
+            self.zone.currentText(),
+            self.purpose.toPlainText(),
+            self.stop.isChecked(),
+        )
+        found = read(fields, self.model.seen.slots, self.model.now)
+        wrong = found if isinstance(found, dict) else {}
+        for name, row in self.rows.items():
+            row.set_problem(labels.said(wrong[name]) if name in wrong else "")
+        return None if isinstance(found, dict) else found
+
+    def rule(self) -> str:
+        """The RRULE, or "" where it does not repeat."""
+        number = self.repeat.findText(self.repeat.currentText())
+        rule: str = self.repeat.itemData(number) if number >= 0 else self.repeat.currentText().strip()
+        often = self.times.text().strip()
+        if not rule or not often or "COUNT=" in rule or "UNTIL=" in rule:
+            return rule
+        return f"{rule};COUNT={often}" if often.isdigit() else f"{rule};UNTIL={often.replace('-', '')}"
+
+    def accept(self) -> None:
+        """Books, or changes; closes only once that was done."""
+        draft = self.draft()
+        if draft is None:
+            self._say("")
+            self._go_to_wrong_field()
+            return
+        self._busy(True)
+        rule = self.rule() if self.booking is None else ""
+        free_ones = self.free_ones.isChecked()
+        if self.booking is not None:
+            before, which = self.booking, self.applies.currentData()
+            if which:
+                self.model.act(
+                    lambda store: change_series_to(store, before, draft, everything=which == EVERYTHING),
+                    self._series_changed,
+                    self._failed,
+                    self,
+                )
+            else:
+                self.model.act(lambda store: change_to(store, before, draft), self._changed, self._failed, self)
+        elif rule:
+            self.model.act(
+                lambda store: store.book_series(draft, rule, free_ones=free_ones), self._series, self._failed, self
+            )
+        else:
+            self.model.act(lambda store: (store.book(draft),), self._booked, self._failed, self)
+
+    # -- inside
+
+    def _go_to_wrong_field(self) -> None:
+        """Puts the keyboard into the first field that is wrong, and tells why."""
+        row = next(row for row in self.rows.values() if row.problem)
+        row.field.setFocus()
+        announce(self, f"{row.name.text()}: {row.problem}", urgent=True)
+
+    def _booked(self, made: tuple[Booking, ...]) -> None:
+        self.booked.emit(made)
+        super().accept()
+
+    def _changed(self, booking: Booking) -> None:
+        self.changed.emit(booking, self.booking)
+        super().accept()
+
+    def _series_changed(self, found: tuple[tuple[Booking, ...], tuple[Booking, ...]]) -> None:
+        before, after = found
+        self.series_changed.emit(after, before)
+        super().accept()
+
+    def _series(self, result: SeriesBooked) -> None:
+        if result.booked:
+            self.booked.emit(result.booked)
+        if not result.missed:
+            super().accept()
+            return
+        self._busy(False)
+        zone, now = self.model.seen.zone, self.model.now
+        lines = [self.tr("{count} booked. Not booked:").format(count=len(result.booked))]
+        for one in result.missed[:LISTED]:
+            lines.append(f"{labels.span_of(one.interval.start, one.interval.end, zone, now)}: {one.why.message}")
+        if len(result.missed) > LISTED:
+            lines.append(self.tr("and {count} more").format(count=len(result.missed) - LISTED))
+        self._say("\n".join(lines))
+        if result.booked:
+            self.ok.hide()
+            self.no.setText(self.tr("Close"))
+            self.no.setDefault(True)
+
+    def _failed(self, error: TorchyardError) -> None:
+        self._busy(False)
+        if isinstance(error, Refused) and error.code in ("bad_rule", "too_many"):
+            self.rows["repeat"].set_problem(labels.said(error))
+            return
+        self._say(labels.said(error) if not isinstance(error, Clash) else labels.said(Refused(error.message, code="")))
+        if isinstance(error, Clash):
+            zone, now = self.zone.currentText(), self.model.now
+            for fit in error.conflict.nearest[:3]:
+                when = labels.span_of(fit.start, fit.end, zone, now)
+                where = name_slots(fit.gpus, self.model.seen.slots)
+                button = QPushButton(self.tr("Take {gpus}, {when}").format(gpus=where, when=when))
+                button.setProperty("quiet", True)
+                button.setAutoDefault(False)
+                button.clicked.connect(self._taker(where, written(fit.start, zone), written(fit.end, zone)))
+                self.ways.addWidget(button)
+
+    def _taker(self, gpus: str, start: str, end: str) -> Callable[[], None]:
+        def take() -> None:
+            for field, text in ((self.gpus, gpus), (self.start, start), (self.end, end)):
+                field.setText(text)
+            self._say("")
+            self.ok.setFocus()
+
+        return take
+
+    def _say(self, text: str) -> None:
+        self.problem.setText(text)
+        self.problem.setVisible(bool(text))
+        announce(self, text, urgent=True)
+        drop_all(self.ways)
+
+    def _busy(self, on: bool) -> None:
+        self.ok.setEnabled(not on)
+        if on:
+            self._say("")
+
+    def _show_repeat(self) -> None:
+        repeats = bool(self.rule()) and self.booking is None
+        self.rows["repeat"].set_problem("")
+        self.rows["times"].setVisible(repeats)
+        self.free_ones.setVisible(repeats)
+
+    def _lay_out(self) -> None:
+        rows = QVBoxLayout(self)
+        rows.setContentsMargins(20, 18, 20, 16)
+        rows.setSpacing(8)
+        rows.addWidget(label(self.windowTitle(), role="title"))
+        for name, row in self.rows.items():
+            rows.addWidget(row)
+            if name == "times":
+                rows.addWidget(self.free_ones)
+        self.rows["repeat"].setVisible(self.booking is None)
+        self.rows["applies"].setVisible(self.booking is not None and self.booking.series_id is not None)
+        self.rows["zone"].setEnabled(self.booking is None)
+        rows.addWidget(self.stop)
+        rows.addWidget(self.problem)
+        rows.addLayout(self.ways)
+        rows.addStretch()  # else the rows take what a sentence that is gone has left
+        buttons = DialogButtons(self, self.tr("Save") if self.booking else self.tr("Book"))
+        self.ok, self.no = buttons.agree, buttons.cancel
+        self.ok.setDefault(True)
+        foot = QHBoxLayout()
+        foot.addWidget(buttons)
+        rows.addSpacing(4)
+        rows.addLayout(foot)

@@ -1,0 +1,73 @@
+"""What the booking dialog's fields say, read into a draft. No Qt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from torchyard_core.booking.errors import Refused
+from torchyard_core.booking.model import Draft, Slot
+from torchyard_core.booking.slots import slots_named
+from torchyard_core.booking.time_parser import end_moment, moment, wall_clock, zone_of
+
+
+@dataclass(frozen=True)
+class Fields:
+    """As they are written."""
+
+    title: str
+    gpus: str
+    start: str
+    end: str
+    zone: str
+    purpose: str = ""
+    stop_at_end: bool = False
+
+
+def read(fields: Fields, slots: Sequence[Slot], now: datetime) -> Draft | dict[str, Refused]:
+    """The draft, or what is wrong by field: "title", "gpus", "start", "end", "zone". An end may be written as a length
+    after the start (`+4h`)."""
+    wrong: dict[str, Refused] = {}
+    if not fields.title.strip():
+        wrong["title"] = Refused(
+            "the booking has no title", code="no_title", hint="Say in a word or two what it is for."
+        )
+    gpus: tuple[str, ...] = ()
+    try:
+        gpus = tuple(slot.id for slot in slots_named(fields.gpus, slots))
+    except Refused as refused:
+        wrong["gpus"] = refused
+    try:
+        zone_of(fields.zone.strip())
+    except Refused as refused:
+        wrong["zone"] = refused
+        return wrong
+    start = end = now
+    try:
+        start = moment(fields.start, fields.zone.strip(), now)
+    except Refused as refused:
+        wrong["start"] = refused
+    try:
+        end = end_moment(fields.end, start, fields.zone.strip(), now)
+    except Refused as refused:
+        wrong["end"] = refused
+    if "start" not in wrong and "end" not in wrong and end <= start:
+        wrong["end"] = Refused("the booking does not end after its start", code="end_before_start")
+    if wrong:
+        return wrong
+    return Draft(
+        fields.title.strip(),
+        gpus,
+        start,
+        end,
+        fields.zone.strip(),
+        fields.purpose.strip(),
+        stop_at_end=fields.stop_at_end,
+    )
+
+
+def written(when: datetime, zone: str) -> str:
+    """A time as the fields have it: `2026-11-23 09:00` of the zone; seconds where it has some."""
+    local = when.astimezone(zone_of(zone))
+    return wall_clock(when, zone, "%Y-%m-%d %H:%M:%S" if local.second else "%Y-%m-%d %H:%M")

@@ -1,0 +1,156 @@
+"""What the page asks in dialogs, one at a time: a booking in full, a yes before something is let go, and the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from PySide6.QtCore import QObject, Signal
+from PySide6.QtGui import QGuiApplication
+from PySide6.QtWidgets import QComboBox, QDialog, QWidget
+
+from torchyard_core.booking.errors import Refused
+from torchyard_core.booking.model import Booking, Draft
+from torchyard_gui.bookings import labels
+from torchyard_gui.bookings.commands import HOUR, Deeds
+from torchyard_gui.bookings.dialogs.booking_dialog import BookingDialog
+from torchyard_gui.bookings.paste_parser import read_draft
+from torchyard_gui.bridge.bookings_model import BookingsModel
+from torchyard_gui.widgets import label
+from torchyard_gui.widgets.dialogs import Question
+
+SETUP = "torchyard bookings setup-team postgresql+psycopg://ADMIN@HOST/DATABASE --admin NAME --member NAME"
+MOVE = "torchyard bookings move-to postgresql+psycopg://NAME@HOST/DATABASE"
+
+
+class Dialogs(QObject):
+    """Each opens over the page; what it decides goes to the deeds."""
+
+    closed = Signal()
+    said = Signal(str)
+    failed = Signal(str)
+
+    def __init__(self, model: BookingsModel, deeds: Deeds, page: QWidget):
+        super().__init__(page)
+        self.model = model
+        self.deeds = deeds
+        self.current: QDialog | None = None
+        """The one that is open."""
+        self._page = page
+
+    def book(self) -> None:
+        """Asks for GPUs and exact times; four hours from the next full one are filled in."""
+        start = self.model.now.replace(second=0, minute=0) + HOUR
+        draft = Draft("", (), start, start + HOUR * 4, self.model.seen.zone)
+        self._open(BookingDialog(self.model, draft, parent=self._page))
+
+    def book_at(self, gpus: Sequence[str], start: float, end: float) -> None:
+        """With these GPUs and times: Enter books them."""
+        self._open(BookingDialog(self.model, self.deeds.draft(gpus, start, end), parent=self._page))
+
+    def edit(self, booking: Booking) -> None:
+        draft = Draft(
+            booking.title,
+            booking.gpus,
+            booking.start,
+            booking.end,
+            booking.zone,
+            booking.purpose,
+            stop_at_end=booking.stop_at_end,
+        )
+        self._open(BookingDialog(self.model, draft, booking, self._page))
+
+    def paste(self) -> None:
+        """Books what is on the clipboard, once it was confirmed."""
+        seen = self.model.seen
+        text = QGuiApplication.clipboard().text().strip()
+        try:
+            draft = read_draft(text, seen.slots, seen.zone, self.model.now, self.deeds.title)
+        except Refused as refused:
+            self.failed.emit(labels.said(refused))
+            return
+        self._open(BookingDialog(self.model, draft, parent=self._page))
+
+    def let_go(self, booking: Booking, told: str) -> None:
+        """Asks before it releases or cancels. `told`: the booking in words."""
+        running = booking.is_running(self.model.now)
+        question = self.tr("Release “{title}” now?") if running else self.tr("Cancel “{title}”?")
+        yes = self.tr("Release") if running else self.tr("Cancel the booking")
+        dialog = Question(question.format(title=booking.title), told, yes, self.tr("Keep"), self._page)
+        dialog.accepted.connect(lambda: self.deeds.let_go(booking))
+        self._open(dialog)
+
+    def cancel_series(self, booking: Booking) -> None:
+        question = self.tr("Cancel the series “{title}”?").format(title=booking.title)
+        told = self.tr("Bookings that have begun stay in the calendar.")
+        dialog = Question(question, told, self.tr("Cancel the series"), self.tr("Keep"), self._page)
+        which = QComboBox(dialog)
+        which.addItem(self.tr("All that have not begun"), None)
+        which.addItem(self.tr("This and following bookings"), booking.start)
+        which.setAccessibleName(self.tr("Applies to"))
+        dialog.rows.addWidget(which)
+        dialog.accepted.connect(lambda: self.deeds.cancel_series(booking, which.currentData()))
+        self._open(dialog)
+
+    def usage_report(self) -> None:
+        from torchyard_gui.bookings.dialogs.usage_dialog import UsageDialog
+
+        self._open(UsageDialog(self.model, self._page))
+
+    def export(self) -> None:
+        from torchyard_gui.bookings.dialogs.ics_import_export import export_bookings
+
+        export_bookings(self.model, self._page, self.said.emit, self.failed.emit)
+
+    def import_bookings(self, path: Path | None = None) -> None:
+        from torchyard_gui.bookings.dialogs.ics_import_export import ImportDialog, choose_file
+
+        path = path or choose_file(self._page)
+        if path is not None:
+            dialog = ImportDialog(self.model, path, self._page)
+            dialog.imported.connect(self.deeds.booked)
+            self._open(dialog)
+
+    def rules(self) -> None:
+        from torchyard_gui.bookings.dialogs.rules_dialog import RulesDialog
+
+        self._open(RulesDialog(self.model, self._page))
+
+    def tell_how_to_share(self) -> None:
+        dialog = Question(
+            self.tr("Share the calendar with the team"),
+            self.tr(
+                "This calendar is a file on this computer: nobody else sees it. A team keeps its calendar in a "
+                "PostgreSQL database. An admin of an empty one runs the first command; it prints the line that each "
+                "member puts into settings.yaml. The second takes along what is booked here."
+            ),
+            self.tr("Copy the first command"),
+            self.tr("Close"),
+            self._page,
+            is_grave=False,
+        )
+        for text in (SETUP, MOVE):
+            line = label(text, role="small", ink="2", wrap=True)
+            line.setTextInteractionFlags(line.textInteractionFlags().TextSelectableByMouse)
+            dialog.rows.addWidget(line)
+        dialog.accepted.connect(lambda: QGuiApplication.clipboard().setText(SETUP))
+        self._open(dialog)
+
+    def close(self) -> None:
+        if self.current is not None:
+            self.current.close()
+
+    def _open(self, dialog: QDialog) -> None:
+        self.close()
+        self.current = dialog
+        if isinstance(dialog, BookingDialog):
+            dialog.booked.connect(self.deeds.booked)
+            dialog.changed.connect(self.deeds.changed)
+            dialog.series_changed.connect(self.deeds.series_changed)
+        dialog.finished.connect(self._dialog_closed)
+        dialog.finished.connect(dialog.deleteLater)
+        dialog.open()
+
+    def _dialog_closed(self) -> None:
+        self.current = None
+        self.closed.emit()

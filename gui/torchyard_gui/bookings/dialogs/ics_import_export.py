@@ -1,0 +1,203 @@
+"""Calendar files: one's own bookings out as `.ics`, others' in, with a preview of what would become of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from PySide6.QtCore import Qt, Signal
+from PySide6.QtWidgets import (
+    QAbstractItemView,
+    QDialog,
+    QFileDialog,
+    QHeaderView,
+    QLineEdit,
+    QTableWidget,
+    QTableWidgetItem,
+    QVBoxLayout,
+    QWidget,
+)
+
+from torchyard_core.atomic_write import write_atomically
+from torchyard_core.booking.errors import Refused
+from torchyard_core.booking.model import Booking
+from torchyard_core.booking.slots import name_slots, slots_named
+from torchyard_core.errors import TorchyardError
+from torchyard_gui.bookings import labels
+from torchyard_gui.bridge.bookings_model import BookingsModel
+from torchyard_gui.theme.icons import state_icon
+from torchyard_gui.widgets import FormRow, label
+from torchyard_gui.widgets.dialog_buttons import DialogButtons
+
+if TYPE_CHECKING:
+    from torchyard_core.booking.store import BookingStore, Previewed
+
+AHEAD = timedelta(days=365)
+FILTER = "iCalendar (*.ics)"
+_STATES = {"new": "passed", "there": "done", "clash": "failed", "refused": "warning"}
+
+
+def choose_file(parent: QWidget) -> Path | None:
+    """Asks for a calendar file to import."""
+    chosen, _ = QFileDialog.getOpenFileName(parent, labels.translate("Bookings", "Import bookings"), "", FILTER)
+    return Path(chosen) if chosen else None
+
+
+def export_bookings(
+    model: BookingsModel,
+    parent: QWidget,
+    said: Callable[[str], None],
+    failed: Callable[[str], None],
+    path: Path | None = None,
+) -> None:
+    """Writes one's own bookings, all of them; asks where to, where no path is given."""
+    if path is None:
+        title = labels.translate("Bookings", "Export your bookings")
+        chosen, _ = QFileDialog.getSaveFileName(parent, title, "bookings.ics", FILTER)
+        if not chosen:
+            return
+        path = Path(chosen)
+    target = path
+
+    def export(store: BookingStore) -> int:
+        from torchyard_core.booking.ics import EVER, export_ics
+
+        mine = store.bookings(*EVER, owner=store.person)
+        write_atomically(target, export_ics(mine, store.slots()))
+        return len(mine)
+
+    def done(count: int) -> None:
+        text = labels.translate("Bookings", "{count} bookings written to {path}")
+        said(text.format(count=count, path=target.name))
+
+    model.ask(export, done, lambda error: failed(labels.said(error)), parent)
+
+
+class ImportDialog(QDialog):
+    """Shows what each event would become; books those that are new. `imported` with what was booked."""
+
+    imported = Signal(tuple)
+
+    def __init__(self, model: BookingsModel, path: Path, parent: QWidget | None = None):
+        super().__init__(parent)
+        self.model = model
+        self.path = path
+        self.previewed: tuple[Previewed, ...] = ()
+        self.setWindowTitle(self.tr("Import {name}").format(name=path.name))
+        self.resize(720, 440)
+        self.gpus = QLineEdit()
+        self.gpus.setPlaceholderText(self.tr("for events that name none: gpu-b:0"))
+        self.row = FormRow(self.tr("GPUs"), self.gpus)
+        self.gpus.editingFinished.connect(self.preview)
+        self.table = QTableWidget(0, 4)
+        self.table.setAccessibleName(self.tr("What would become of each event"))
+        self.table.setHorizontalHeaderLabels([self.tr("Title"), self.tr("When"), self.tr("GPUs"), self.tr("Becomes")])
+        self.table.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
+        self.table.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
+        self.table.verticalHeader().hide()
+        header = self.table.horizontalHeader()
+        for column, width in enumerate((140, 190, 110)):
+            self.table.setColumnWidth(column, width)
+        header.setSectionResizeMode(3, QHeaderView.ResizeMode.Stretch)
+        self.said = label(ink="2", wrap=True)
+        buttons = DialogButtons(self, self.tr("Import"))
+        self.ok = buttons.agree
+        self.ok.setEnabled(False)
+        rows = QVBoxLayout(self)
+        rows.setContentsMargins(20, 18, 20, 16)
+        rows.setSpacing(10)
+        for widget in (label(self.windowTitle(), role="title"), self.row, self.table, self.said, buttons):
+            rows.addWidget(widget)
+        self.preview()
+
+    def preview(self) -> None:
+        """Reads the file, and asks the store what it would say to each event. Writes nothing."""
+        seen, now, path = self.model.seen, self.model.now, self.path
+        try:
+            text = self.gpus.text().strip()
+            gpus = tuple(slot.id for slot in slots_named(text, seen.slots)) if text else ()
+            self.row.set_problem("")
+        except Refused as refused:
+            self.row.set_problem(labels.said(refused))
+            return
+
+        def look(store: BookingStore) -> tuple[tuple[Previewed, ...], tuple[str, ...]]:
+            from torchyard_core.booking.ics import read_ics
+
+            try:
+                content = path.read_bytes()
+            except OSError as error:
+                raise TorchyardError(f"{path.name} cannot be read: {error.strerror}", code="unreadable") from None
+            found = read_ics(content, zone=seen.zone, since=now, until=now + AHEAD, slots=store.slots(), gpus=gpus)
+            return store.preview(found.drafts), found.remarks
+
+        self.said.setText(self.tr("Reading …"))
+        self.model.ask(look, self._show, self._failed, self)
+
+    def accept(self) -> None:
+        """Books what is new; what meanwhile cannot be, is told."""
+        drafts = [one.draft for one in self.previewed if one.verdict == "new"]
+        self.ok.setEnabled(False)
+
+        def book(store: BookingStore) -> tuple[list[Booking], list[str]]:
+            made: list[Booking] = []
+            missed: list[str] = []
+            for draft in drafts:
+                try:
+                    made.append(store.book(draft))
+                except Refused as refused:
+                    missed.append(f"{draft.title}: {refused.message}")
+            return made, missed
+
+        self.model.act(book, self._booked, self._failed, self)
+
+    def _booked(self, result: tuple[list[Booking], list[str]]) -> None:
+        made, missed = result
+        if made:
+            self.imported.emit(tuple(made))
+        if missed:
+            self.said.setText("\n".join([self.tr("Not booked:"), *missed[:6]]))
+            self.preview()
+        else:
+            super().accept()
+
+    def _show(self, found: tuple[tuple[Previewed, ...], Sequence[str]]) -> None:
+        self.previewed, remarks = found
+        seen, now = self.model.seen, self.model.now
+        texts = {
+            "new": self.tr("a new booking"),
+            "there": self.tr("there already"),
+            "clash": self.tr("not booked"),
+            "refused": self.tr("not booked"),
+        }
+        self.table.setRowCount(len(self.previewed))
+        for number, one in enumerate(self.previewed):
+            draft: Any = one.draft
+            becomes = texts[one.verdict] + (f": {one.why.message}" if one.why is not None else "")
+            cells = (
+                draft.title,
+                labels.span_of(draft.start, draft.end, seen.zone, now),
+                name_slots(draft.gpus, seen.slots),
+                becomes,
+            )
+            for column, text in enumerate(cells):
+                item = QTableWidgetItem(text)
+                item.setToolTip(text)
+                if column == 3:
+                    item.setIcon(state_icon(_STATES[one.verdict]))
+                item.setFlags(item.flags() & ~Qt.ItemFlag.ItemIsEditable)
+                self.table.setItem(number, column, item)
+        new = sum(one.verdict == "new" for one in self.previewed)
+        self.ok.setEnabled(bool(new))
+        self.ok.setText(self.tr("Import {count}").format(count=new) if new else self.tr("Import"))
+        lines = [] if self.previewed else [self.tr("The file has no event from now on.")]
+        lines += remarks[:6]
+        if len(remarks) > 6:
+            lines.append(self.tr("and {count} more").format(count=len(remarks) - 6))
+        self.said.setText("\n".join(lines))
+
+    def _failed(self, error: TorchyardError) -> None:
+        self.ok.setEnabled(False)
+        self.said.setText(labels.said(error))

@@ -1,0 +1,220 @@
+"""Looking back: GPU-hours booked, used and idle, by person, host or week, as bars, a table, and CSV."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import cast
+
+from PySide6.QtCore import QRectF, QSize, Qt
+from PySide6.QtGui import QBrush, QPainter, QPaintEvent
+from PySide6.QtWidgets import (
+    QAbstractItemView,
+    QDialog,
+    QFileDialog,
+    QHBoxLayout,
+    QHeaderView,
+    QPushButton,
+    QScrollArea,
+    QTableWidget,
+    QTableWidgetItem,
+    QVBoxLayout,
+    QWidget,
+)
+
+from torchyard_core.atomic_write import write_atomically
+from torchyard_core.booking.usage_report import By, UsageRow, to_csv
+from torchyard_core.errors import TorchyardError
+from torchyard_gui.bookings import labels
+from torchyard_gui.bridge.bookings_model import BookingsModel
+from torchyard_gui.theme.theme import theme
+from torchyard_gui.widgets import Segmented, label
+
+SIZE = QSize(720, 560)
+BAR = 30
+NAME = 120
+FIGURES = 150
+
+
+class UsageDialog(QDialog):
+    """Asks the store anew for each choice."""
+
+    def __init__(self, model: BookingsModel, parent: QWidget | None = None):
+        super().__init__(parent)
+        self.model = model
+        self.setWindowTitle(self.tr("Usage report"))
+        self.resize(SIZE)
+        self.rows_: tuple[UsageRow, ...] = ()
+        self.by = Segmented(
+            [("person", self.tr("By person")), ("host", self.tr("By host")), ("week", self.tr("By week"))]
+        )
+        self.days = Segmented([("7", self.tr("7 days")), ("30", self.tr("30 days")), ("90", self.tr("90 days"))])
+        self.days.set_value("30")
+        self.bars = UsageBars()
+        self.table = QTableWidget(0, 5)
+        self.table.setAccessibleName(self.tr("Usage in numbers"))
+        self.table.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
+        self.table.verticalHeader().hide()
+        self.table.horizontalHeader().setSectionResizeMode(QHeaderView.ResizeMode.Stretch)
+        self.said = label(ink="2", wrap=True)
+        self.save = QPushButton(self.tr("Save as CSV …"))
+        self.save.clicked.connect(lambda: self.save_csv())
+        close = QPushButton(self.tr("Close"))
+        close.clicked.connect(self.reject)
+        self._lay_out(close)
+        self.by.changed.connect(self.ask)
+        self.days.changed.connect(self.ask)
+        self.ask()
+
+    def ask(self) -> None:
+        """For what is chosen now."""
+        until = self.model.now
+        since = until - timedelta(days=int(self.days.value))
+        by = cast("By", self.by.value)
+        zone = self.model.seen.zone
+        self.said.setText(self.tr("Adding up …"))
+        self.model.ask(lambda store: store.usage(since, until, by, zone), self._show, self._failed, self)
+
+    def save_csv(self, path: Path | None = None) -> None:
+        """Asks where to, and writes it there."""
+        if path is None:
+            name = f"gpu-hours-by-{self.by.value}.csv"
+            chosen, _ = QFileDialog.getSaveFileName(self, self.save.text(), name, "CSV (*.csv)")
+            if not chosen:
+                return
+            path = Path(chosen)
+        by = cast("By", self.by.value)
+        try:
+            write_atomically(path, to_csv(self.rows_, by))
+            self.said.setText(self.tr("Saved as {path}").format(path=path))
+        except TorchyardError as error:
+            self.said.setText(labels.said(error))
+
+    def _show(self, rows: tuple[UsageRow, ...]) -> None:
+        self.rows_ = rows
+        booked, used = sum(row.booked_h for row in rows), sum(row.used_h for row in rows)
+        self.said.setText(
+            self.tr("{booked} GPU-hours booked, {used} used.").format(booked=f"{booked:,.1f}", used=f"{used:,.1f}")
+            if rows
+            else self.tr("Nothing was booked or used in that time.")
+        )
+        self.save.setEnabled(bool(rows))
+        self.bars.show_rows(rows)
+        heads = {"person": self.tr("Person"), "host": self.tr("Host"), "week": self.tr("Week of")}
+        self.table.setHorizontalHeaderLabels(
+            [
+                heads[self.by.value],
+                self.tr("Booked, h"),
+                self.tr("Used, h"),
+                self.tr("Idle, h"),
+                self.tr("Not booked, h"),
+            ]
+        )
+        for column in range(self.table.columnCount()):
+            side = Qt.AlignmentFlag.AlignRight if column else Qt.AlignmentFlag.AlignLeft
+            head = self.table.horizontalHeaderItem(column)
+            assert head is not None  # its label was set just now
+            head.setTextAlignment(side | Qt.AlignmentFlag.AlignVCenter)
+        self.table.setRowCount(len(rows))
+        for number, row in enumerate(rows):
+            cells = [row.key, *(f"{value:,.1f}" for value in (row.booked_h, row.used_h, row.idle_h, row.unbooked_h))]
+            for column, text in enumerate(cells):
+                item = QTableWidgetItem(text)
+                if column:
+                    item.setTextAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
+                self.table.setItem(number, column, item)
+
+    def _failed(self, error: TorchyardError) -> None:
+        self.rows_ = ()
+        self.bars.show_rows(())
+        self.save.setEnabled(False)
+        self.said.setText(labels.said(error))
+
+    def _lay_out(self, close: QPushButton) -> None:
+        choice = QHBoxLayout()
+        choice.addWidget(self.by)
+        choice.addStretch()
+        choice.addWidget(self.days)
+        scroll = QScrollArea()
+        scroll.setWidgetResizable(True)
+        scroll.setWidget(self.bars)
+        scroll.setFrameShape(QScrollArea.Shape.NoFrame)
+        scroll.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+        foot = QHBoxLayout()
+        foot.addWidget(self.said, 1)
+        foot.addWidget(self.save)
+        foot.addWidget(close)
+        rows = QVBoxLayout(self)
+        rows.setContentsMargins(20, 18, 20, 16)
+        rows.setSpacing(12)
+        rows.addWidget(label(self.windowTitle(), role="title"))
+        rows.addLayout(choice)
+        rows.addWidget(scroll, 3)
+        rows.addWidget(self.table, 2)
+        rows.addLayout(foot)
+
+
+class UsageBars(QWidget):
+    """A bar a row: outlined what was booked, filled what of it was used, hatched what was idle; amber outlined behind
+    it what was used without a booking."""
+
+    def __init__(self, parent: QWidget | None = None):
+        super().__init__(parent)
+        self._rows: Sequence[UsageRow] = ()
+        theme().changed.connect(self.update)
+
+    def show_rows(self, rows: Sequence[UsageRow]) -> None:
+        self._rows = rows
+        self.setMinimumHeight(BAR * max(len(rows), 1))
+        self.setAccessibleName(
+            "; ".join(
+                self.tr("{name}: {booked} h booked, {used} h used, {idle} h idle").format(
+                    name=row.key, booked=f"{row.booked_h:.1f}", used=f"{row.used_h:.1f}", idle=f"{row.idle_h:.1f}"
+                )
+                for row in rows
+            )
+            or self.tr("Nothing to draw")
+        )
+        self.update()
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        look = theme()
+        painter = QPainter(self)
+        longest = max((row.booked_h + row.unbooked_h for row in self._rows), default=0.0)
+        room = self.width() - NAME - FIGURES
+        for number, row in enumerate(self._rows):
+            top = number * BAR
+            painter.setFont(look.font("small_strong"))
+            painter.setPen(look.pen("text"))
+            middle = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
+            name = painter.fontMetrics().elidedText(row.key, Qt.TextElideMode.ElideRight, NAME - 10)
+            painter.drawText(QRectF(0, top, NAME - 10, BAR), middle, name)
+            scale = room / longest if longest else 0.0
+            booked, unbooked = row.booked_h * scale, row.unbooked_h * scale
+            idle = min(row.idle_h, row.booked_h) * scale
+            box = QRectF(NAME, top + 7, max(booked, 1.0), BAR - 14)
+            painter.fillRect(QRectF(NAME, box.top(), booked - idle, box.height()), look.color("meter"))
+            hatch = QRectF(NAME + booked - idle, box.top(), idle, box.height())
+            painter.fillRect(hatch, QBrush(look.color("wait", 0.55), Qt.BrushStyle.BDiagPattern))
+            painter.setBrush(Qt.BrushStyle.NoBrush)
+            painter.setPen(look.pen("line"))
+            painter.drawRect(box)
+            if unbooked >= 1:
+                painter.setPen(look.pen("wait"))
+                painter.drawRect(QRectF(box.right() + 2, box.top(), unbooked - 2, box.height()))
+            painter.setFont(look.font("small"))
+            painter.setPen(look.pen("text2"))
+            told = _told(row)
+            left = NAME + booked + unbooked + 8
+            painter.drawText(QRectF(left, top, self.width() - left, BAR), middle, told)
+
+
+def _told(row: UsageRow) -> str:
+    """What stands beside a bar: hours booked, and of those idle; and what was used without a booking."""
+    booked = labels.translate("Bookings", "{booked} h, {idle} h idle")
+    parts = [booked.format(booked=f"{row.booked_h:,.0f}", idle=f"{row.idle_h:,.0f}")] if row.booked_h else []
+    if row.unbooked_h >= 0.5:
+        unbooked = labels.translate("Bookings", "{unbooked} h used without a booking")
+        parts.append(unbooked.format(unbooked=f"{row.unbooked_h:,.0f}"))
+    return ", ".join(parts)

@@ -1,0 +1,107 @@
+"""The selected booking: what is known of it, and what can be done with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from PySide6.QtGui import QAction
+from PySide6.QtWidgets import QPushButton, QWidget
+
+from torchyard_core.booking.model import Booking, Slot
+from torchyard_core.booking.slots import name_slots
+from torchyard_gui.bookings import labels
+from torchyard_gui.bookings.drawers.drawer import Drawer
+from torchyard_gui.bookings.menu_actions import BookingActions
+from torchyard_gui.widgets import label
+
+
+class Details(Drawer):
+    """`show_booking` fills it; its buttons are the page's actions."""
+
+    def __init__(self, acts: BookingActions, parent: QWidget | None = None):
+        super().__init__("", parent)
+        self._shown = ""
+        self.who = label(ink="2", wrap=True)
+        self.when = label(role="strong", wrap=True)
+        self.gpus = label(wrap=True)
+        self.state = label(ink="2", wrap=True)
+        self.note = label(ink="wait", wrap=True)
+        self.run = label(role="small", ink="2", wrap=True)
+        self.show_run = _button(acts.run)
+        self.show_run.setProperty("quiet", True)
+        self.purpose = label(wrap=True)
+        self.history = label(role="small", ink="2", wrap=True)
+        self.history.setVisible(False)
+        for line in (self.when, self.gpus, self.who, self.state, self.note, self.run, self.purpose):
+            self.body.addWidget(line)
+            if line is self.run:
+                self.body.addWidget(self.show_run)
+        self.body.addSpacing(8)
+        self.buttons = [_button(action) for action in (acts.edit, acts.extend, acts.shorten, acts.release)]
+        self.series = _button(acts.cancel_series)
+        for button in (*self.buttons, self.series):
+            self.body.addWidget(button)
+        self.body.addSpacing(8)
+        self.body.addWidget(self.history)
+        self.body.addStretch()
+
+    def show_booking(
+        self,
+        booking: Booking,
+        slots: Sequence[Slot],
+        me: str,
+        zone: str,
+        now: datetime,
+        note: str,
+        can_change: bool,
+        run_id: str = "",
+    ) -> None:
+        """All of a booking; its buttons where it can be changed. `run_id`: the run that stands on it, where known."""
+        if booking.id != self._shown:
+            self._shown = booking.id
+            self.history.setVisible(False)  # of another, until its own arrives
+        self.title.setText(booking.title)
+        self.setAccessibleName(booking.title)
+        self.when.setText(labels.span_of(booking.start, booking.until, zone, now))
+        self.when.setToolTip(f"{booking.start:%Y-%m-%d %H:%M} – {booking.until:%Y-%m-%d %H:%M} UTC")
+        took = labels.length(booking.duration.total_seconds())
+        self.gpus.setText(f"{name_slots(booking.gpus, slots)} · {took}")
+        owner = labels.name_of(booking.owner, me)
+        made = labels.translate("Bookings", "{owner}, booked in {zone}").format(owner=owner, zone=booking.zone)
+        self.who.setText(made)
+        self.state.setText(labels.state_of(booking, now))
+        self.note.setText(note)
+        self.note.setVisible(bool(note))
+        run = labels.translate("Bookings", "Run {run}").format(run=run_id) if run_id else ""
+        if booking.stop_at_end:
+            run = " · ".join(filter(None, [run, labels.translate("Bookings", "its run stops at the end")]))
+        self.run.setText(run)
+        self.run.setVisible(bool(run))
+        self.show_run.setVisible(bool(run_id))
+        self.purpose.setText(booking.purpose)
+        self.purpose.setVisible(bool(booking.purpose))
+        for button in self.buttons:
+            button.setVisible(can_change)
+        self.series.setVisible(can_change and booking.series_id is not None)
+        running = booking.is_running(now)
+        release = (
+            labels.translate("Bookings", "Release now") if running else labels.translate("Bookings", "Cancel booking")
+        )
+        self.buttons[-1].setText(release)
+
+    def show_history(self, changes: Sequence[tuple[str, Sequence[str]]]) -> None:
+        """Who changed it: of each change, the latest first, a headline and what was changed."""
+        parts = ["\n".join([head, *what]) for head, what in reversed(changes)]
+        self.history.setText("\n".join([labels.translate("Bookings", "History"), *parts]))
+        self.history.setVisible(bool(parts))
+
+
+def _button(action: QAction) -> QPushButton:
+    button = QPushButton(action.text())
+    button.setToolTip(action.toolTip())
+    button.setProperty("danger", bool(action.property("danger")))
+    button.clicked.connect(action.trigger)
+    action.enabledChanged.connect(button.setEnabled)
+    button.setEnabled(action.isEnabled())
+    return button

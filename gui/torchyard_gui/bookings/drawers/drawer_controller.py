@@ -1,0 +1,135 @@
+"""The drawers beside the calendar, one at a time: the selected booking, find a slot, the waitlist."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from PySide6.QtCore import QObject, Signal
+
+from torchyard_core.booking.model import Slot
+from torchyard_core.booking.search.slot_search import Fit, Wish
+from torchyard_core.errors import TorchyardError
+from torchyard_gui.bookings import labels
+from torchyard_gui.bookings.calendar.calendar_view import Surface
+from torchyard_gui.bookings.calendar.lanes import short_model
+from torchyard_gui.bookings.drawers.details_drawer import Details
+from torchyard_gui.bookings.drawers.drawer import Drawer
+from torchyard_gui.bookings.drawers.find_slot_drawer import FindDrawer
+from torchyard_gui.bookings.drawers.waitlist_drawer import WaitlistDrawer
+from torchyard_gui.bookings.menu_actions import BookingActions
+from torchyard_gui.bridge.bookings_model import BookingsModel
+from torchyard_gui.bridge.jobs import Job
+
+
+class Drawers(QObject):
+    """What was found lies in the calendar too, as ghosts, for as long as the drawer is open."""
+
+    changed = Signal()
+    """Another one is open, or none: they are to be placed anew."""
+    left = Signal()
+    """The keyboard is to go back to the calendar."""
+    fit_pointed = Signal(object, int)
+    """A Fit that is to be brought into sight, and its number."""
+
+    def __init__(self, model: BookingsModel, surface: Surface, acts: BookingActions, parent: QObject):
+        super().__init__(parent)
+        self.model = model
+        self.surface = surface
+        self.details = Details(acts)
+        self.finder = FindDrawer()
+        self.waitlist = WaitlistDrawer()
+        self.current: Drawer | None = None
+        self.fits: tuple[Fit, ...] = ()
+        self._searching: Job | None = None
+        self.finder.wished.connect(self._search)
+        self.finder.pointed.connect(lambda number: self.fit_pointed.emit(self.fits[number], number))
+        for drawer in self.all():
+            drawer.closed.connect(self.close)
+
+    def all(self) -> tuple[Drawer, ...]:
+        return self.details, self.finder, self.waitlist
+
+    @property
+    def finds(self) -> bool:
+        """Whether somebody looks for a slot."""
+        return self.current is self.finder
+
+    def find_slot(self) -> None:
+        self.show(self.finder)
+        self.finder.count.setFocus()
+        self.finder.count.selectAll()
+        self.finder.search()
+
+    def show_waitlist(self) -> None:
+        self.show(self.waitlist)
+        self.waitlist.setFocus()
+
+    def show(self, drawer: Drawer) -> None:
+        if self.current is drawer:
+            return
+        if self.current is not None:
+            self.current.hide()
+        self.current = drawer
+        if drawer is self.finder:
+            seen = self.model.seen
+            self.finder.zone, self.finder.now = seen.zone, lambda: self.model.now
+            self.finder.offer_models(_models(seen.slots))
+        else:
+            self._forget_fits()
+        drawer.show()
+        drawer.raise_()
+        self.changed.emit()
+
+    def close(self, *, focus: bool = True) -> None:
+        if self.current is not None:
+            self.current.hide()
+        self.current = None
+        self._forget_fits()
+        self.changed.emit()
+        if focus:
+            self.left.emit()
+
+    def look_again(self, *, searching: bool) -> None:
+        """The calendar is another: what was found may be taken, or something nearer free."""
+        seen = self.model.seen
+        self.waitlist.show_waiting(seen.waiting, seen.person, seen.is_admin, seen.zone, self.model.now)
+        if searching and self.finds and not self.finder.isHidden():
+            self.finder.search()
+
+    def _forget_fits(self) -> None:
+        self.fits = ()
+        self.surface.set_fits(())
+
+    def _search(self, wish: Wish) -> None:
+        def found(fits: tuple[Fit, ...]) -> None:
+            if self.finds:
+                self.fits = fits
+                self.surface.set_fits(fits)
+                self.finder.show_fits(fits, self.model.seen.slots, self.model.now, self._at_most())
+
+        def failed(error: TorchyardError) -> None:
+            self._forget_fits()
+            self.finder.say_problem(labels.said(error))
+
+        if self._searching is not None:
+            self._searching.cancel()  # answers may come in any order; only the last wish counts
+        zone = self.model.seen.zone
+        self._searching = self.model.ask(lambda store: store.find(wish, 5, zone), found, failed, self)
+
+    def _at_most(self) -> str:
+        """`Now: at most 3 free on one host (gpu-d).`"""
+        seen, now = self.model.seen, self.model.now
+        booked = {gpu for one in seen.bookings if one.is_running(now) for gpu in one.gpus}
+        taken = booked | self.model.in_use
+        free: dict[str, int] = {}
+        for slot in seen.slots:
+            if not slot.is_cpu and slot.id not in taken:
+                free[slot.host] = free.get(slot.host, 0) + 1
+        if not free:
+            return self.tr("Now: no GPU is free.")
+        host = max(free, key=lambda name: free[name])
+        return self.tr("Now: at most {count} free on one host ({host}).").format(count=free[host], host=host)
+
+
+def _models(slots: Sequence[Slot]) -> list[str]:
+    return sorted({short_model(slot) for slot in slots if not slot.is_cpu})

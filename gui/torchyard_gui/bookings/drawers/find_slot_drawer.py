@@ -1,0 +1,270 @@
+"""Find a slot: what is wished for, and the first five places for it. Enter books the first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+
+from PySide6.QtCore import QEvent, QObject, Qt, QTimer, Signal
+from PySide6.QtGui import QKeyEvent, QMouseEvent, QPainter, QPaintEvent
+from PySide6.QtWidgets import QComboBox, QHBoxLayout, QLineEdit, QPushButton, QWidget
+
+from torchyard_core.booking import time_parser
+from torchyard_core.booking.errors import Refused
+from torchyard_core.booking.model import Slot
+from torchyard_core.booking.search.slot_search import Fit, Wish
+from torchyard_core.booking.slots import name_slots
+from torchyard_gui.bookings import labels
+from torchyard_gui.bookings.calendar.lanes import short_model
+from torchyard_gui.bookings.drawers.drawer import Drawer
+from torchyard_gui.theme.theme import theme
+from torchyard_gui.widgets import Card, Divider, FormRow, drop, label
+from torchyard_gui.widgets.number_field import NumberField
+from torchyard_gui.widgets.screen_reader import announce
+
+SOON_MS = 250
+NAMES = 112
+
+
+class FindDrawer(Drawer):
+    """`wished` whenever the wish is another; `show_fits` answers. `book_wanted` with the number of a fit."""
+
+    wished = Signal(object)
+    book_wanted = Signal(int)
+    pointed = Signal(int)
+    """A fit is looked at: it is brought into sight in the calendar."""
+    wait_wanted = Signal(object)
+
+    def __init__(self, parent: QWidget | None = None):
+        super().__init__(self.tr("Find a slot"), parent)
+        self.zone = "UTC"
+        self.now: Callable[[], datetime] = lambda: datetime.now(UTC)
+        self.count = NumberField()
+        self.count.setRange(1, 4096)
+        self.count.setValue(1)
+        self.memory = QComboBox()
+        for size in (0, 16, 24, 40, 48, 80):
+            self.memory.addItem(self.tr("any") if not size else f"{size} GB", size)
+        self.length = QLineEdit("4h")
+        self.from_ = QLineEdit("now")
+        self.on = QComboBox()
+        self.on.addItem(self.tr("one host"), True)
+        self.on.addItem(self.tr("several hosts"), False)
+        self.model = QComboBox()
+        self.title_ = QLineEdit()
+        self.title_.setPlaceholderText(self.tr("What it is for"))
+        self.length_row = FormRow(self.tr("For"), self.length, name_width=NAMES)
+        self.from_row = FormRow(self.tr("From"), self.from_, name_width=NAMES)
+        for row in (
+            FormRow(self.tr("GPUs"), self.count, name_width=NAMES),
+            FormRow(self.tr("Memory, at least"), self.memory, name_width=NAMES),
+            FormRow(self.tr("Model"), self.model, name_width=NAMES),
+            self.length_row,
+            self.from_row,
+            FormRow(self.tr("On"), self.on, name_width=NAMES),
+            FormRow(self.tr("Title"), self.title_, name_width=NAMES),
+        ):
+            self.body.addWidget(row)
+        self.body.addWidget(Divider())
+        self.cards: list[FitCard] = []
+        self.said = label(role="small", ink="2", wrap=True)
+        self.wait = QPushButton(self.tr("Tell me if one frees earlier"))
+        self.wait.setProperty("quiet", True)
+        self.wait.setToolTip(self.tr("Join the waitlist: what is freed is booked for you, in order"))
+        self.wait.clicked.connect(self._wait)
+        self._cards_at = self.body.count()
+        self.body.addWidget(self.said)
+        self.body.addWidget(self.wait)
+        self.body.addStretch()
+        self._soon = QTimer(self)
+        self._soon.setSingleShot(True)
+        self._soon.setInterval(SOON_MS)
+        self._soon.timeout.connect(self.search)
+        self._is_stale = True
+        self._told = ""
+        for field in (self.length, self.from_):
+            field.textEdited.connect(self._changed)
+        self.count.valueChanged.connect(self._changed)
+        for box in (self.memory, self.on, self.model):
+            box.currentIndexChanged.connect(self._changed)
+        for box in (self.memory, self.on, self.model):
+            box.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
+            box.setMinimumContentsLength(6)
+        for widget in (self.count, self.memory, self.length, self.from_, self.on, self.model, self.title_):
+            widget.installEventFilter(self)
+
+    def offer_models(self, models: Sequence[str]) -> None:
+        """What GPUs there are."""
+        wanted = [self.tr("any"), *models]
+        if [self.model.itemText(number) for number in range(self.model.count())] != wanted:
+            before = self.model.currentText()
+            self.model.blockSignals(True)
+            self.model.clear()
+            self.model.addItems(wanted)
+            self.model.setCurrentIndex(max(self.model.findText(before), 0))
+            self.model.blockSignals(False)
+
+    def wish(self) -> Wish | None:
+        """What the form says; None where it cannot be read, which is then said beside the field."""
+        length: timedelta | None = None
+        earliest: datetime | None = None
+        self.length_row.set_problem("")
+        self.from_row.set_problem("")
+        try:
+            length = time_parser.length(self.length.text().replace(" ", ""))
+        except Refused as refused:
+            self.length_row.set_problem(labels.said(refused))
+        try:
+            earliest = time_parser.moment(self.from_.text(), self.zone, self.now())
+        except Refused as refused:
+            self.from_row.set_problem(labels.said(refused))
+        if length is None or earliest is None:
+            return None
+        model = "" if self.model.currentIndex() <= 0 else self.model.currentText().rsplit(" ", 2)[0]
+        return Wish(
+            self.count.value(),
+            length,
+            max(earliest, self.now()),
+            min_memory_gb=self.memory.currentData() or 0,
+            model=model,
+            one_host=bool(self.on.currentData()),
+        )
+
+    def search(self) -> None:
+        """Asks for places, for what the form says now."""
+        self._soon.stop()
+        wish = self.wish()
+        if wish is not None:
+            self._is_stale = False
+            self.said.setText(self.tr("Searching …"))
+            self.wished.emit(wish)
+
+    def show_fits(self, fits: Sequence[Fit], slots: Sequence[Slot], now: datetime, at_most: str) -> None:
+        """The places, and what there is now at most."""
+        self._drop_cards()
+        for number, fit in enumerate(fits):
+            card = FitCard(number, fit, slots, self.zone, now)
+            card.book_wanted.connect(self.book_wanted)
+            card.pointed.connect(self.pointed)
+            self.body.insertWidget(self._cards_at + number, card)
+            self.cards.append(card)
+        self.said.setText(at_most if fits else self.tr("Nothing fits in the next 90 days. {now}").format(now=at_most))
+        self.wait.setVisible(True)
+        self._tell()
+
+    def say_problem(self, text: str) -> None:
+        self._drop_cards()
+        self.said.setText(text)
+        self.wait.setVisible(False)  # whatever becomes free, it cannot be met
+        self._tell()
+
+    def _tell(self) -> None:
+        """Tells who listens what was found, where that is another than before."""
+        told = self.said.text()
+        if self.cards:
+            told = self.tr("{count} found. The first: {fit}. Enter books it.").format(
+                count=len(self.cards), fit=self.cards[0].accessibleName()
+            )
+        if told != self._told:
+            self._told = told
+            announce(self, told)
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        enter = (Qt.Key.Key_Return, Qt.Key.Key_Enter)
+        if event.type() != QEvent.Type.KeyPress or not isinstance(event, QKeyEvent) or event.key() not in enter:
+            return False
+        if self._is_stale or not self.cards:
+            self.search()
+        else:
+            self.book_wanted.emit(0)
+        return True
+
+    def _changed(self) -> None:
+        self._is_stale = True
+        self._soon.start()
+
+    def _wait(self) -> None:
+        if (wish := self.wish()) is not None:
+            self.wait_wanted.emit(wish)
+
+    def _drop_cards(self) -> None:
+        drop(self.body, self.cards)
+        self.cards = []
+
+
+class FitCard(Card):
+    """One place, numbered as its ghost in the calendar. The first has a button; Enter books any that has the focus."""
+
+    book_wanted = Signal(int)
+    pointed = Signal(int)
+
+    def __init__(self, number: int, fit: Fit, slots: Sequence[Slot], zone: str, now: datetime):
+        super().__init__()
+        self.number = number
+        self.setFocusPolicy(Qt.FocusPolicy.TabFocus)
+        self.setCursor(Qt.CursorShape.PointingHandCursor)
+        when = labels.span_of(fit.start, fit.end, zone, now)
+        models = sorted({short_model(slot) for slot in slots if slot.id in fit.gpus})
+        where = " · ".join(filter(None, [name_slots(fit.gpus, slots), ", ".join(filter(None, models))]))
+        self.setAccessibleName(f"{number + 1}: {when}, {where}")
+        self.setToolTip(f"{fit.start:%Y-%m-%d %H:%M} – {fit.end:%Y-%m-%d %H:%M} UTC")
+        head = QHBoxLayout()
+        head.setSpacing(8)
+        badge = _Number(number + 1)
+        head.addWidget(badge)
+        head.addWidget(label(when, role="strong", wrap=True), 1)
+        self.body.setSpacing(3)
+        self.body.addLayout(head)
+        self.body.addWidget(label(where, role="small", ink="2", wrap=True))
+        if number == 0:
+            self.set_selected(True)
+            row = QHBoxLayout()
+            self.button = QPushButton(labels.translate("Bookings", "Book"))
+            self.button.setProperty("primary", True)
+            self.button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
+            self.button.clicked.connect(lambda: self.book_wanted.emit(self.number))
+            row.addWidget(self.button)
+            row.addWidget(label(labels.translate("Bookings", "Enter"), role="small", ink="3"))
+            row.addStretch()
+            wait = (fit.start - now).total_seconds()
+            begins = (
+                labels.translate("Bookings", "in {time}").format(time=labels.length(wait))
+                if wait >= 60
+                else labels.translate("Bookings", "now")
+            )
+            row.addWidget(label(begins, role="small", ink="3"))
+            self.body.addLayout(row)
+
+    def mouseReleaseEvent(self, event: QMouseEvent) -> None:
+        self.pointed.emit(self.number)
+
+    def mouseDoubleClickEvent(self, event: QMouseEvent) -> None:
+        self.book_wanted.emit(self.number)
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        if event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter):
+            self.book_wanted.emit(self.number)
+        elif event.key() == Qt.Key.Key_Space:
+            self.pointed.emit(self.number)
+        else:
+            super().keyPressEvent(event)
+
+
+class _Number(QWidget):
+    """A fit's number in its disc, as on its ghost."""
+
+    def __init__(self, number: int):
+        super().__init__()
+        self._number = str(number)
+        self.setFixedSize(18, 18)
+        theme().changed.connect(self.update)
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        painter.setPen(Qt.PenStyle.NoPen)
+        painter.setBrush(theme().brush("accent"))
+        painter.drawEllipse(self.rect())
+        painter.setPen(theme().pen("on_accent"))
+        painter.setFont(theme().font("tiny"))
+        painter.drawText(self.rect(), Qt.AlignmentFlag.AlignCenter, self._number)

@@ -1,0 +1,70 @@
+"""What the page says: of what was done and refused, of a calendar that is away, of where it is kept."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QObject
+from PySide6.QtWidgets import QWidget
+
+from torchyard_core.errors import TorchyardError
+from torchyard_gui.bookings import labels
+from torchyard_gui.bookings.legend import Legend
+from torchyard_gui.bridge.bookings_model import BookingsModel
+from torchyard_gui.widgets import NoticeBar, Toast
+from torchyard_gui.widgets.screen_reader import announce
+
+
+class Sayings(QObject):
+    """To whoever looks, and to whoever listens."""
+
+    def __init__(self, model: BookingsModel, notice: NoticeBar, legend: Legend, page: QWidget):
+        super().__init__(page)
+        self.model = model
+        self.notice = notice
+        self.legend = legend
+        self.toast = Toast(page)
+        self._page = page
+        self._is_away = False
+
+    def say(self, text: str) -> None:
+        """What was done."""
+        self.toast.say(text)
+        if not self._is_away:
+            self.notice.clear()
+
+    def refuse(self, text: str) -> None:
+        """What was refused, or went wrong."""
+        self.notice.clear()  # the same reason once more is told once more
+        self.notice.show_notice("warn", text)
+
+    def fail(self, error: TorchyardError) -> None:
+        self.refuse(labels.said(error))
+
+    def settled(self, freed: int, served: int) -> None:
+        """So many bookings were freed as idle, and so many made for who waited."""
+        parts = []
+        if freed:
+            parts.append(self.tr("{count} bookings were idle, and are free now.").format(count=freed))
+        if served:
+            parts.append(self.tr("{count} who waited have their booking.").format(count=served))
+        self.notice.show_notice("info", " ".join(parts))
+
+    def place(self, away: str) -> None:
+        """Where the calendar is kept; `away`: why nothing can be booked."""
+        seen = self.model.seen
+        if away:
+            text = f"{away} {seen.why}".strip()
+            self.notice.show_notice("warn", text, self.tr("Try again"), closable=False, is_known=self._is_away)
+            self._is_away = True
+        elif self._is_away:
+            self._is_away = False
+            self.notice.clear()
+            announce(self._page, self.tr("The calendar is back."))
+        if not self.model.has_loaded:
+            self.legend.say_place(self.tr("Opening the calendar …"), is_private=False)
+        elif away:
+            self.legend.say_place(self.tr("away"), is_private=False)
+        elif seen.is_private:
+            self.legend.say_place(self.tr("Only on this computer."), is_private=True)
+        else:
+            self.legend.say_place(self.tr("PostgreSQL · in step"), is_private=False)
+        self.legend.place.setToolTip(seen.place)

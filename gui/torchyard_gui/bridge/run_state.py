@@ -1,0 +1,423 @@
+"""What the window knows of one run: its record, its journal and the hosts' samples in one. No Qt, no threads.
+
+A state is never invented: what a host that does not answer said last stays, with since when nobody has heard of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from torchyard_agent.protocol.attribution import who
+from torchyard_agent.protocol.metrics_report import of_event, own_of_event
+from torchyard_core.launch.rank_assignment import Plan
+from torchyard_core.launch.runs.known_runs import is_over
+from torchyard_core.launch.runs.recorded_plan import recorded_plan
+from torchyard_core.replica_metrics import Ring, capacity_for
+from torchyard_core.telemetry.latest import Sample, replica_values, reported_values, slow_ones
+from torchyard_core.topology.host_facts import HostFacts
+from torchyard_gui.bridge.run_state_types import Changes, Moment, Track, Waiting, waiting_for, when
+from torchyard_gui.bridge.run_totals import SUMS, TOTALS, TRAINERS, add_up, those_asked, told
+
+SILENT_S = 6.0
+"""A host that said nothing for so long is unknown; it speaks once a second."""
+TOTALS_EVERY_S = 0.9
+
+
+class RunPicture:
+    """One run as it is known here and now."""
+
+    def __init__(self, run_id: str, name: str, primary: str, hosts: Sequence[str]):
+        self.run_id = run_id
+        self.name = name
+        self.primary = primary
+        self.hosts = tuple(hosts)
+        self.state = ""
+        self.reason = ""
+        self._waiting: Waiting | None = None
+        self.as_of: float | None = None
+        """When the primary host last said something of the run."""
+        self.submitted: float | None = None
+        self.started: float | None = None
+        self.ended: float | None = None
+        self.topology_text = ""
+        self.topology_file = ""
+        self.launched_from = ""
+        self.plan: Plan | None = None
+        self.plan_hosts: tuple[HostFacts, ...] = ()
+        self.tracks: dict[str, Track] = {}
+        self.moments: list[Moment] = []
+        self.totals = Ring(fields=TOTALS)
+        self.lost: dict[str, float | None] = {}
+        """Hosts that do not answer, with when they were last heard of."""
+        self.is_followed = True
+        """False: it is not even tried to hear of the run, which may go on."""
+        self.known_from = ""
+        """The host that told how the run is where its primary has not: it may be wrong about the run's end."""
+        self.slow: dict[str, float] = {}
+        self._silent: set[str] = set()
+        """Those of `lost` that never hung up: they said nothing for a while."""
+        self._heard: dict[str, float] = {}
+        self._told_at: dict[str, float] = {}
+        self._by_host: dict[str, dict[str, tuple[str, ...]]] = {}
+        self._seen: dict[str, int] = {}
+        self._ranks: dict[str, int] = {}
+        self._shown_at = 0.0
+        self._state_since: float | None = None
+        self._restarts = 0
+        self._sampled_at = 0.0
+        self._is_noted = False
+        """Whether what it measured and what happened is only what this computer noted of its end."""
+
+    @property
+    def is_over(self) -> bool:
+        return is_over(self.state) and not self.known_from
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether the run may be in another state by now: its primary host does not answer, or nobody asks it."""
+        return not self.is_over and (bool(self.known_from) or not self.is_followed or self.primary in self.lost)
+
+    @property
+    def waiting(self) -> Waiting | None:
+        """For whom the run waits before it starts again."""
+        if self.state != "restarting":
+            return None
+        return self._waiting
+
+    @property
+    def restarts(self) -> int:
+        """How often a gang of it was started again."""
+        return max(self._restarts, max((track.restarts for track in self.tracks.values()), default=0))
+
+    # What comes in
+
+    def take_record(self, about: Mapping[str, Any], known: Sequence[HostFacts]) -> None:
+        """The run's record: the topology's text, the planned replicas, who launched it and when."""
+        self.topology_text = str(about.get("topology", ""))
+        self.topology_file = str(about.get("topology_file", ""))
+        self.launched_from = str(about.get("launched_from", ""))
+        self.submitted = when(about.get("submitted")) or self.submitted
+        planned = list(about.get("replicas", []))
+        read = recorded_plan(self.topology_text, planned, known)
+        if read is not None:
+            self.plan, self.plan_hosts = read
+            self._ranks = {replica.name: max(1, replica.ranks) for replica in self.plan.replicas}
+        capacity = capacity_for(len(planned))
+        for replica in planned:
+            name, host, gpus = str(replica["name"]), str(replica["host"]), tuple(map(str, replica.get("gpus", ())))
+            if name not in self.tracks:
+                self.tracks[name] = Track(name, host, gpus, Ring(capacity))
+                self._by_host.setdefault(host, {})[name] = gpus
+
+    def take_shown(
+        self, state: str, reason: str, as_of: str, replicas: Iterable[Mapping[str, Any]], known_from: str = ""
+    ) -> None:
+        """What was last known of the run as a whole, before its journal is read. `known_from`: not by its primary."""
+        self.state, self.reason, self.as_of = state, reason, when(as_of) or self.as_of
+        self.known_from = known_from
+        self._shown_at = when(as_of) or 0.0
+        for replica in replicas:
+            track = self._track(str(replica["name"]), str(replica.get("host", "")))
+            track.state = str(replica.get("state", track.state))
+            track.reason = str(replica.get("reason", "") or "")
+            track.exit_code = replica.get("exit_code")
+            track.restarts = int(replica.get("restarts") or 0)
+
+    def take_noted(self, metrics: Mapping[str, Mapping[str, float | None]], ended: float | None) -> None:
+        """What is known of an ended run as long as its journal is not: the last reports, begin and end."""
+        self._is_noted = True
+        self.ended = ended
+        self._take_metrics(metrics, ended or self.as_of or 0.0)
+        if self.submitted is not None:
+            self.moments.append(Moment(self.submitted, "run", "starting"))
+        if ended is not None:
+            self.moments.append(Moment(ended, "run", self.state, reason=self.reason))
+
+    def forget_noted(self) -> None:
+        """The journal is about to be read, which has all of it: what was noted would stand in its way."""
+        if self._is_noted:
+            self._is_noted = False
+            self.moments.clear()
+            self.totals = Ring(fields=TOTALS)
+            for track in self.tracks.values():
+                track.ring = Ring(capacity_for(len(self.tracks)))
+
+    def take_event(self, event: Mapping[str, Any], changes: Changes) -> None:
+        """One entry of the journal, in its order, or a `connection` event."""
+        kind = event["event"]
+        if kind == "connection":
+            self._connection(event, changes)
+            return
+        if event["seq"] <= self._seen.get(event["epoch"], 0):
+            return  # the journal is told anew after a lost connection
+        self._seen[event["epoch"]] = event["seq"]
+        at = when(event.get("time")) or 0.0
+        self.as_of = max(at, self.as_of or 0.0)
+        if kind == "run_state":
+            self._run_state(event, at, changes)
+        elif kind == "replica_state":
+            self._replica_state(event, at, changes)
+        elif kind == "report":
+            self._report(event, at, changes)
+        elif kind == "gang_restart":
+            gang, cause = str(event.get("gang", "")), str(event.get("cause", ""))
+            self._restarts += 1
+            self._note(Moment(at, "restart", replica=gang, reason=cause, generation=event["generation"]), changes)
+            changes.run = True
+        elif kind == "asked":
+            self._asked(event, at, changes)
+        elif kind == "run_ended":
+            self._ended(event, at, changes)
+
+    def take_sample(self, host: str, sample: Sample, now: float, changes: Changes) -> None:
+        """A host's sample. `now` is this computer's monotonic clock. After the samples of all hosts, `sum_up`."""
+        # A primary that had hung up is back once it tells of its journal again.
+        if host != self.primary or host in self._silent:
+            self.find(host, changes)
+        self._heard[host] = now
+        self._told_at[host] = float(sample["time"])
+        at = float(sample["time"])
+        if host == self.primary:
+            self.as_of = max(at, self.as_of or 0.0)
+        for name, values in replica_values(sample, self.run_id, self._by_host.get(host, {})).items():
+            track = self.tracks[name]
+            if not track.is_over and track.ring.append(at, values):
+                changes.replicas.add(name)
+        changes.samples = True
+        self._sampled_at = max(at, self._sampled_at)
+
+    def sum_up(self) -> None:
+        """What the newest samples come to together."""
+        self._add_totals(self._sampled_at)
+
+    def look_for_silence(self, now: float, wall: float, changes: Changes) -> None:
+        """Hosts that stopped talking without hanging up are unknown from here on."""
+        if self.is_over:
+            return
+        for host, heard in self._heard.items():
+            if now - heard > SILENT_S and host not in self.lost and self._is_busy(host):
+                self._silent.add(host)
+                self._lose(host, self._told_at.get(host) or wall - (now - heard), changes)
+
+    def lose(self, host: str, changes: Changes) -> None:
+        """A host cannot be reached."""
+        self._silent.discard(host)
+        if host not in self.lost:
+            self._lose(host, self._told_at.get(host) or self.as_of, changes)
+
+    def find(self, host: str, changes: Changes) -> None:
+        """A host answers again."""
+        if host in self.lost:
+            del self.lost[host]
+            self._silent.discard(host)
+            self._heard.pop(host, None)
+            changes.run = True
+            changes.replicas.update(self._by_host.get(host, {}))
+
+    def give_up(self, changes: Changes) -> None:
+        """The run is not followed from here on: nobody knows how it is, on any of its hosts."""
+        self.is_followed = False
+        self.lost = {host: self._told_at.get(host) or self.as_of for host in self.hosts} | self.lost
+        changes.run = True
+        changes.replicas.update(self.tracks)
+
+    def take_up(self, changes: Changes) -> None:
+        """It is followed, be it again; hosts that do not answer are told of anew."""
+        if not self.is_followed:
+            self.is_followed = True
+            for host in list(self.lost):
+                self.find(host, changes)
+
+    # What it adds up to
+
+    def stale_since(self, track: Track) -> float | None:
+        """Since when nobody has heard of a replica that may go on; None for one that is heard of, or that ended."""
+        if self.is_over or track.is_over or track.host not in self.lost:
+            return None
+        return track.ring.last_time or self.lost[track.host] or self.as_of or 0.0
+
+    def meter(self, track: Track) -> float | None:
+        """How busy a replica is, 0 to 1: its GPUs, else its CPUs."""
+        percent = track.ring.last("gpu") if track.gpus else track.ring.last("cpu")
+        if percent is None or track.state not in ("running", "stopping"):
+            return None
+        return min(1.0, max(0.0, percent / 100))
+
+    def total(self, name: str) -> float | None:
+        """The run's newest `step`, `throughput` (all trainers), `loss` (the chief's) or `gpu` (median).
+
+        None for a sum of which a part is not known now. Of a run that is over, what its replicas told last: they end
+        one after the other, and the sum of those left would say nothing of the run.
+        """
+        if self.is_over:
+            return add_up(list(self.tracks.values()))[name]
+        return None if name in SUMS and self._is_partial else self.totals.last(name)
+
+    def told_by(self, name: str) -> tuple[int, int]:
+        """(how many replicas told a value of this name, how many could)."""
+        asked = those_asked(self.tracks.values(), name)
+        return len(told(asked, name)), len(asked)
+
+    def elapsed(self, wall: float) -> float | None:
+        """Seconds that the run has lasted."""
+        begin = self.started or self.submitted
+        if begin is None:
+            return None
+        end = self.ended or (self.as_of if self.is_over or self.is_stale else wall)
+        return max(0.0, (end or wall) - begin)
+
+    @property
+    def chief(self) -> str | None:
+        """The replica of rank 0."""
+        return next(iter(self.tracks), None)
+
+    def ranks_of(self, replica: str) -> int:
+        """How many processes were started for it, each with a log of its own."""
+        return self._ranks.get(replica, 1)
+
+    def failures(self) -> list[Track]:
+        """Replicas that failed or were lost, the first cause first: others may have failed only for want of it."""
+        failed = [track for track in self.tracks.values() if track.state in ("failed", "lost")]
+        return sorted(failed, key=lambda track: (not self._names(track), track.since or 0.0))
+
+    def cause_of(self, track: Track) -> str:
+        """Why a replica ended, in words; the run's reason where that is about it."""
+        if not track.reason and self._names(track):
+            return self.reason[len(track.name) :].lstrip(": ")
+        return track.reason
+
+    # Small things
+
+    def _names(self, track: Track) -> bool:
+        """Whether the run's reason is about this replica."""
+        return self.reason.startswith((f"{track.name}:", f"{track.name} "))
+
+    def _take_metrics(self, metrics: Mapping[str, Mapping[str, float | None]], at: float) -> None:
+        for name, values in metrics.items():
+            track = self.tracks.get(name)
+            known = {field: value for field, value in reported_values(values, values).items() if value is not None}
+            if track is not None and any(not _same(track.ring.last(field), value) for field, value in known.items()):
+                track.ring.append(at, known)
+
+    @property
+    def _is_partial(self) -> bool:
+        """Whether a replica that goes on cannot be seen, or not yet: a sum without it would be a lie."""
+        return any(
+            track.host in self.lost or (track.state == "running" and not len(track.ring))
+            for track in self.tracks.values()
+            if not track.is_over
+        )
+
+    def _track(self, name: str, host: str) -> Track:
+        if name not in self.tracks:
+            self.tracks[name] = Track(name, host, (), Ring(capacity_for(len(self.tracks) + 1)))
+            self._by_host.setdefault(host, {})[name] = ()
+        return self.tracks[name]
+
+    def _is_busy(self, host: str) -> bool:
+        return any(not self.tracks[name].is_over for name in self._by_host.get(host, {}))
+
+    def _lose(self, host: str, since: float | None, changes: Changes) -> None:
+        self.lost[host] = since
+        changes.run = True
+        changes.replicas.update(self._by_host.get(host, {}))
+        if not self.is_over:
+            self._note(Moment(since or 0.0, "host_lost", host=host), changes)
+
+    def _connection(self, event: Mapping[str, Any], changes: Changes) -> None:
+        host = str(event["host"])
+        if event["state"] == "lost":
+            self.lose(host, changes)
+            return
+        was_lost = host in self.lost
+        self.find(host, changes)
+        at = when(event.get("time"))
+        if was_lost and at is not None:
+            self._note(Moment(at, "host_back", host=host), changes)
+
+    def _run_state(self, event: Mapping[str, Any], at: float, changes: Changes) -> None:
+        state, reason = str(event["state"]), str(event.get("reason", "") or "")
+        waiting = waiting_for(event.get("waiting_for"))
+        if at >= self._shown_at:  # what is told of the past is not how it is
+            self._waiting = waiting
+            # What had made a run restart is over once it runs.
+            self.state, self.reason = state, reason or ("" if state == "running" else self.reason)
+        if (state, reason) == (self.state, self.reason):
+            self._state_since = at
+        if state == "running" and self.started is None:
+            self.started = at
+        self._note(Moment(at, "run", state, reason=reason, waiting=waiting), changes)
+        changes.run = True
+
+    def _replica_state(self, event: Mapping[str, Any], at: float, changes: Changes) -> None:
+        track = self._track(str(event["replica"]), str(event["host"]))
+        state, reason = str(event["state"]), str(event.get("reason", "") or "")
+        track.since = at
+        if state != "running":
+            self.slow.pop(track.name, None)  # whoever does not compute keeps nobody waiting
+        if at >= self._shown_at:
+            track.state, track.reason, track.exit_code = state, reason, event.get("exit_code")
+            track.restarts = int(event.get("restarts") or 0)
+        changes.replicas.add(track.name)
+        if state in ("failed", "lost"):
+            moment = Moment(at, "replica", state, track.name, track.host, reason)
+            self._note(moment, changes)
+            changes.run = True
+
+    def _report(self, event: Mapping[str, Any], at: float, changes: Changes) -> None:
+        track = self.tracks.get(str(event["replica"]))
+        if track is None:
+            return
+        if event.get("first") and not any(moment.kind == "first_step" for moment in self.moments):
+            self._note(Moment(at, "first_step", replica=track.name, host=track.host), changes)
+        # Where telemetry comes too, it says more; the journal's reports are the past that nobody watched.
+        values = reported_values(of_event(event), own_of_event(event))
+        if track.host not in self._heard and track.ring.append(at, values):
+            changes.replicas.add(track.name)
+            changes.samples = True
+            self._add_totals(at)
+
+    def _asked(self, event: Mapping[str, Any], at: float, changes: Changes) -> None:
+        """Somebody launched the run, or wants its end."""
+        what = "force" if event.get("force") else str(event.get("what", ""))
+        self._note(Moment(at, "asked", what, by=who(dict(event))), changes)
+
+    def _ended(self, event: Mapping[str, Any], at: float, changes: Changes) -> None:
+        self.state, self.reason, self.ended = str(event["state"]), str(event["reason"] or ""), at
+        for replica in event.get("replicas", []):
+            track = self._track(str(replica["name"]), str(replica["host"]))
+            track.state, track.exit_code = str(replica["state"]), replica.get("exit_code")
+            track.reason = str(replica.get("reason", "") or track.reason)
+            track.restarts = int(replica.get("restarts") or 0)
+        self._take_metrics(event.get("metrics") or {}, at)
+        self.lost.clear()
+        self.slow = {}
+        self._note(Moment(at, "run", self.state, reason=self.reason), changes)
+        changes.run = changes.samples = True
+        changes.replicas.update(self.tracks)
+
+    def _note(self, moment: Moment, changes: Changes) -> None:
+        last = self.moments[-1] if self.moments else None
+        if last is not None and moment.repeats(last):
+            return
+        self.moments.append(moment)
+        changes.moments.append(moment)
+
+    def _add_totals(self, at: float) -> None:
+        if self.totals.last_time is not None and at - self.totals.last_time < TOTALS_EVERY_S:
+            return
+        # While the past is told, how replicas ended is known already, and says nothing of then.
+        is_past = at < self._shown_at
+        alive = [
+            track for track in self.tracks.values() if is_past or (not track.is_over and track.host not in self.lost)
+        ]
+        is_whole = is_past or not self._is_partial
+        self.totals.append(at, add_up(alive, is_whole=is_whole))
+        trainers = [track for track in alive if track.role in TRAINERS]
+        self.slow = slow_ones({track.name: track.ring.last("compute_s") for track in trainers})
+
+
+def _same(one: float | None, other: float) -> bool:
+    return one == other or (one is not None and math.isnan(one) and math.isnan(other))

@@ -1,0 +1,51 @@
+"""The outline round a rack or slot: where a drop would go, or where somebody was just led to."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QObject, QRectF, Qt, QTimer
+from PySide6.QtWidgets import QGraphicsItem, QGraphicsRectItem, QGraphicsScene
+
+from torchyard_gui.canvas import paint_cache
+from torchyard_gui.theme.theme import theme
+
+POINT_OUT_MS = 2500
+
+
+class TargetMark(QObject):
+    """One for the scene: a drag takes it over from what was pointed out."""
+
+    def __init__(self, scene: QGraphicsScene, height: float):
+        super().__init__(scene)
+        self.pointed_out = ""
+        """The host that it points out, else ""."""
+        self.item = QGraphicsRectItem()
+        self.item.setZValue(height)
+        self.item.setCacheMode(QGraphicsItem.CacheMode.DeviceCoordinateCache)
+        self.item.hide()
+        scene.addItem(self.item)
+        self._pointing = QTimer(self)
+        self._pointing.setSingleShot(True)
+        self._pointing.setInterval(POINT_OUT_MS)
+        self._pointing.timeout.connect(self.hide)
+
+    def aim(self, rect: QRectF, *, fits: bool, slot: bool) -> None:
+        """Where a drop would go, or cannot."""
+        self.hide()
+        if rect.isNull():
+            return
+        token = "accent" if fits else "fail"
+        self.item.setPen(paint_cache.outline(token, 2))
+        self.item.setBrush(theme().color(token, 0.12) if slot else Qt.BrushStyle.NoBrush)
+        self.item.setRect(rect)
+        self.item.show()
+
+    def point_out(self, host: str, rect: QRectF) -> None:
+        """Outlines a host's rack for a moment."""
+        self.aim(rect, fits=True, slot=False)
+        self.pointed_out = host
+        self._pointing.start()
+
+    def hide(self) -> None:
+        self._pointing.stop()
+        self.pointed_out = ""
+        self.item.hide()

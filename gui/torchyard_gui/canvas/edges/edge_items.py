@@ -1,0 +1,121 @@
+"""An edge from host to host: a line through the gutters with an arrow, and a port at each end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from PySide6.QtCore import QPointF, Qt
+from PySide6.QtGui import QPainter, QPainterPath, QPen, QPolygonF
+from PySide6.QtWidgets import QGraphicsItem, QGraphicsPathItem, QStyleOptionGraphicsItem, QWidget
+
+from torchyard_gui.canvas.edges.gutters import Point
+from torchyard_gui.canvas.edges.routes import Hop, arrow_at
+from torchyard_gui.canvas.ports import paint_pill, paint_port, pill_box
+from torchyard_gui.theme.theme import theme
+from torchyard_gui.theme.tokens import METRICS as M
+
+ARROW = 7.0
+DASHES = (9.0, 5.0)
+"""Of a line whose ends are not in step: drawn and left out, in pixels."""
+THIN = 1.5
+BACK_TO_BACK, SMALLER = 5.0, 0.75
+PALE = 0.4
+CHOSEN_ON_TOP = 1.0
+REACH = QPen(Qt.GlobalColor.transparent, 2 * (ARROW + 2))
+"""Never drawn: as wide as ports and arrows reach, so that the bounds hold them."""
+
+
+class EdgeItem(QGraphicsPathItem):
+    """One hop. A path item for its bounds only: Qt asks for those at every frame, and Python is slow to answer."""
+
+    def __init__(self, hop: Hop):
+        super().__init__()
+        self.hop = hop
+        self.label: tuple[str, ...] = ()
+        self.setPen(REACH)
+        self.setPath(rounded(hop.points))
+        self._chosen = False
+        self._pale = False
+        self.setCacheMode(QGraphicsItem.CacheMode.DeviceCoordinateCache)
+
+    def set_hop(self, hop: Hop, label: tuple[str, ...] = ()) -> None:
+        """`label`: what the pill on its middle says; nothing for none."""
+        if (hop, label) != (self.hop, self.label):
+            self.hop, self.label = hop, label
+            path = rounded(hop.points)
+            if label:
+                path.addRect(pill_box(arrow_at(hop.points)[0], label))
+            self.setPath(path)
+            self.update()
+
+    def set_look(self, chosen: bool, pale: bool) -> None:
+        """`chosen`: a replica at one of its ends is selected. `pale`: nobody knows how one end stands."""
+        if (chosen, pale) != (self._chosen, self._pale):
+            self._chosen, self._pale = chosen, pale
+            self.setZValue(CHOSEN_ON_TOP if chosen else 0.0)
+            self.update()
+
+    def paint(self, painter: QPainter, option: QStyleOptionGraphicsItem, widget: QWidget | None = None) -> None:
+        look = self.hop.look
+        color = theme().color("accent" if self._chosen else "edge")
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        if self._pale:
+            painter.setOpacity(PALE)
+        width = THIN if look.thin else M.edge
+        pen = QPen(color, width, Qt.PenStyle.SolidLine, Qt.PenCapStyle.FlatCap, Qt.PenJoinStyle.RoundJoin)
+        if look.dashed:
+            pen.setDashPattern([length / width for length in DASHES])
+        painter.setPen(pen)
+        painter.setBrush(Qt.BrushStyle.NoBrush)
+        painter.drawPath(rounded(self.hop.points))
+        if look.arrows:
+            painter.setPen(Qt.PenStyle.NoPen)
+            painter.setBrush(color)
+            for arrow in arrows(self.hop):
+                painter.drawPolygon(arrow)
+        painter.setOpacity(1)
+        for does, at in zip(look.ports, (self.hop.points[0], self.hop.points[-1]), strict=True):
+            if does:
+                paint_port(painter, at, does, color)
+        if self.label:
+            paint_pill(painter, arrow_at(self.hop.points)[0], self.label)
+
+
+def rounded(points: Sequence[Point], radius: float = M.edge_corner) -> QPainterPath:
+    """A line through these points with rounded corners."""
+    path = QPainterPath(QPointF(*points[0]))
+    for before, corner, after in zip(points, points[1:], points[2:], strict=False):
+        path.lineTo(_towards(corner, before, radius))
+        path.quadTo(QPointF(*corner), _towards(corner, after, radius))
+    path.lineTo(QPointF(*points[-1]))
+    return path
+
+
+def _towards(start: Point, end: Point, length: float) -> QPointF:
+    """The point `length` from `start`, at most half of the way."""
+    across, down = end[0] - start[0], end[1] - start[1]
+    distance = max((across**2 + down**2) ** 0.5, 1e-9)
+    part = min(length / distance, 0.5)
+    return QPointF(start[0] + across * part, start[1] + down * part)
+
+
+def arrows(hop: Hop) -> list[QPolygonF]:
+    """One the way it goes; both ways, two back to back, smaller, since they share the room."""
+    place, way = arrow_at(hop.points)
+    if not hop.both_ways:
+        return [_arrow(place, way, 0.0, 1.0)]
+    return [_arrow(place, way, BACK_TO_BACK, SMALLER), _arrow(place, (-way[0], -way[1]), BACK_TO_BACK, SMALLER)]
+
+
+def _arrow(place: Point, way: Point, ahead: float, scale: float) -> QPolygonF:
+    """An arrowhead whose middle is so far ahead of a place."""
+    (across, down), size = way, ARROW * scale
+    x, y = place[0] + across * ahead, place[1] + down * ahead
+    side = size * 0.75
+    return QPolygonF(
+        [
+            QPointF(x + across * size, y + down * size),
+            QPointF(x - across * size * 0.7 - down * side, y - down * size * 0.7 + across * side),
+            QPointF(x - across * size * 0.7 + down * side, y - down * size * 0.7 - across * side),
+        ]
+    )

@@ -1,0 +1,185 @@
+"""How edges run: host to host through the gutters between racks, never over a rack. Pure geometry."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from math import hypot
+
+from torchyard_gui.canvas.edges.gutters import Gutters, Point
+from torchyard_gui.canvas.racks.layout import Cell, Grid
+from torchyard_gui.theme.tokens import METRICS as M
+
+
+@dataclass(frozen=True)
+class HopLook:
+    """How a hop is drawn."""
+
+    dashed: bool = False
+    """Not in step."""
+    thin: bool = False
+    arrows: bool = True
+    ports: tuple[str, str] = ("trains", "trains")
+    """What its ends do: "trains" ○, "both" ⊡, "" for none."""
+
+
+@dataclass(frozen=True)
+class Hop:
+    """An edge from one rack's border to another's, as the corners of its way."""
+
+    source: str
+    target: str
+    points: tuple[Point, ...]
+    both_ways: bool = False
+    """Two hosts pass to each other on one line."""
+    look: HopLook = field(default_factory=HopLook)
+
+
+def loop(
+    grid: Grid, members: Collection[str], gutters: Gutters | None = None, look: HopLook | None = None
+) -> tuple[Hop, ...]:
+    """The ring of an all-reduce: every member once round, neighbours on the canvas next to each other.
+
+    Which host really follows which is up to the collective library; the loop says that all of them take part.
+    """
+    ring = ring_order(grid, members)
+    if len(ring) < 2:
+        return ()
+    gutters, look = gutters or Gutters(grid), look or HopLook()
+    if len(ring) == 2:
+        one, other = ring
+        points = gutters.lay_straight(one, other) or gutters.lay(one, other)
+        return (Hop(one.key, other.key, points, both_ways=True, look=look),)
+    return _hops(list(zip(ring, (*ring[1:], ring[0]), strict=True)), gutters, look)
+
+
+def between(grid: Grid, pairs: Collection[tuple[str, str]], gutters: Gutters, look: HopLook) -> tuple[Hop, ...]:
+    """A hop for each two hosts, both of which are on the grid."""
+    cells = {cell.key: cell for cell in grid.cells}
+    return _hops([(cells[one], cells[other]) for one, other in pairs], gutters, look)
+
+
+def _hops(pairs: Sequence[tuple[Cell, Cell]], gutters: Gutters, look: HopLook) -> tuple[Hop, ...]:
+    # Straight ones first: the others go round them.
+    straight = {pair: gutters.lay_straight(*pair) for pair in pairs}
+    return tuple(
+        Hop(one.key, other.key, straight[one, other] or gutters.lay(one, other), look=look) for one, other in pairs
+    )
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A host's way to the trunk, from its port."""
+
+    host: str
+    does: str
+    """"trains", "serves" or "both"."""
+    points: tuple[Point, ...]
+
+
+@dataclass(frozen=True)
+class Trunk:
+    """One line that many hosts share, with a branch to each: a stem in every gutter, and a bus that joins the stems."""
+
+    branches: tuple[Branch, ...]
+    stems: tuple[tuple[Point, Point], ...]
+    label_at: Point
+    """Where a pill lies on no rack, or on as little of one as can be."""
+    is_flat: bool
+    """All in one row: a pill there has a gutter's width and no more."""
+
+
+def lay_trunk(grid: Grid, members: Sequence[tuple[str, str]], gutters: Gutters) -> Trunk:
+    """A trunk for hosts with what they do. Columns share the gutter between them by twos; it is taken in `gutters`."""
+    cells = {cell.key: cell for cell in grid.cells}
+    stem_of = {host: _stem(grid, cells[host]) for host, _ in members}
+    heights = {host: grid.port_height(cells[host].row) for host, _ in members}
+    xs = sorted(set(stem_of.values()))
+    rows = sorted({cells[host].row for host, _ in members})
+    is_flat = len(rows) == 1
+    # Between two of the rows, as near to the middle as can be.
+    bus = grid.row_bottom(rows[(len(rows) - 1) // 2]) + M.gap_down / 2
+    stems: list[tuple[Point, Point]] = []
+    for x in xs:
+        ends = [heights[host] for host, stem in stem_of.items() if stem == x] + ([bus] if len(xs) > 1 else [])
+        if max(ends) > min(ends):
+            stems.append(((x, min(ends)), (x, max(ends))))
+    if len(xs) > 1:
+        stems.append(((xs[0], bus), (xs[-1], bus)))
+    branches = []
+    for host, does in members:
+        cell, x, y = cells[host], stem_of[host], heights[host]
+        port = (cell.box.right if x > cell.box.x else cell.box.x, y)
+        stem = next((ends for ends in stems if ends[0][0] == x == ends[1][0]), None)
+        points: tuple[Point, ...] = (port, (x, y))
+        if stem is not None:
+            middle = (stem[0][1] + stem[1][1]) / 2
+            points = (*points, (x, y + (BEND if y < middle else -BEND)))
+        branches.append(Branch(host, does, points))
+        gutters.take((port, (x, y)))
+        gutters.take_port(cell, port)
+    for span in stems:
+        gutters.take(span)
+    label = (xs[len(xs) // 2], heights[members[0][0]] if is_flat and len(xs) == 1 else bus)
+    return Trunk(tuple(branches), tuple(_shortened(ends) for ends in stems), label, is_flat and len(xs) == 1)
+
+
+BEND = 2.0 * M.edge_corner
+"""How far a branch goes along its stem: the round corner and as much again."""
+
+
+def _shortened(ends: tuple[Point, Point]) -> tuple[Point, Point]:
+    """A stem without its last bit, where a branch bends into it. A bus is whole: its ends lie on stems."""
+    (x1, y1), (x2, y2) = ends
+    if x1 != x2 or y2 - y1 < 2 * M.edge_corner:
+        return ends
+    return (x1, y1 + M.edge_corner), (x2, y2 - M.edge_corner)
+
+
+def _stem(grid: Grid, cell: Cell) -> float:
+    """The gutter of a rack: columns 0 and 1 share one, 2 and 3 the next; a last column by itself has the one before."""
+    last = max(other.column for other in grid.cells)
+    left = cell.column - cell.column % 2
+    if left == last and left > 0:
+        left -= 1
+    return left * (M.rack + M.gap_across) + M.rack + M.gap_across / 2
+
+
+def ring_order(grid: Grid, members: Collection[str]) -> tuple[Cell, ...]:
+    """Members in an order that mostly goes from neighbour to neighbour and ends beside its beginning."""
+    cells = [cell for cell in grid.cells if cell.key in members]
+    columns = {cell.column for cell in cells}
+    rows = sorted({cell.row for cell in cells})
+    if len(columns) <= 1 or len(rows) <= 1:
+        return tuple(cells)
+    if len(columns) % 2 == 0:
+        return _round_by_columns(cells, sorted(columns), rows[0])
+    return _round_by_rows(cells, rows, min(columns))
+
+
+def _round_by_columns(cells: Sequence[Cell], columns: Sequence[int], first_row: int) -> tuple[Cell, ...]:
+    # Along the first row, then column by column from the last, down and up in turn, and so back to the start.
+    order = [cell for cell in cells if cell.row == first_row]
+    for turn, column in enumerate(reversed(columns)):
+        below = [cell for cell in cells if cell.column == column and cell.row != first_row]
+        order += below if turn % 2 == 0 else below[::-1]
+    return tuple(order)
+
+
+def _round_by_rows(cells: Sequence[Cell], rows: Sequence[int], first_column: int) -> tuple[Cell, ...]:
+    # Row by row, to and fro, the first column left free for the way back.
+    order: list[Cell] = []
+    for turn, row in enumerate(rows):
+        along = [cell for cell in cells if cell.row == row and (cell.column != first_column or turn == 0)]
+        order += along if turn % 2 == 0 else along[::-1]
+    back = [cell for cell in cells if cell.column == first_column and cell.row != rows[0]]
+    return (*order, *reversed(back))
+
+
+def arrow_at(points: Sequence[Point]) -> tuple[Point, Point]:
+    """Where a hop's arrow sits, and the unit vector it points along: the middle of the longest stretch."""
+    stretches = list(pairwise(points))
+    (x1, y1), (x2, y2) = max(stretches, key=lambda ends: hypot(ends[1][0] - ends[0][0], ends[1][1] - ends[0][1]))
+    length = max(abs(x2 - x1) + abs(y2 - y1), 1e-9)
+    return ((x1 + x2) / 2, (y1 + y2) / 2), ((x2 - x1) / length, (y2 - y1) / length)

@@ -1,0 +1,243 @@
+"""The canvas's words, ready to be translated."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from PySide6.QtCore import QCoreApplication
+
+from torchyard_gui.canvas.live_state import HostLook, ReplicaLook
+from torchyard_gui.canvas.racks.content import ChipContent, RackContent
+
+translate = QCoreApplication.translate
+
+ENDED = ("succeeded", "failed", "stopped")
+
+
+def gpu_kinds(rack: RackContent) -> str:
+    """`8 × H100 80 GB` under the host's name."""
+    if not rack.gpus:
+        if rack.layout.slots or not rack.checked:
+            return ""
+        return translate("Canvas", "no GPU")
+    # Of a host that left the fleet the size of its GPUs is not known: no word of it, rather than a zero.
+    return ", ".join(f"{count} × {kind.removesuffix(' 0 GB')}" for kind, count in rack.gpus)
+
+
+def use_of(rack: RackContent, host: HostLook | None, states: Mapping[str, ReplicaLook] | None) -> str:
+    """The right of a rack's header: how much of it is used, or why that cannot be said."""
+    if rack.is_tray:
+        return role_counts(rack.chips)
+    if host is not None and host.is_unknown:
+        if host.since:
+            return translate("Canvas", "unknown since {time}").format(time=host.since)
+        return translate("Canvas", "unknown")
+    if host is not None and host.note:
+        return host.note
+    if not rack.chips and states is not None:
+        return translate("Canvas", "not in this run")
+    total = len(rack.layout.slots)
+    if not rack.chips and rack.busy:
+        return translate("Canvas", "{used} of {total} in use by others").format(used=len(rack.busy), total=total)
+    if not total or not rack.used:
+        return role_counts(rack.chips) or translate("Canvas", "not used")
+    if not rack.gpus:
+        # A host that nobody checked: how many there are is not known.
+        return translate("Canvas", "uses {used} GPUs").format(used=rack.used)
+    if states is None:
+        return translate("Canvas", "{used} of {total} used by this design").format(used=rack.used, total=total)
+    looks = [look for chip in rack.chips if (look := states.get(chip.name)) is not None]
+    if all(look.state in ENDED for look in looks):
+        # Of what goes on there since, a run that is over tells nothing.
+        return translate("Canvas", "ended") if looks else role_counts(rack.chips)
+    busy = sum(len(chip.gpus) for chip in rack.chips if _is_busy(states.get(chip.name)))
+    return translate("Canvas", "{used} of {total} GPUs busy").format(used=busy, total=total)
+
+
+def short_use(rack: RackContent) -> str:
+    """The same seen from afar: `3 of 4`."""
+    if rack.is_tray or not rack.gpus:
+        return ""
+    return translate("Canvas", "{used} of {total}").format(used=rack.used, total=len(rack.layout.slots))
+
+
+def _is_busy(look: ReplicaLook | None) -> bool:
+    return look is not None and look.state in ("starting", "running", "stopping") and not look.is_unknown
+
+
+def role_counts(chips: Sequence[ChipContent]) -> str:
+    """`1 chief, 2 workers`."""
+    counts = Counter(chip.role for chip in chips)
+    return ", ".join(role_count(role, count) for role, count in counts.items())
+
+
+def role_count(role: str, count: int) -> str:
+    if count == 1:
+        return {
+            "chief": translate("Canvas", "1 chief"),
+            "worker": translate("Canvas", "1 worker"),
+            "ps": translate("Canvas", "1 server"),
+            "reducer": translate("Canvas", "1 reducer"),
+            "evaluator": translate("Canvas", "1 evaluator"),
+        }[role]
+    text = {
+        "chief": translate("Canvas", "{count} chiefs"),
+        "worker": translate("Canvas", "{count} workers"),
+        "ps": translate("Canvas", "{count} servers"),
+        "reducer": translate("Canvas", "{count} reducers"),
+        "evaluator": translate("Canvas", "{count} evaluators"),
+    }[role]
+    return text.format(count=count)
+
+
+def cpu_value(rack: RackContent) -> str:
+    """`96 cores` in the footer; what nobody found out is a "?"."""
+    if rack.cpus is None:
+        return translate("Canvas", "? cores")
+    if rack.cpus == 1:
+        return translate("Canvas", "1 core")
+    return translate("Canvas", "{count} cores").format(count=rack.cpus)
+
+
+def memory_value(rack: RackContent) -> str:
+    if rack.memory_gb is None:
+        return ""
+    return translate("Canvas", "{size} GB").format(size=f"{rack.memory_gb:,.0f}")
+
+
+def where(chip: ChipContent) -> str:
+    """A chip's second line in design: its GPUs."""
+    if not chip.host and chip.wanted:
+        return gpu_count(chip.wanted)
+    if not chip.gpus:
+        return ""
+    return translate("Canvas", "GPU {numbers}").format(numbers=ranges(chip.gpus))
+
+
+def gpu_count(count: int) -> str:
+    if count == 1:
+        return translate("Canvas", "1 GPU")
+    return translate("Canvas", "{count} GPUs").format(count=count)
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """`2, 3` or `0–7`: three and more in a row as a range."""
+    parts: list[str] = []
+    start = 0
+    for at in range(1, len(numbers) + 1):
+        if at < len(numbers) and numbers[at] == numbers[at - 1] + 1:
+            continue
+        first, last = numbers[start], numbers[at - 1]
+        parts += [f"{first}–{last}"] if last - first > 1 else [str(number) for number in numbers[start:at]]
+        start = at
+    return ", ".join(parts)
+
+
+def last_heard(look: ReplicaLook) -> str:
+    if look.stale_since:
+        return translate("Canvas", "last {time}").format(time=look.stale_since)
+    return translate("Canvas", "lost") if look.state == "lost" else translate("Canvas", "unknown")
+
+
+def state_word(state: str) -> str:
+    """A state in words, for tool tips and screen readers."""
+    return {
+        "pending": translate("Canvas", "waiting to start"),
+        "waiting": translate("Canvas", "waiting"),
+        "starting": translate("Canvas", "starting"),
+        "running": translate("Canvas", "running"),
+        "restarting": translate("Canvas", "restarting"),
+        "stopping": translate("Canvas", "stopping"),
+        "succeeded": translate("Canvas", "succeeded"),
+        "failed": translate("Canvas", "failed"),
+        "stopped": translate("Canvas", "stopped"),
+        "lost": translate("Canvas", "lost"),
+        "unknown": translate("Canvas", "unknown"),
+    }.get(state, state)
+
+
+def short_state_word(state: str) -> str:
+    """A state in a word that fits on a chip, beside its mark."""
+    return {
+        "pending": translate("Canvas", "waiting"),
+        "restarting": translate("Canvas", "restarts"),
+        "stopping": translate("Canvas", "ending"),
+        "succeeded": translate("Canvas", "done"),
+    }.get(state) or state_word(state)
+
+
+def restarted(count: int) -> str:
+    if count == 1:
+        return translate("Canvas", "restarted once")
+    return translate("Canvas", "restarted {count} times").format(count=count)
+
+
+def shorter(cause: str) -> str:
+    """A cause for a chip that has no room for it in whole; its tool tip has."""
+    return translate("Canvas", "OOM") if cause == "out of memory" else cause
+
+
+def described(chip: ChipContent, look: ReplicaLook | None, problem: str = "") -> str:
+    """A replica in a sentence, for tool tips and screen readers."""
+    if not chip.host:
+        place = translate("Canvas", "not placed")
+    elif chip.gpus:
+        place = translate("Canvas", "GPU {numbers} on {host}").format(numbers=ranges(chip.gpus), host=chip.host)
+    else:
+        place = translate("Canvas", "on {host}").format(host=chip.host)
+    parts = [chip.name, place]
+    if chip.pinned:
+        parts.append(translate("Canvas", "pinned"))
+    if chip.group is not None:
+        text = (
+            translate("Canvas", "worker group {number}")
+            if chip.trains
+            else translate("Canvas", "server group {number}")
+        )
+        parts.append(text.format(number=chip.group))
+    if look is not None:
+        parts.append(state_word("unknown" if look.is_unknown else look.state))
+        if look.stale_since:
+            parts.append(last_heard(look))
+        if look.restarts:
+            parts.append(restarted(look.restarts))
+        parts += [text for text in (look.cause, look.metric, look.details) if text]
+    if problem:
+        parts.append(problem)
+    return ", ".join(parts)
+
+
+def group_mark(number: int) -> str:
+    """A group on a chip, in two letters: g0."""
+    return translate("Canvas", "g{number}").format(number=number)
+
+
+def edges(count: int) -> str:
+    """How many edges a thick one stands for."""
+    return translate("Canvas", "{count} edges").format(count=f"{count:,}")
+
+
+def not_placed() -> str:
+    return translate("Canvas", "Not placed")
+
+
+def more(count: int) -> str:
+    return translate("Canvas", "and {count} more").format(count=count)
+
+
+def target_text(target: str) -> str:
+    """Where a drop would put what is dragged, beside the cursor."""
+    host, _, gpu = target.partition(":")
+    if not host:
+        return translate("Canvas", "let the planner place it")
+    if not gpu or gpu == "cpu":
+        return translate("Canvas", "pin to {host}").format(host=host)
+    return translate("Canvas", "pin to {host}, GPU {gpu}").format(host=host, gpu=gpu)
+
+
+def add_text(role: str, host: str) -> str:
+    """Where a new replica of a role would go, beside the cursor."""
+    if not host:
+        return translate("Canvas", "add a replica, placed by the planner")
+    return translate("Canvas", "add a replica on {host}").format(host=host)

@@ -1,0 +1,1 @@
+"""Hosts as racks, with their slots and chips."""

@@ -1,0 +1,262 @@
+"""How a replica's chip looks: badge, number, GPU or metric, meter; tinted only in trouble, with its cause."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from PySide6.QtCore import QPointF, QRectF, Qt
+from PySide6.QtGui import QPainter
+
+from torchyard_gui.canvas import labels, paint_cache
+from torchyard_gui.canvas.geometry import Box
+from torchyard_gui.canvas.level_of_detail import Level
+from torchyard_gui.canvas.live_state import ReplicaLook
+from torchyard_gui.canvas.racks.content import ChipContent
+from torchyard_gui.theme.theme import theme
+from torchyard_gui.theme.tokens import METRICS as M
+
+RADIUS = M.radius_small
+SIDE = 6
+"""Between a chip's border and what is in it."""
+TEXT_X = SIDE + M.badge + 3
+TEXT_END = 4
+"""Between the second line and the border at the right."""
+MARK = 13
+STATE_MARKS = {"succeeded", "stopped", "pending", "waiting", "starting", "restarting", "stopping"}
+"""States that a mark says; running is normal and has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChipState:
+    """How the person at the mouse has it."""
+
+    selected: bool = False
+    hovered: bool = False
+    focused: bool = False
+    """The keyboard is on it: a ring apart from that of selection."""
+    lifted: bool = False
+    """It is being dragged: its ghost is at the cursor."""
+    problem: str = ""
+
+
+NORMAL = ChipState()
+
+
+def paint_chip(
+    painter: QPainter,
+    boxes: tuple[Box, ...],
+    chip: ChipContent,
+    look: ReplicaLook | None,
+    state: ChipState = NORMAL,
+    level: Level = Level.FULL,
+    live: bool = False,
+    names_group: bool = False,
+) -> None:
+    """Paints a replica's pieces, the words into the first. `names_group`: it says which group it is of."""
+    group = labels.group_mark(chip.group) if names_group and chip.group is not None else ""
+    if state.lifted:
+        painter.setOpacity(0.35)
+    tint = _tint(look)
+    for box in boxes:
+        _paint_body(painter, box, look, state, tint)
+    if level is Level.COARSE:
+        _paint_coarse(painter, boxes[0], chip, look, tint)
+    elif boxes[0].height < M.slot_height:
+        _paint_low(painter, boxes[0], chip, look, state, tint, group)
+    else:
+        _paint_words(painter, boxes[0], chip, look, state, tint, live, group)
+    if look is not None and look.meter is not None and not look.is_unknown:
+        _paint_meter(painter, boxes[0], look.meter, tint, 6 if level is Level.COARSE else M.meter)
+    for box in boxes[1:]:
+        _paint_more(painter, box, chip, level)
+    if state.focused:
+        painter.setPen(paint_cache.outline("text", M.focus_ring))
+        painter.setBrush(Qt.BrushStyle.NoBrush)
+        painter.drawRoundedRect(QRectF(*boxes[0].grown(3)), RADIUS + 3, RADIUS + 3)
+    if state.lifted:
+        painter.setOpacity(1)
+
+
+def _tint(look: ReplicaLook | None) -> str:
+    """ "wait" or "fail" in trouble, else ""."""
+    if look is None or look.is_unknown:
+        return ""
+    return look.tint or ("fail" if look.state == "failed" else "")
+
+
+def _paint_body(painter: QPainter, box: Box, look: ReplicaLook | None, state: ChipState, tint: str) -> None:
+    rect = QRectF(box.x + 0.5, box.y + 0.5, box.width - 1, box.height - 1)
+    unknown = look is not None and look.is_unknown
+    fill = "accent_soft" if state.selected else f"{tint}_soft" if tint else "s2"
+    painter.setPen(paint_cache.outline("unknown" if unknown else tint or "line", 1.0, unknown))
+    painter.setBrush(theme().brush("hover" if state.hovered and fill == "s2" else fill))
+    painter.drawRoundedRect(rect, RADIUS, RADIUS)
+    if unknown:
+        painter.setBrush(paint_cache.hatching("hair"))
+        painter.drawRoundedRect(rect, RADIUS, RADIUS)
+    if state.selected:
+        painter.setPen(paint_cache.outline("accent", 2))
+        painter.setBrush(Qt.BrushStyle.NoBrush)
+        painter.drawRoundedRect(QRectF(*box), RADIUS + 1, RADIUS + 1)
+        if tint:
+            painter.setPen(paint_cache.outline(tint))
+            painter.drawRoundedRect(rect.adjusted(2, 2, -2, -2), RADIUS - 1, RADIUS - 1)
+
+
+def _paint_words(
+    painter: QPainter,
+    box: Box,
+    chip: ChipContent,
+    look: ReplicaLook | None,
+    state: ChipState,
+    tint: str,
+    live: bool,
+    group: str,
+) -> None:
+    top = box.y + (box.height - M.slot_height) / 2 if box.height > M.slot_height else box.y
+    paint_cache.put_badge(painter, chip.role, box.x + SIDE, top + 12, M.badge)
+    x = box.x + TEXT_X
+    right = box.right - SIDE + 2
+    painter.setPen(theme().color("text"))
+    painter.setFont(paint_cache.font("strong"))
+    text, color, weight = _second_line(chip, look, tint)
+    painter.drawText(QPointF(x, top + (17 if text else 24.5)), str(chip.index))
+    used_to = x + paint_cache.width_of(str(chip.index), "strong")
+    mark = _mark_of(look, tint, state)
+    if mark:
+        right -= MARK
+        paint_cache.put_mark(painter, mark, right, top + 6, MARK)
+        right -= 4
+    if chip.pinned and not live and used_to + 4 < right - 11:
+        right -= 12
+        paint_cache.put_pin(painter, right, top + 6, 12)
+        right -= 4
+    if len(chip.gpus) > 1:
+        count = labels.gpu_count(len(chip.gpus))
+        width = paint_cache.width_of(count, "tiny")
+        if used_to + 6 < right - width:
+            painter.setPen(theme().color("text3"))
+            painter.setFont(paint_cache.font("tiny"))
+            painter.drawText(QPointF(right - width, top + 16), count)
+            right -= width + 4
+    if group and used_to + 4 < right - paint_cache.width_of(group, "tiny", 600):
+        _paint_group(painter, right - paint_cache.width_of(group, "tiny", 600), top + 16, group)
+    if text:
+        painter.setPen(theme().color(color))
+        painter.setFont(paint_cache.font("tiny", weight))
+        text = fitting(text, look, int(box.right - TEXT_END - x), weight)
+        painter.drawText(QPointF(x, top + 30), text)
+
+
+def _paint_group(painter: QPainter, x: float, baseline: float, group: str) -> None:
+    painter.setPen(theme().color("text3"))
+    painter.setFont(paint_cache.font("tiny", 600))
+    painter.drawText(QPointF(x, baseline), group)
+
+
+def _paint_low(
+    painter: QPainter,
+    box: Box,
+    chip: ChipContent,
+    look: ReplicaLook | None,
+    state: ChipState,
+    tint: str,
+    group: str,
+) -> None:
+    """One line, for replicas in the CPU lane."""
+    paint_cache.put_badge(painter, chip.role, box.x + SIDE, box.y + 6, M.badge)
+    x = box.x + TEXT_X
+    baseline = box.y + 18.5
+    painter.setPen(theme().color("text"))
+    painter.setFont(paint_cache.font("strong"))
+    painter.drawText(QPointF(x, baseline), str(chip.index))
+    if group:
+        _paint_group(painter, x + paint_cache.width_of(str(chip.index), "strong") + 6, baseline, group)
+    right = box.right - SIDE
+    mark = _mark_of(look, tint, state)
+    if mark:
+        right -= MARK
+        paint_cache.put_mark(painter, mark, right, box.y + 7.5, MARK)
+        right -= 4
+    if chip.pinned and look is None:
+        right -= 12
+        paint_cache.put_pin(painter, right, box.y + 8, 12)
+        right -= 4
+    text, color, weight = _second_line(chip, look, tint)
+    if text:
+        room = int(right - x - paint_cache.width_of(str(chip.index), "strong") - 8)
+        room -= int(paint_cache.width_of(group, "tiny", 600)) + 6 if group else 0
+        text = fitting(text, look, room, weight)
+        painter.setPen(theme().color(color))
+        painter.setFont(paint_cache.font("tiny", weight))
+        painter.drawText(QPointF(right - paint_cache.width_of(text, "tiny", weight), baseline - 0.5), text)
+
+
+def fitting(text: str, look: ReplicaLook | None, room: int, weight: int) -> str:
+    """The second line in that room: since when a replica is unknown is said by the time alone, beside its "?"."""
+    if look is not None and paint_cache.width_of(text, "tiny", weight) > room:
+        text = look.stale_since if look.is_unknown and look.stale_since else labels.shorter(text)
+    return paint_cache.elided(text, room, "tiny", weight)
+
+
+def _second_line(chip: ChipContent, look: ReplicaLook | None, tint: str) -> tuple[str, str, int]:
+    """Text, colour and weight of what stands with the number."""
+    if look is None:
+        return labels.where(chip), "text2", 0
+    if look.is_unknown:
+        return labels.last_heard(look), "text2", 0
+    if tint:
+        return look.cause or look.metric or labels.short_state_word(look.state), tint, 600
+    return look.metric or (labels.short_state_word(look.state) if look.state in STATE_MARKS else ""), "text2", 0
+
+
+def _mark_of(look: ReplicaLook | None, tint: str, state: ChipState) -> str:
+    if look is not None:
+        if look.is_unknown:
+            return "unknown"
+        if tint == "fail":
+            return "failed"
+        if tint == "wait":
+            return "waiting" if look.state in ("pending", "waiting") else "warning"
+        return {"pending": "waiting"}.get(look.state, look.state) if look.state in STATE_MARKS else ""
+    return "warning" if state.problem else ""
+
+
+def _paint_coarse(painter: QPainter, box: Box, chip: ChipContent, look: ReplicaLook | None, tint: str) -> None:
+    """Seen from afar: a larger badge, a larger number, nothing else."""
+    size = min(24.0, box.height - 6)
+    middle = box.y + box.height / 2
+    paint_cache.put_badge(painter, chip.role, box.x + 4, middle - size / 2, size)
+    text = str(chip.index)
+    pixels = 18 if len(text) < 4 else 15
+    painter.setPen(theme().color(tint or "text"))
+    painter.setFont(paint_cache.font("strong", 0, pixels))
+    painter.drawText(QPointF(box.x + size + 8, middle + pixels * 0.36), text)
+    mark = "unknown" if look is not None and look.is_unknown else {"fail": "failed", "wait": "warning"}.get(tint, "")
+    if mark and box.width > M.slot_width:
+        paint_cache.put_mark(painter, mark, box.right - 28, middle - 12, 24)
+
+
+def _paint_meter(painter: QPainter, box: Box, meter: float, tint: str, height: float) -> None:
+    inset = 4
+    y = box.bottom - inset - height + 1
+    full = box.width - 2 * inset
+    painter.setPen(Qt.PenStyle.NoPen)
+    painter.setBrush(theme().brush("track"))
+    painter.drawRoundedRect(QRectF(box.x + inset, y, full, height), height / 2, height / 2)
+    part = full * min(max(meter, 0.0), 1.0)
+    if part >= 1:
+        painter.setBrush(theme().brush("wait" if tint == "wait" else "meter"))
+        painter.drawRoundedRect(QRectF(box.x + inset, y, part, height), height / 2, height / 2)
+
+
+def _paint_more(painter: QPainter, box: Box, chip: ChipContent, level: Level) -> None:
+    """A further piece of a replica whose GPUs are not side by side: its badge and number, pale."""
+    painter.save()
+    painter.setOpacity(painter.opacity() * 0.55)
+    paint_cache.put_badge(painter, chip.role, box.x + SIDE, box.middle[1] - M.badge / 2, M.badge)
+    painter.setPen(theme().color("text"))
+    pixels = 13 if level is Level.FULL else 20
+    painter.setFont(paint_cache.font("strong", 0, pixels))
+    painter.drawText(QPointF(box.x + TEXT_X, box.middle[1] + pixels * 0.36), str(chip.index))
+    painter.restore()

@@ -1,0 +1,159 @@
+"""What each rack holds, out of a plan and what is known of the hosts: values that are equal where nothing changed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from torchyard_core.launch.rank_assignment import Plan, PlannedReplica
+from torchyard_core.topology.host_facts import Gpu, HostFacts
+from torchyard_core.topology.placement.pin_syntax import parse_pin
+from torchyard_core.topology.strategies.traffic import Group
+from torchyard_gui.canvas.racks.layout import RackLayout, lay_rack
+from torchyard_gui.widgets.advice import in_the_window
+
+TRAY = ""
+"""The key of the tray among racks: no host is called that."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChipContent:
+    """A replica as its chip says it."""
+
+    name: str
+    role: str
+    index: int
+    host: str
+    gpus: tuple[int, ...]
+    wanted: int
+    """GPUs that its pool asks for."""
+    pinned: bool
+    trains: bool
+    group: int | None = None
+    """Its worker group, or server group; None where there is only one."""
+
+
+@dataclass(frozen=True)
+class RackContent:
+    """A host as its rack shows it, or the tray."""
+
+    key: str
+    layout: RackLayout
+    chips: tuple[ChipContent, ...]
+    gpus: tuple[tuple[str, int], ...] = ()
+    """Short name with memory, and how many of these there are."""
+    busy: frozenset[int] = frozenset()
+    """GPUs that somebody uses."""
+    users: Mapping[int, str] = field(default_factory=dict)
+    """Who that is, where it is known."""
+    use_known: bool = True
+    """Whether anybody knows now who uses the host."""
+    cpus: int | None = None
+    memory_gb: float | None = None
+    checked: bool = False
+    reasons: tuple[str, ...] = ()
+    """The tray's: why its replicas have no place."""
+
+    @property
+    def is_tray(self) -> bool:
+        return self.key == TRAY
+
+    @property
+    def trains(self) -> bool:
+        return any(chip.trains for chip in self.chips)
+
+    @property
+    def used(self) -> int:
+        return sum(len(chip.gpus) for chip in self.chips)
+
+
+def racks_of(
+    plan: Plan, hosts: Sequence[HostFacts], also: Collection[str] = (), groups: Sequence[Group] = ()
+) -> tuple[RackContent, ...]:
+    """The hosts that the plan uses or pins and those of `also`, in the fleet's order: moving a chip moves no rack.
+
+    `groups` are the strategy's, as `traffic_of` has them.
+    """
+    group_of = {name: group.number for group in groups for name in group.members}
+    on_host: dict[str, list[PlannedReplica]] = {}
+    for planned in plan.replicas:
+        if planned.host is not None:
+            on_host.setdefault(planned.host, []).append(planned)
+    shown = {*on_host, *_pinned_hosts(plan), *also}
+    return tuple(_rack(host, on_host.get(host.name, ()), plan, group_of) for host in hosts if host.name in shown)
+
+
+def unplaced(plan: Plan) -> tuple[tuple[ChipContent, ...], tuple[str, ...]]:
+    """Replicas that fit nowhere, and the sentences that say why."""
+    chips = tuple(_chip(planned, plan) for planned in plan.replicas if planned.host is None)
+    if not chips:
+        return (), ()
+    errors = [problem for problem in plan.problems if problem.severity == "error"]
+    reasons = [problem.message for problem in errors if problem.code == "no-room"] or [p.message for p in errors]
+    return chips, tuple(dict.fromkeys(map(in_the_window, reasons)))
+
+
+def _pinned_hosts(plan: Plan) -> set[str]:
+    found = set()
+    for text in plan.topology.pins.values():
+        try:
+            found.add(parse_pin(text).host)
+        except ValueError:
+            continue  # the plan's problems say it already
+    return found
+
+
+def _rack(host: HostFacts, members: Sequence[PlannedReplica], plan: Plan, group_of: Mapping[str, int]) -> RackContent:
+    chips = tuple(_chip(planned, plan, group_of.get(planned.name)) for planned in members)
+    known = {gpu.index for gpu in host.gpus}
+    # A host that was never checked has the GPUs that the plan imagines there.
+    indices = sorted(known | {gpu for chip in chips for gpu in chip.gpus})
+    layout = lay_rack(
+        indices,
+        [(chip.name, chip.gpus) for chip in chips if chip.gpus],
+        [chip.name for chip in chips if not chip.gpus],
+    )
+    return RackContent(
+        host.name,
+        layout,
+        chips,
+        gpu_summary(host.gpus),
+        frozenset(gpu.index for gpu in host.gpus if gpu.uuid in host.busy_gpus),
+        {gpu.index: user for gpu in host.gpus if (user := host.user_of(gpu))},
+        host.use_known,
+        host.cpus,
+        host.memory_gb,
+        host.checked,
+    )
+
+
+def _chip(planned: PlannedReplica, plan: Plan, group: int | None = None) -> ChipContent:
+    return ChipContent(
+        planned.name,
+        planned.role.value,
+        planned.index,
+        planned.host or "",
+        tuple(sorted(gpu.index for gpu in planned.gpus)),
+        planned.replica.pool.gpus,
+        planned.name in plan.topology.pins,
+        planned.trains,
+        group,
+    )
+
+
+FORMS = ("HBM", "PCI", "SXM")
+"""Beginnings of words that tell a GPU's memory or plug."""
+
+
+def gpu_summary(gpus: Sequence[Gpu]) -> tuple[tuple[str, int], ...]:
+    """Kinds of GPU, the most frequent first: ("H100 80 GB", 8)."""
+    return tuple(Counter(f"{short_model(gpu.name)} {round(gpu.memory_mb / 1024)} GB" for gpu in gpus).most_common())
+
+
+def short_model(name: str) -> str:
+    """A GPU's name without its maker and form: "NVIDIA H100 80GB HBM3" is an H100."""
+    words = [word for word in name.split() if word.lower() not in ("nvidia", "geforce", "tesla", "graphics", "gpu")]
+    plain = [word for word in words if not word.upper().endswith("GB") and word[:3].upper() not in FORMS]
+    kept = plain or words
+    return " ".join(word.split("-")[0] if word[:1].isalpha() and "-" in word else word for word in kept) or name

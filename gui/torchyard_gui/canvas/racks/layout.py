@@ -1,0 +1,222 @@
+"""Where slots and chips lie in a rack, and racks on the canvas. Pure geometry: numbers in, boxes out.
+
+Lengths come from the theme's metrics. A rack is four slots wide; a replica of several GPUs lies over its slots as
+one chip, in as many pieces as its GPUs have stretches, a whole block counting as one.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import groupby
+
+from torchyard_gui.canvas.geometry import Box
+from torchyard_gui.theme.tokens import METRICS as M
+
+PAD = M.pad
+SLOTS_ACROSS = 4
+CPU_ACROSS = 2
+INNER = M.rack - 2 * PAD
+SLOT_ACROSS, SLOT_DOWN = M.slot_width + M.slot_gap, M.slot_height + M.slot_gap
+"""From one slot to the next."""
+RACK_ACROSS = M.rack + M.gap_across
+"""From one rack to the next."""
+LINE = M.line
+MARGIN = 24
+"""Round all racks."""
+TRAY_MOST = 40
+"""Chips that the tray shows; the others are counted in a line below."""
+
+
+@dataclass(frozen=True)
+class RackLayout:
+    """Boxes in the rack's own coordinates."""
+
+    height: float
+    slots: Mapping[int, Box] = field(default_factory=dict)
+    """By GPU index."""
+    chips: Mapping[str, tuple[Box, ...]] = field(default_factory=dict)
+    """Pieces by replica, the one with the words first."""
+    rule: float = 0
+    """Where the line above the footer runs."""
+    words: Box | None = None
+    """The tray's room for reasons."""
+
+    @property
+    def width(self) -> float:
+        return M.rack
+
+    @property
+    def slots_top(self) -> float:
+        """Where the first slot or chip begins, below the header and the tray's words."""
+        tops = [box.y for box in self.slots.values()] + [box.y for boxes in self.chips.values() for box in boxes]
+        return min(tops, default=self.rule)
+
+    def slot_at(self, x: float, y: float) -> int | None:
+        """The GPU whose slot is there. Asked at every move of the mouse, hence no search through all of them."""
+        column, across = divmod(x - PAD, SLOT_ACROSS)
+        row, down = divmod(y - M.rack_header, SLOT_DOWN)
+        if across >= M.slot_width or down >= M.slot_height or not 0 <= column < SLOTS_ACROSS or row < 0:
+            return None
+        position = int(row) * SLOTS_ACROSS + int(column)
+        return self._order[position] if position < len(self._order) else None
+
+    @cached_property
+    def _order(self) -> tuple[int, ...]:
+        return tuple(self.slots)
+
+    @property
+    def footer(self) -> Box:
+        return Box(PAD, self.height - M.rack_footer, INNER, M.rack_footer)
+
+
+def lay_rack(gpus: Sequence[int], on_gpus: Sequence[tuple[str, tuple[int, ...]]], on_cpus: Sequence[str]) -> RackLayout:
+    """A host's rack: its GPUs by index, the replicas on them, and those that need none."""
+    slots = {gpu: _slot(position) for position, gpu in enumerate(gpus)}
+    positions = {gpu: position for position, gpu in enumerate(gpus)}
+    chips = {name: pieces([positions[gpu] for gpu in indices if gpu in positions]) for name, indices in on_gpus}
+    bottom = float(M.rack_header)
+    if slots:
+        rows = -(-len(slots) // SLOTS_ACROSS)
+        bottom += rows * (M.slot_height + M.slot_gap) - M.slot_gap
+    if on_cpus:
+        top = bottom + (M.slot_gap if slots else 0)
+        chips |= {name: (_cpu_chip(position, top),) for position, name in enumerate(on_cpus)}
+        rows = -(-len(on_cpus) // CPU_ACROSS)
+        bottom = top + rows * (M.cpu_chip + M.slot_gap) - M.slot_gap
+    if not slots and not on_cpus:
+        bottom += M.cpu_chip
+    rule = bottom + PAD
+    return RackLayout(rule + M.rack_footer, slots, {name: boxes for name, boxes in chips.items() if boxes}, rule)
+
+
+def lay_tray(names: Sequence[str], lines: int) -> RackLayout:
+    """The tray of replicas without a place, with room for `lines` lines of reasons above the chips."""
+    words = Box(PAD, M.rack_header, INNER, lines * LINE)
+    top = words.bottom + (PAD if lines else 0)
+    shown = names[:TRAY_MOST]
+    chips = {name: (_slot(position).moved(0, top - M.rack_header),) for position, name in enumerate(shown)}
+    rows = -(-len(shown) // SLOTS_ACROSS)
+    bottom = top + rows * (M.slot_height + M.slot_gap) - M.slot_gap
+    if len(names) > len(shown):
+        bottom += LINE + M.slot_gap
+    return RackLayout(bottom + PAD, {}, chips, bottom + PAD, words)
+
+
+def pieces(positions: Sequence[int]) -> tuple[Box, ...]:
+    """The boxes over slots at these positions: stretches of a row, whole rows below each other as one block."""
+    stretches: list[tuple[int, int, int]] = []
+    for _, members in groupby(enumerate(sorted(positions)), lambda pair: (pair[1] - pair[0], pair[1] // SLOTS_ACROSS)):
+        run = [position for _, position in members]
+        stretches.append((run[0], run[-1], 1))
+    joined: list[tuple[int, int, int]] = []
+    for first, last, rows in stretches:
+        if joined:
+            above, above_last, above_rows = joined[-1]
+            below_it = above + above_rows * SLOTS_ACROSS == first
+            if below_it and last - first == above_last - above:
+                joined[-1] = (above, above_last, above_rows + 1)
+                continue
+        joined.append((first, last, rows))
+    boxes = [_block(first, last, rows) for first, last, rows in joined]
+    # The words go where there is most room for them.
+    widest = max(range(len(boxes)), key=lambda at: (boxes[at].width, -at), default=0)
+    return tuple(boxes[widest : widest + 1] + boxes[:widest] + boxes[widest + 1 :])
+
+
+def _slot(position: int) -> Box:
+    row, column = divmod(position, SLOTS_ACROSS)
+    return Box(
+        PAD + column * (M.slot_width + M.slot_gap),
+        M.rack_header + row * (M.slot_height + M.slot_gap),
+        M.slot_width,
+        M.slot_height,
+    )
+
+
+def _block(first: int, last: int, rows: int) -> Box:
+    start, end = _slot(first), _slot(last)
+    return Box(start.x, start.y, end.right - start.x, rows * (M.slot_height + M.slot_gap) - M.slot_gap)
+
+
+def _cpu_chip(position: int, top: float) -> Box:
+    row, column = divmod(position, CPU_ACROSS)
+    width = (INNER - (CPU_ACROSS - 1) * M.slot_gap) / CPU_ACROSS
+    return Box(PAD + column * (width + M.slot_gap), top + row * (M.cpu_chip + M.slot_gap), width, M.cpu_chip)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A rack's place on the canvas."""
+
+    key: str
+    row: int
+    column: int
+    box: Box
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Racks in columns, those of a row aligned at their tops."""
+
+    columns: int
+    cells: tuple[Cell, ...] = ()
+    tops: tuple[float, ...] = ()
+    """Of the rows."""
+
+    def cell_at(self, x: float, y: float) -> Cell | None:
+        """The rack there. Asked at every move of the mouse, hence no search through all of them."""
+        row, column = bisect_right(self.tops, y) - 1, int(x // RACK_ACROSS)
+        at = row * self.columns + column
+        if row < 0 or not 0 <= column < self.columns or at >= len(self.cells):
+            return None
+        cell = self.cells[at]
+        return cell if cell.box.has(x, y) else None
+
+    def cell(self, key: str) -> Cell:
+        return next(cell for cell in self.cells if cell.key == key)
+
+    def row_bottom(self, row: int) -> float:
+        return max(cell.box.bottom for cell in self.cells if cell.row == row)
+
+    def port_height(self, row: int) -> float:
+        """Where edges meet the racks of a row on their sides: one height for all of them."""
+        members = [cell.box for cell in self.cells if cell.row == row]
+        return members[0].y + round(min(box.height for box in members) / 2)
+
+
+def arrange(heights: Mapping[str, float], columns: int) -> Grid:
+    """Racks by key, row by row."""
+    cells: list[Cell] = []
+    tops: list[float] = []
+    top = 0.0
+    keys = list(heights)
+    for row, start in enumerate(range(0, len(keys), columns)):
+        members = keys[start : start + columns]
+        tops.append(top)
+        for column, key in enumerate(members):
+            box = Box(column * (M.rack + M.gap_across), top, M.rack, heights[key])
+            cells.append(Cell(key, row, column, box))
+        top += max(heights[key] for key in members) + M.gap_down
+    return Grid(columns, tuple(cells), tuple(tops))
+
+
+def best_columns(heights: Sequence[float], width: float, height: float) -> int:
+    """How many columns show racks of these heights largest in a view of that size; full size is large enough.
+
+    Of those that are as good, the one nearest to a square, so that loops stay short; else the wider.
+    """
+    count = len(heights)
+    if count <= 1 or width <= 0 or height <= 0:
+        return 1
+
+    def merit(columns: int) -> tuple[float, int, int]:
+        rows = [heights[start : start + columns] for start in range(0, count, columns)]
+        across = columns * (M.rack + M.gap_across) - M.gap_across + 2 * MARGIN
+        down = sum(max(row) for row in rows) + (len(rows) - 1) * M.gap_down + 2 * MARGIN
+        scale = min(1.0, width / across, height / down)
+        return (round(scale, 3), -abs(columns - len(rows)), columns)
+
+    return max(range(1, min(count, 64) + 1), key=merit)

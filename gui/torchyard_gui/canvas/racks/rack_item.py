@@ -1,0 +1,208 @@
+"""A host on the scene. It draws its chips itself: one item a host keeps a thousand replicas light.
+
+Qt keeps its picture (device cache), so that panning and what is dragged over it cost no Python; a chip that changes
+repaints its own rectangle of it only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from PySide6.QtCore import QRectF, Qt
+from PySide6.QtGui import QPainter
+from PySide6.QtWidgets import QGraphicsItem, QGraphicsRectItem, QStyleOptionGraphicsItem, QWidget
+
+from torchyard_gui.canvas import labels, paint_cache, slot_words
+from torchyard_gui.canvas.geometry import Box
+from torchyard_gui.canvas.hulls import groups_in, paint_hulls
+from torchyard_gui.canvas.level_of_detail import Level, level_of
+from torchyard_gui.canvas.live_state import HostLook, ReplicaLook
+from torchyard_gui.canvas.racks.chip_painting import ChipState, paint_chip
+from torchyard_gui.canvas.racks.content import ChipContent, RackContent
+from torchyard_gui.canvas.racks.layout import INNER
+from torchyard_gui.canvas.racks.rack_painting import (
+    SHADE,
+    paint_body,
+    paint_footer,
+    paint_header,
+    paint_reasons,
+    paint_slot,
+)
+from torchyard_gui.canvas.racks.tile_painting import paint_tile
+from torchyard_gui.canvas.tiles import cells
+
+ROUND = 5
+"""How far rings reach out of a chip."""
+
+
+class RackItem(QGraphicsRectItem):
+    """A rack, or the tray. A rectangle item for its bounds only: Qt asks for those at every frame."""
+
+    def __init__(self, content: RackContent):
+        super().__init__()
+        self.content = content
+        self.host: HostLook | None = None
+        self._states: Mapping[str, ReplicaLook] | None = None
+        self._chips: dict[str, ChipContent] = {chip.name: chip for chip in content.chips}
+        self._groups = groups_in(content.chips)
+        self._marks: dict[str, ChipState] = {}
+        self._zoom = 1.0
+        self._is_tile = False
+        self.setPen(Qt.PenStyle.NoPen)
+        self.setRect(self._bounds())
+        self.setFlag(QGraphicsItem.GraphicsItemFlag.ItemUsesExtendedStyleOption)
+        self.setCacheMode(QGraphicsItem.CacheMode.DeviceCoordinateCache)
+
+    # What it shows
+
+    def set_content(self, content: RackContent) -> None:
+        if content == self.content:
+            return
+        self.content = content
+        self.setRect(self._bounds())
+        self._chips = {chip.name: chip for chip in content.chips}
+        self._groups = groups_in(content.chips)
+        self._marks = {name: mark for name, mark in self._marks.items() if name in self._chips}
+        self.update()
+
+    def set_host(self, host: HostLook | None) -> None:
+        if host != self.host:
+            self.host = host
+            self.update()
+
+    def set_states(self, states: Mapping[str, ReplicaLook] | None) -> None:
+        """Takes the looks of its own replicas; None is design."""
+        old, self._states = self._states, states
+        if states is None or old is None:
+            if states is not old:
+                self.update()
+            return
+        changed = [name for name in self._chips if states.get(name) != old.get(name)]
+        if changed:
+            self._update_chips(changed)
+            if labels.use_of(self.content, self.host, old) != labels.use_of(self.content, self.host, states):
+                self.update(QRectF(0, 0, self.content.layout.width, self.content.layout.rule))
+
+    def set_mark(self, name: str, mark: ChipState) -> None:
+        """How the person at the mouse has a chip."""
+        if self._marks.get(name, ChipState()) != mark:
+            self._marks[name] = mark
+            self._update_chips([name])
+
+    def set_zoom(self, zoom: float) -> None:
+        """Its level of detail follows."""
+        tiles = Level.TILE in (level_of(zoom), level_of(self._zoom))
+        if tiles or level_of(zoom) is not level_of(self._zoom):
+            self.update()
+        self._zoom, self._is_tile = zoom, level_of(zoom) is Level.TILE
+
+    # Geometry, in its own coordinates
+
+    def _bounds(self) -> QRectF:
+        layout = self.content.layout
+        return QRectF(-2, -2, layout.width + 4, layout.height + 4 + SHADE)
+
+    def pieces(self, name: str) -> tuple[Box, ...]:
+        """Where a replica is drawn now; nothing for one that the tray does not show."""
+        if level_of(self._zoom) is Level.TILE:
+            return tuple(box for cell, box in cells(self.content, self._zoom) if cell == name)
+        return self.content.layout.chips.get(name, ())
+
+    def chip_at(self, x: float, y: float) -> str:
+        """The replica there, else ""."""
+        if level_of(self._zoom) is Level.TILE:
+            return next((name for name, box in cells(self.content, self._zoom) if box.has(x, y)), "")
+        boxes = self.content.layout.chips.items()
+        return next((name for name, pieces in boxes if any(box.has(x, y) for box in pieces)), "")
+
+    def slot_at(self, x: float, y: float) -> int | None:
+        """The GPU whose slot is there."""
+        return None if self._is_tile else self.content.layout.slot_at(x, y)
+
+    def told_at(self, x: float, y: float) -> str:
+        """What a tool tip says of a slot or of the header there; "" for chips, which the scene describes."""
+        if self.content.is_tray or self.chip_at(x, y):
+            return ""
+        slot = self.slot_at(x, y)
+        if slot is not None:
+            held = self.host.held.get(slot) if self.host is not None else None
+            return held or slot_words.slot_sentence(self.content, slot)
+        return slot_words.rack_sentence(self.content, labels.use_of(self.content, self.host, self._states))
+
+    # Painting
+
+    def paint(self, painter: QPainter, option: QStyleOptionGraphicsItem, widget: QWidget | None = None) -> None:
+        level = level_of(self._zoom)
+        if level is Level.TILE:
+            selected = frozenset(name for name, mark in self._marks.items() if mark.selected)
+            paint_tile(painter, self.content, self.host, self._states, selected, self._zoom)
+            return
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        painter.setRenderHint(QPainter.RenderHint.SmoothPixmapTransform)
+        exposed = option.exposedRect
+        seen = Box(exposed.x(), exposed.y(), exposed.width(), exposed.height())
+        layout = self.content.layout
+        paint_body(painter, self.content)
+        if seen.y < layout.slots_top:
+            use = labels.use_of(self.content, self.host, self._states)
+            live = self._states is not None
+            paint_header(painter, self.content, self.host, use, level, live)
+            if self.content.is_tray and level is Level.FULL:
+                paint_reasons(painter, self.content, self._reason_lines())
+        if not self.content.is_tray and level is Level.FULL and seen.bottom > layout.rule:
+            paint_footer(painter, self.content)
+        if self._groups:
+            paint_hulls(painter, self._groups, layout.chips)
+        self._paint_slots(painter, seen, level)
+        self._paint_chips(painter, seen, level)
+
+    def _paint_slots(self, painter: QPainter, seen: Box, level: Level) -> None:
+        taken = {gpu for chip in self.content.chips for gpu in chip.gpus}
+        holders = self.host.holders if self.host is not None else {}
+        live = self._states is not None  # A run is shown as it ran: who uses its hosts now is no part of that.
+        for gpu, box in self.content.layout.slots.items():
+            if gpu in taken or not box.meets(seen):
+                continue
+            holder = holders.get(gpu)
+            if holder is None and not live and gpu in self.content.busy:
+                holder = slot_words.holder(self.content.users.get(gpu, ""), gpu)
+            paint_slot(painter, box, gpu, holder, level, unknown=not live and not self.content.use_known)
+
+    def _paint_chips(self, painter: QPainter, seen: Box, level: Level) -> None:
+        live = self._states is not None
+        first = {members[0] for members in self._groups.values()}
+        for name, boxes in self.content.layout.chips.items():
+            if any(box.grown(ROUND).meets(seen) for box in boxes):
+                look = self._look(name)
+                mark = self._marks.get(name, ChipState())
+                paint_chip(painter, boxes, self._chips[name], look, mark, level, live, names_group=name in first)
+
+    def _look(self, name: str) -> ReplicaLook | None:
+        """How a replica stands; on a host that does not answer nobody knows."""
+        look = self._states.get(name) if self._states is not None else None
+        if look is None or look.is_unknown or self.host is None or not self.host.is_unknown:
+            return look
+        return replace(look, state="unknown", stale_since=self.host.since)
+
+    def _reason_lines(self) -> tuple[str, ...]:
+        return reason_lines(self.content.reasons)
+
+    def _update_chips(self, names: list[str]) -> None:
+        if level_of(self._zoom) is Level.TILE:
+            self.update()
+            return
+        for name in names:
+            for box in self.content.layout.chips.get(name, ()):
+                self.update(QRectF(*box.grown(ROUND)))
+
+
+MOST_LINES = 6
+
+
+def reason_lines(reasons: tuple[str, ...]) -> tuple[str, ...]:
+    """The tray's sentences as lines, not too many: the problems below the canvas have all."""
+    lines = [line for reason in reasons for line in paint_cache.wrapped(reason, INNER, "small")]
+    if len(lines) > MOST_LINES:
+        lines = [*lines[: MOST_LINES - 1], f"{lines[MOST_LINES - 1]} …"]
+    return tuple(lines)

@@ -1,0 +1,122 @@
+"""The racks of the scene: which there are, where each stands, and what lies at a point, in the scene's coordinates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from PySide6.QtCore import QPointF, QRectF, QSizeF
+from PySide6.QtWidgets import QGraphicsItem
+
+from torchyard_gui.canvas.geometry import Box
+from torchyard_gui.canvas.racks.content import TRAY, ChipContent, RackContent
+from torchyard_gui.canvas.racks.layout import Grid, arrange, best_columns
+from torchyard_gui.canvas.racks.rack_item import RackItem
+
+
+class Racks(Mapping[str, RackItem]):
+    """By host, and the tray by its key, in the order in which they stand in columns on the ground."""
+
+    def __init__(self, ground: QGraphicsItem):
+        self.grid = Grid(1)
+        """Where each stands."""
+        self._ground = ground
+        self._items: dict[str, RackItem] = {}
+        self._room = QSizeF()
+        self._occasion: tuple[tuple[str, ...], float, float] | None = None
+        self._columns = 1
+
+    def __getitem__(self, key: str) -> RackItem:
+        return self._items[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def take(self, contents: Sequence[RackContent], dress: Callable[[RackItem], None]) -> None:
+        """Keeps a rack for each content and no others; `dress` shows in a new one what is known besides."""
+        keys = {content.key for content in contents}
+        for key in [key for key in self._items if key not in keys]:
+            self._ground.scene().removeItem(self._items.pop(key))
+        items = {}
+        for content in contents:
+            item = self._items.get(content.key)
+            if item is None:
+                item = RackItem(content)
+                dress(item)
+                item.setParentItem(self._ground)
+            else:
+                item.set_content(content)
+            items[content.key] = item
+        self._items = items
+
+    def set_room(self, room: QSizeF) -> None:
+        """As many columns as show racks largest there, from the next `arrange` on."""
+        self._room = room
+
+    def arrange(self) -> bool:
+        """Puts each where it stands now. Whether any came, went or moved."""
+        heights = {key: item.content.layout.height for key, item in self._items.items()}
+        # The same hosts in the same room keep their columns, however high a rack became: nothing jumps in a gesture.
+        occasion = (tuple(heights), self._room.width(), self._room.height())
+        if occasion != self._occasion:
+            self._occasion = occasion
+            self._columns = best_columns(list(heights.values()), self._room.width(), self._room.height())
+        grid = arrange(heights, self._columns)
+        if grid == self.grid:
+            return False
+        self.grid = grid
+        for cell in grid.cells:
+            self._items[cell.key].setPos(cell.box.x, cell.box.y)
+        return True
+
+    # What lies where
+
+    def rect_of(self, chip: ChipContent) -> QRectF:
+        """A replica's chip (its first piece); empty where it is not drawn."""
+        item = self._items.get(chip.host)
+        boxes = item.pieces(chip.name) if item is not None else ()
+        return QRectF(*boxes[0]).translated(item.pos()) if item is not None and boxes else QRectF()
+
+    def rect_of_rack(self, host: str) -> QRectF:
+        item = self._items.get(host)
+        if item is None:
+            return QRectF()
+        return QRectF(item.x(), item.y(), item.content.layout.width, item.content.layout.height)
+
+    def rect_of_slot(self, host: str, gpu: int) -> QRectF:
+        item = self._items.get(host)
+        if item is None or gpu not in item.content.layout.slots:
+            return QRectF()
+        return QRectF(*item.content.layout.slots[gpu]).translated(item.pos())
+
+    def rack_at(self, point: QPointF) -> RackItem | None:
+        cell = self.grid.cell_at(point.x(), point.y())
+        return self._items[cell.key] if cell is not None else None
+
+    def replica_at(self, point: QPointF) -> str:
+        """The replica whose chip lies there, else ""."""
+        item = self.rack_at(point)
+        return item.chip_at(point.x() - item.x(), point.y() - item.y()) if item is not None else ""
+
+    def replicas_in(self, rect: QRectF) -> list[str]:
+        """Replicas with any part of their chips in there."""
+        box = Box(rect.x(), rect.y(), rect.width(), rect.height())
+        found = []
+        for item in self._items.values():
+            here = box.moved(-item.x(), -item.y())
+            if here.meets(Box(0, 0, item.content.layout.width, item.content.layout.height)):
+                names = (chip.name for chip in item.content.chips)
+                found += [name for name in names if any(piece.meets(here) for piece in item.pieces(name))]
+        return found
+
+    def target_at(self, point: QPointF) -> str:
+        """What a drop there pins to: "gpu-b:2" on a slot, "gpu-b" on a rack, "" elsewhere: the planner's choice."""
+        x, y = point.toTuple()
+        cell = self.grid.cell_at(x, y)
+        if cell is None or cell.key == TRAY:
+            return ""
+        left, top, _, _ = cell.box
+        slot = self._items[cell.key].slot_at(x - left, y - top)
+        return cell.key if slot is None else f"{cell.key}:{slot}"

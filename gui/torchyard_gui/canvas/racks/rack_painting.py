@@ -1,0 +1,164 @@
+"""How a host's rack looks: header with its state, GPUs and use, slots, and a footer with its CPUs; and the tray."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QPointF, QRectF, Qt
+from PySide6.QtGui import QPainter
+
+from torchyard_gui.canvas import labels, paint_cache, slot_words
+from torchyard_gui.canvas.geometry import Box
+from torchyard_gui.canvas.level_of_detail import Level
+from torchyard_gui.canvas.live_state import HostLook
+from torchyard_gui.canvas.racks.content import RackContent
+from torchyard_gui.canvas.racks.layout import LINE, PAD, TRAY_MOST
+from torchyard_gui.theme.theme import theme
+from torchyard_gui.theme.tokens import METRICS as M
+
+RADIUS = M.radius
+SHADE = 3
+"""How far a rack's shadow reaches below it."""
+
+
+def paint_body(painter: QPainter, rack: RackContent) -> None:
+    """The card itself."""
+    rect = QRectF(0.5, 0.5, rack.layout.width - 1, rack.layout.height - 1)
+    painter.setPen(Qt.PenStyle.NoPen)
+    if not rack.is_tray:
+        for reach, alpha in ((SHADE, 0.04), (1, 0.07)):
+            painter.setBrush(theme().color("shadow", alpha))
+            painter.drawRoundedRect(rect.translated(0, reach), RADIUS, RADIUS)
+    painter.setBrush(theme().brush("s1" if rack.is_tray else "s2"))
+    painter.setPen(paint_cache.outline("line", 1, dashed=True) if rack.is_tray else paint_cache.outline("hair"))
+    painter.drawRoundedRect(rect, RADIUS, RADIUS)
+
+
+def paint_header(
+    painter: QPainter, rack: RackContent, host: HostLook | None, use: str, level: Level, live: bool
+) -> None:
+    """State, name, GPUs, use."""
+    mark = host_mark(rack, host, live)
+    if level is Level.COARSE:
+        painter.setPen(theme().color("text"))
+        painter.setFont(paint_cache.font("strong", 0, 24))
+        paint_cache.put_mark(painter, mark, PAD - 4, 8, 24)
+        use = labels.short_use(rack)
+        use_from = rack.layout.width - PAD - paint_cache.width_of(use, "small", 0, 20)
+        name = paint_cache.elided(_name(rack), int(use_from - PAD - 30), "strong", 0, 24)
+        painter.drawText(QPointF(PAD + 24, 29), name)
+        painter.setPen(theme().color("text2"))
+        painter.setFont(paint_cache.font("small", 0, 20))
+        painter.drawText(QPointF(use_from, 28), use)
+        return
+    baseline = 23.0
+    paint_cache.put_mark(painter, mark, PAD - 3, 11, 15)
+    right = rack.layout.width - PAD
+    use = _fitting(rack, use, right - PAD - 18)
+    use_from = right - paint_cache.width_of(use, "small")
+    painter.setFont(paint_cache.font("small"))
+    painter.setPen(theme().color("text2"))
+    painter.drawText(QPointF(use_from, baseline), use)
+    x = PAD + 18.0
+    painter.setPen(theme().color("text"))
+    painter.setFont(paint_cache.font("strong"))
+    name = paint_cache.elided(_name(rack), int(use_from - x - 10), "strong")
+    painter.drawText(QPointF(x, baseline), name)
+    x += paint_cache.width_of(name, "strong") + 9
+    kinds = paint_cache.elided(labels.gpu_kinds(rack), int(use_from - x - 10), "small")
+    if len(kinds) > 2:
+        painter.setPen(theme().color("text3"))
+        painter.setFont(paint_cache.font("small"))
+        painter.drawText(QPointF(x, baseline), kinds)
+
+
+def _fitting(rack: RackContent, use: str, room: float) -> str:
+    """The use in fewer words where name, GPUs and use do not fit beside each other; tool tips have all of it."""
+    beside = (
+        paint_cache.width_of(_name(rack), "strong") + 9 + paint_cache.width_of(labels.gpu_kinds(rack), "small") + 10
+    )
+    if beside + paint_cache.width_of(use, "small") > room:
+        use = slot_words.short_use(rack) or use
+    return paint_cache.elided(use, 190, "small")
+
+
+def host_mark(rack: RackContent, host: HostLook | None, live: bool) -> str:
+    if rack.is_tray:
+        return "warning"
+    if host is not None:
+        return host.state
+    return "ok" if rack.checked and (live or rack.use_known) else "unknown"
+
+
+def _name(rack: RackContent) -> str:
+    return labels.not_placed() if rack.is_tray else rack.key
+
+
+def paint_slot(
+    painter: QPainter, box: Box, gpu: int, holder: str | None, level: Level, *, unknown: bool = False
+) -> None:
+    """A slot without a chip: with its GPU's number, dashed where nobody knows whether it is free, or hatched with
+    who uses it."""
+    rect = QRectF(box.x + 0.5, box.y + 0.5, box.width - 1, box.height - 1)
+    unknown = unknown and holder is None
+    painter.setPen(paint_cache.outline("unknown", 1, dashed=True) if unknown else paint_cache.outline("hair"))
+    painter.setBrush(theme().brush("s1"))
+    painter.drawRoundedRect(rect, M.radius_small, M.radius_small)
+    if holder is not None:
+        painter.setBrush(paint_cache.hatching("hair"))
+        painter.drawRoundedRect(rect, M.radius_small, M.radius_small)
+    if level is Level.COARSE:
+        return
+    if holder is None:
+        text = f"{gpu} ?" if unknown else str(gpu)
+        painter.setPen(theme().color("text3"))
+        painter.setFont(paint_cache.font("small"))
+        painter.drawText(
+            QPointF(box.x + (box.width - paint_cache.width_of(text, "small")) / 2, box.y + box.height / 2 + 4), text
+        )
+        return
+    lines = holder.split("\n")[:2]
+    baseline = box.y + (17 if len(lines) > 1 else 24)
+    painter.setPen(theme().color("text2"))
+    for number, line in enumerate(lines):
+        weight = 600 if number == 0 and len(lines) > 1 else 0
+        painter.setFont(paint_cache.font("tiny", weight))
+        painter.drawText(
+            QPointF(box.x + 8, baseline + 14 * number), paint_cache.elided(line, int(box.width - 12), "tiny", weight)
+        )
+
+
+def paint_footer(painter: QPainter, rack: RackContent) -> None:
+    """CPUs and memory."""
+    layout = rack.layout
+    painter.setPen(paint_cache.outline("hair"))
+    painter.drawLine(QPointF(PAD, layout.rule + 0.5), QPointF(layout.width - PAD, layout.rule + 0.5))
+    baseline = layout.footer.y + 20
+    x = _pair(painter, PAD, baseline, labels.translate("Canvas", "CPU"), labels.cpu_value(rack))
+    memory = labels.memory_value(rack)
+    if memory:
+        _pair(painter, x + 16, baseline, labels.translate("Canvas", "RAM"), memory)
+
+
+def _pair(painter: QPainter, x: float, baseline: float, label: str, value: str) -> float:
+    painter.setPen(theme().color("text3"))
+    painter.setFont(paint_cache.font("tiny", 600))
+    painter.drawText(QPointF(x, baseline), label)
+    x += paint_cache.width_of(label, "tiny", 600) + 6
+    painter.setPen(theme().color("text2"))
+    painter.setFont(paint_cache.font("tiny"))
+    painter.drawText(QPointF(x, baseline), value)
+    return x + paint_cache.width_of(value, "tiny")
+
+
+def paint_reasons(painter: QPainter, rack: RackContent, lines: tuple[str, ...]) -> None:
+    """The tray's sentences, and how many chips it does not show."""
+    box = rack.layout.words
+    if box is not None:
+        painter.setPen(theme().color("text2"))
+        painter.setFont(paint_cache.font("small"))
+        for number, line in enumerate(lines):
+            painter.drawText(QPointF(box.x, box.y + 14 + number * LINE), line)
+    if len(rack.chips) > TRAY_MOST:
+        painter.setPen(theme().color("text3"))
+        painter.setFont(paint_cache.font("small"))
+        text = labels.more(len(rack.chips) - TRAY_MOST)
+        painter.drawText(QPointF(PAD, rack.layout.height - PAD - 4), text)

@@ -1,0 +1,122 @@
+"""How a rack looks from far out: a tile with the host's name and a cell a GPU, darker with more use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from PySide6.QtCore import QPointF, QRectF, Qt
+from PySide6.QtGui import QColor, QPainter
+
+from torchyard_gui.canvas import labels, paint_cache
+from torchyard_gui.canvas.live_state import HostLook, ReplicaLook
+from torchyard_gui.canvas.racks.content import RackContent
+from torchyard_gui.canvas.racks.rack_painting import host_mark
+from torchyard_gui.canvas.tiles import NAME_HEIGHT, NO_NAME_BELOW, PAD, cells
+from torchyard_gui.theme.theme import theme
+
+STEPS = 5
+"""Shades between an idle and a busy GPU."""
+TROUBLE = ("fail", "wait")
+
+
+def paint_tile(
+    painter: QPainter,
+    rack: RackContent,
+    host: HostLook | None,
+    states: Mapping[str, ReplicaLook] | None,
+    selected: frozenset[str],
+    zoom: float,
+) -> None:
+    """Paints a rack in its own coordinates; lengths are divided by `zoom`, so they hold on the screen."""
+    members = states if states is not None else {}
+    looks = [members[chip.name] for chip in rack.chips if chip.name in members]
+    trouble = next((tint for tint in TROUBLE if any(tint_of(look) == tint for look in looks)), "")
+    unknown = (host is not None and host.is_unknown) or (bool(looks) and all(look.is_unknown for look in looks))
+    painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+    painter.setPen(paint_cache.outline(trouble or "hair"))
+    painter.setBrush(theme().brush("s2"))
+    radius = 4 / zoom
+    painter.drawRoundedRect(QRectF(0, 0, rack.layout.width, rack.layout.height), radius, radius)
+    _paint_cells(painter, rack, states, selected, zoom, unknown)
+    if zoom >= NO_NAME_BELOW:
+        _paint_name(painter, rack, _mark(rack, host, trouble, unknown, states is not None), zoom)
+
+
+def tint_of(look: ReplicaLook) -> str:
+    """ "fail", "wait" or ""."""
+    if look.is_unknown:
+        return ""
+    return look.tint or ("fail" if look.state == "failed" else "")
+
+
+def _mark(rack: RackContent, host: HostLook | None, trouble: str, unknown: bool, live: bool) -> str:
+    if trouble:
+        return {"fail": "failed", "wait": "warning"}[trouble]
+    if unknown:
+        return "unknown"
+    state = host_mark(rack, host, live)
+    return "" if state == "ok" else state
+
+
+def _paint_name(painter: QPainter, rack: RackContent, mark: str, zoom: float) -> None:
+    painter.save()
+    painter.scale(1 / zoom, 1 / zoom)
+    width = rack.layout.width * zoom
+    if mark:
+        width -= 16
+        paint_cache.put_mark(painter, mark, width, 3, 13)
+    painter.setPen(theme().color("text"))
+    painter.setFont(paint_cache.font("tiny"))
+    name = labels.not_placed() if rack.is_tray else rack.key
+    painter.drawText(QPointF(PAD, NAME_HEIGHT - 3), paint_cache.elided(name, int(width - PAD - 2), "tiny"))
+    painter.restore()
+
+
+def _paint_cells(
+    painter: QPainter,
+    rack: RackContent,
+    states: Mapping[str, ReplicaLook] | None,
+    selected: frozenset[str],
+    zoom: float,
+    unknown: bool,
+) -> None:
+    roles = {chip.name: chip.role for chip in rack.chips}
+    rings: list[QRectF] = []
+    painter.setRenderHint(QPainter.RenderHint.Antialiasing, False)
+    painter.setPen(Qt.PenStyle.NoPen)
+    for name, box in cells(rack, zoom):
+        rect = QRectF(*box)
+        look = states.get(name) if states is not None else None
+        if name and (unknown or (look is not None and look.is_unknown)):
+            painter.fillRect(rect, theme().color("s1"))
+            brush = paint_cache.hatching("line")
+            painter.save()
+            painter.translate(rect.topLeft())
+            painter.scale(0.7 / zoom, 0.7 / zoom)
+            painter.fillRect(QRectF(0, 0, rect.width() * zoom / 0.7, rect.height() * zoom / 0.7), brush)
+            painter.restore()
+        else:
+            painter.fillRect(rect, _shade(name, roles.get(name, ""), look, states is not None))
+        if name in selected:
+            rings.append(rect)
+    painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+    if rings:
+        painter.setPen(paint_cache.outline("accent", 2))
+        painter.setBrush(Qt.BrushStyle.NoBrush)
+        for ring in rings:
+            painter.drawRect(ring)
+
+
+def _shade(name: str, role: str, look: ReplicaLook | None, live: bool) -> QColor:
+    if not name:
+        return theme().color("track")
+    if not live:
+        return paint_cache.mixed(role, "s2", 0.2)
+    if look is None:
+        return theme().color("track")
+    tint = tint_of(look)
+    if tint:
+        return theme().color(tint)
+    if look.meter is None:
+        return paint_cache.mixed("track", "meter", 0.5 if look.state == "running" else 0.15)
+    return paint_cache.mixed("track", "meter", (1 + round(min(max(look.meter, 0), 1) * STEPS)) / (STEPS + 1))

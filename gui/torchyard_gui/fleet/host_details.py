@@ -1,0 +1,283 @@
+"""The panel beside the list: all that is known of the chosen host, and what can be done about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from PySide6.QtCore import QSize, Qt
+from PySide6.QtGui import QAction
+from PySide6.QtWidgets import QFrame, QGridLayout, QHBoxLayout, QLabel, QPushButton, QVBoxLayout, QWidget
+
+from torchyard_core.fleet.inventory import Transport
+from torchyard_gui.bridge.host_status import HostStatus
+from torchyard_gui.fleet.audit_labels import act_pairs
+from torchyard_gui.fleet.gpu_table import GpuTable
+from torchyard_gui.fleet.labels import (
+    doing_word,
+    full_time,
+    gigabytes,
+    percent,
+    place,
+    policing_lines,
+    problem_sentence,
+    since,
+    state_mark,
+    state_word,
+    tint,
+    used_of,
+    way_out,
+)
+from torchyard_gui.fleet.wrapped_text import WrappedText
+from torchyard_gui.theme.theme import theme
+from torchyard_gui.widgets import Divider, ElidedLabel, SectionLabel, StateMark, label, scrolled, set_ink
+
+Pairs = list[tuple[str, str]]
+
+
+class Details(QFrame):
+    """Shows one host, or how many are chosen. Its buttons are actions of the page, by the name that `way_out` has."""
+
+    def __init__(self, actions: Mapping[str, QAction], parent: QWidget | None = None):
+        super().__init__(parent)
+        self.setProperty("panel", "right")
+        self.setFixedWidth(theme().metrics.inspector)
+        self.setAccessibleName(self.tr("Details of the host"))
+        self._mark = StateMark()
+        self.title = label(role="title")
+        self.state = label(role="small", ink="2", wrap=True)
+        self.remark = label(role="small", ink="2", wrap=True)
+        self.problems = WrappedText()
+        self.buttons = {key: ActionButton(action) for key, action in actions.items()}
+        self._shown: list[ActionButton] | None = None
+        self.gpus = GpuTable()
+        self._gpu_heading = _Heading(self.tr("GPUs"))
+        self._beside_heading = _Heading(self.tr("On its CPUs"))
+        self._beside = label(role="small", ink="2", wrap=True)
+        headings = (self.tr("Host"), self.tr("Software"), self.tr("Fleet file"), self.tr("Lately"))
+        self._tables = [_Table(heading) for heading in headings]
+        self._lay_out()
+        self.show_hosts([])
+
+    def show_hosts(self, statuses: Sequence[HostStatus]) -> None:
+        """One host in full; of several how many they are."""
+        one = statuses[0] if len(statuses) == 1 else None
+        self._rest.setVisible(one is not None)
+        self._mark.setVisible(one is not None)
+        self._show_buttons(statuses)
+        if one is None:
+            several = self.tr("{count} hosts selected").format(count=len(statuses))
+            self.title.setText(several if statuses else self.tr("No host selected"))
+            hint = "" if statuses else self.tr("Select a host to see what it has and who uses it.")
+            self.state.setText(hint)
+            self.state.setToolTip("")
+            set_ink(self.state, "2")
+            return
+        self._show(one)
+
+    def _show_buttons(self, statuses: Sequence[HostStatus]) -> None:
+        """What cannot be done to the hosts, or needs not be, has no place here."""
+        wanted = {"check", "deploy", "remove"} if statuses else set()
+        wanted |= {found.action for status in statuses if (found := way_out(status)) is not None}
+        shown = [button for key, button in self.buttons.items() if key in wanted]
+        if shown == self._shown:
+            return
+        self._shown = shown
+        for button in self.buttons.values():
+            self._across.removeWidget(button)
+            button.setVisible(button in shown)
+        # As many in a row as leaves none alone in the last one.
+        columns = 2 if len(shown) in (1, 2, 4) else 3
+        self._across.setColumnStretch(2, int(columns == 3))
+        for number, button in enumerate(shown):
+            self._across.addWidget(button, number // columns, number % columns)
+
+    def _show(self, status: HostStatus) -> None:
+        self._mark.set_state(state_mark(status))
+        self.title.setText(status.name)
+        self.state.setText(doing_word(status) or f"{state_word(status)} · {since(status)}")
+        self.state.setToolTip(full_time(status.since) if status.since else "")
+        set_ink(self.state, tint(status) or "2")
+        newer = self.tr("Its agent {version} is newer than this desktop's and was kept.")
+        self.remark.setText(newer.format(version=status.remark) if status.remark else "")
+        self.remark.setVisible(bool(status.remark))
+        told = "\n\n".join(problem_sentence(status, problem) for problem in status.problems)
+        self.problems.setText(told)
+        self.problems.setVisible(bool(told))
+        gpus = status.gpus
+        self.gpus.show_gpus(gpus)
+        self._gpu_heading.setVisible(bool(gpus))
+        self.gpus.setVisible(bool(gpus))
+        beside = status.beside_gpus
+        self._beside.setText(", ".join(beside))
+        self._beside_heading.setVisible(bool(beside))
+        self._beside.setVisible(bool(beside))
+        pairs_of = (self._host(status), self._software(status), self._file(status), act_pairs(status.acts))
+        for table, pairs in zip(self._tables, pairs_of, strict=True):
+            table.show_pairs(pairs)
+
+    def _host(self, status: HostStatus) -> Pairs:
+        found, facts = status.found, status.facts
+        now = status.sample["host"] if status.sample is not None else None
+        pairs: Pairs = [(self.tr("Reached as"), place(status))]
+        if now is not None:
+            pairs.append((self.tr("CPU"), f"{percent(now['cpu'])} · {self._cpus(now['cpus'])}"))
+            pairs.append((self.tr("Memory"), used_of(now["memory_used_mb"], now["memory_mb"])))
+            pairs.append((self.tr("Load"), f"{now['load']:.1f}" if now.get("load") is not None else "?"))
+            free = now.get("disk_free_gb")
+        else:
+            pairs += [(self.tr("CPU"), self._cpus(facts.cpus))] if facts.cpus is not None else []
+            pairs += [(self.tr("Memory"), gigabytes(facts.memory_gb * 1024))] if facts.memory_gb is not None else []
+            free = found.get("disk_free_gb")
+        if free is not None:
+            pairs.append((self.tr("Disk"), self.tr("{free} free").format(free=gigabytes(free * 1024))))
+        found_out = ((self.tr("Host name"), "hostname"), (self.tr("Kernel"), "kernel"), (self.tr("Driver"), "driver"))
+        for name, key in found_out:
+            if found.get(key):
+                pairs.append((name, str(found[key])))
+        return pairs
+
+    def _cpus(self, count: int) -> str:
+        return self.tr("{cpus} CPUs").format(cpus=count)
+
+    def _software(self, status: HostStatus) -> Pairs:
+        found = status.found
+        pairs: Pairs = []
+        agent = status.check.agent if status.check is not None else None
+        if agent:
+            pairs.append((self.tr("Agent"), f"{agent['version']} ({agent['sha256'][:12]})"))
+        if policing := policing_lines(status):
+            pairs += [(self.tr("Bookings"), policing[0]), *(("", line) for line in policing[1:])]
+        python = found.get("python") or {}
+        if python.get("version"):
+            pairs += [(self.tr("Python"), python["version"]), ("", python["path"])]
+        if found:
+            pairs.append((self.tr("torch"), found.get("torch") or self.tr("none")))
+            pairs.append((self.tr("numpy"), found.get("numpy") or self.tr("none")))
+        under = found.get("agent_python") or {}
+        if agent and under.get("version"):
+            pairs += [(self.tr("Agent's Python"), under["version"]), ("", under["path"])]
+        return pairs
+
+    def _file(self, status: HostStatus) -> Pairs:
+        """What the fleet file says beside the address."""
+        host = status.host
+        wanted = [
+            (self.tr("Key file"), host.identity_file),
+            (self.tr("Through"), host.proxy_jump),
+            (self.tr("Transport"), "openssh" if host.transport is Transport.OPENSSH else None),
+            (self.tr("Data address"), host.data_address),
+            (self.tr("Interface"), host.interface),
+            (self.tr("Python"), host.python),
+            (self.tr("Agent's Python"), host.agent_python),
+            (self.tr("Agent's folder"), host.agent_dir),
+            (self.tr("Ports"), host.ports),
+            (self.tr("Link"), f"{host.bandwidth_gbps:g} Gbit/s" if host.bandwidth_gbps else None),
+            (self.tr("Labels"), ", ".join(f"{key}={value}" for key, value in host.labels.items())),
+        ]
+        return [(name, str(value)) for name, value in wanted if value]
+
+    def _lay_out(self) -> None:
+        body = QWidget()
+        body.setObjectName("contents")
+        rows = QVBoxLayout(body)
+        rows.setContentsMargins(16, 16, 16, 16)
+        rows.setSpacing(8)
+        heading = QHBoxLayout()
+        heading.setSpacing(8)
+        heading.addWidget(self._mark)
+        heading.addWidget(self.title, 1)
+        rows.addLayout(heading)
+        rows.addWidget(self.state)
+        self._across = QGridLayout()
+        self._across.setSpacing(8)
+        self._across.setColumnStretch(0, 1)
+        self._across.setColumnStretch(1, 1)
+        for button in self.buttons.values():
+            button.setParent(body)
+        rows.addLayout(self._across)
+        self._rest = QWidget()
+        rest = QVBoxLayout(self._rest)
+        rest.setContentsMargins(0, 8, 0, 0)
+        rest.setSpacing(8)
+        rest.addWidget(self.remark)
+        rest.addWidget(self.problems)
+        for widget in (self._gpu_heading, self.gpus, self._beside_heading, self._beside, *self._tables):
+            rest.addWidget(widget)
+        rows.addWidget(self._rest)
+        rows.addStretch()
+        outside = QVBoxLayout(self)
+        outside.setContentsMargins(0, 0, 0, 0)
+        outside.addWidget(scrolled(body))
+
+    def sizeHint(self) -> QSize:
+        return QSize(theme().metrics.inspector, 400)
+
+
+class ActionButton(QPushButton):
+    """A button of an action, with the action's short text."""
+
+    def __init__(self, action: QAction):
+        super().__init__(action.iconText())
+        self.action = action
+        self.setToolTip(action.toolTip())
+        self.setEnabled(action.isEnabled())
+        self.setProperty("danger", bool(action.property("danger")))
+        self.clicked.connect(action.trigger)
+        action.enabledChanged.connect(self.setEnabled)
+        action.changed.connect(self._follow)
+
+    def _follow(self) -> None:
+        self.setText(self.action.iconText())
+
+
+class _Heading(QWidget):
+    """A line and the name of what is below it."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        rows = QVBoxLayout(self)
+        rows.setContentsMargins(0, 8, 0, 0)
+        rows.setSpacing(6)
+        rows.addWidget(Divider())
+        rows.addWidget(SectionLabel(text))
+
+
+class _Table(QWidget):
+    """Names and values below a heading; hidden where there are none."""
+
+    def __init__(self, heading: str):
+        super().__init__()
+        self._pairs: Pairs = []
+        self._labels: list[tuple[QLabel, QLabel]] = []
+        self._grid = QGridLayout(self)
+        self._grid.setContentsMargins(0, 0, 0, 0)
+        self._grid.setHorizontalSpacing(8)
+        self._grid.setVerticalSpacing(6)
+        self._grid.setColumnMinimumWidth(0, 92)
+        self._grid.setColumnStretch(1, 1)
+        self._grid.addWidget(_Heading(heading), 0, 0, 1, 2)
+        self.hide()
+
+    def show_pairs(self, pairs: Pairs) -> None:
+        """Changes texts where only those change: this is called each second."""
+        if pairs == self._pairs:
+            return
+        self._pairs = pairs
+        while len(self._labels) < len(pairs):
+            self._add_row()
+        for number, (name, value) in enumerate(self._labels):
+            shown = number < len(pairs)
+            name.setVisible(shown)
+            value.setVisible(shown)
+            if shown:
+                name.setText(pairs[number][0])
+                value.setText(pairs[number][1])
+        self.setVisible(bool(pairs))
+
+    def _add_row(self) -> None:
+        name, value = label(role="small", ink="3"), ElidedLabel(mode=Qt.TextElideMode.ElideMiddle)
+        value.setProperty("role", "small")
+        row = 1 + len(self._labels)
+        self._grid.addWidget(name, row, 0)
+        self._grid.addWidget(value, row, 1)
+        self._labels.append((name, value))

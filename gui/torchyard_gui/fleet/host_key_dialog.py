@@ -1,0 +1,147 @@
+"""Shows the key that a host presents, and records it once somebody vouches for it."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import Qt, Signal
+from PySide6.QtGui import QFontDatabase
+from PySide6.QtWidgets import QDialog, QDialogButtonBox, QFrame, QLabel, QProgressBar, QPushButton, QVBoxLayout, QWidget
+
+from torchyard_core.errors import TorchyardError
+from torchyard_core.fleet.host_key_trust import ShownKey
+from torchyard_gui.bridge.fleet_model import FleetModel
+from torchyard_gui.widgets import Card, NoticeBar, SectionLabel, label
+from torchyard_gui.widgets.advice import in_the_window
+
+WIDTH = 520
+COMPARE = "ssh-keygen -lf /etc/ssh/ssh_host_{kind}_key.pub"
+
+
+class TrustDialog(QDialog):
+    """Asks the host in the background; may be closed at any time."""
+
+    trusted = Signal(str)
+    """The key of this host is on record now."""
+
+    def __init__(self, model: FleetModel, name: str, parent: QWidget | None = None):
+        super().__init__(parent)
+        self._model = model
+        self._name = name
+        self._key: ShownKey | None = None
+        self.setWindowTitle(self.tr("Trust the host key of {host}").format(host=name))
+        self.setMinimumWidth(WIDTH)
+        self.heading = label(self.tr("Asking {host} for its key …").format(host=name), role="title", wrap=True)
+        self.notice = NoticeBar()
+        self.progress = QProgressBar()
+        self.progress.setRange(0, 0)
+        self.shown = _Fingerprint(self.tr("The host shows"))
+        self.on_record = _Fingerprint(self.tr("On record"))
+        self.advice = label(wrap=True)
+        self.command = _selectable(label())
+        self.command.setFont(QFontDatabase.systemFont(QFontDatabase.SystemFont.FixedFont))
+        self.trust_button = QPushButton(self.tr("Trust this key"))
+        self.trust_button.setAutoDefault(False)
+        buttons = QDialogButtonBox()
+        buttons.addButton(self.trust_button, QDialogButtonBox.ButtonRole.AcceptRole)
+        self.cancel_button = buttons.addButton(self.tr("Cancel"), QDialogButtonBox.ButtonRole.RejectRole)
+        buttons.accepted.connect(self._trust)
+        buttons.rejected.connect(self.reject)
+        self.notice.action_triggered.connect(lambda number: self._ask())
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(20, 18, 20, 16)
+        layout.setSpacing(10)
+        for widget in (
+            self.heading,
+            self.progress,
+            self.notice,
+            self.shown,
+            self.on_record,
+            self.advice,
+            self.command,
+        ):
+            layout.addWidget(widget)
+        layout.addSpacing(6)
+        layout.addWidget(buttons)
+        self.cancel_button.setDefault(True)  # trusting is never what Enter alone does
+        self.cancel_button.setFocus()
+        self._ask()
+
+    def _ask(self) -> None:
+        self.notice.clear()
+        self._show_parts(asking=True)
+        self._job = self._model.ask_key(self._name, self._show_key, self._failed, owner=self)
+
+    def _show_key(self, key: ShownKey) -> None:
+        self._key = key
+        self._show_parts(asking=False, key=key)
+        place = {"host": self._name, "place": key.host.place}
+        self.shown.show_key(key.kind, key.fingerprint)
+        self.on_record.show_key(key.kind, key.on_record or "")
+        self.command.setText(COMPARE.format(kind=key.kind.removeprefix("ssh-").split("-")[0]))
+        if key.is_trusted:
+            self.heading.setText(self.tr("The host key of {host} is trusted already").format(**place))
+            self.cancel_button.setText(self.tr("Close"))
+            return
+        self.advice.setText(self.tr("Compare the fingerprint with the host's own. There, this prints it:"))
+        if key.has_changed:
+            self.heading.setText(self.tr("The host key of {host} has changed").format(**place))
+            self.notice.show_notice(
+                "fail",
+                self.tr(
+                    "The host was reinstalled, or somebody stands between you and it. Trust the new key only if the "
+                    "host's owner confirms it."
+                ),
+                closable=False,
+            )
+        else:
+            self.heading.setText(self.tr("{host} shows a key that is new to you").format(**place))
+
+    def _trust(self) -> None:
+        if self._key is not None:
+            self.trust_button.setEnabled(False)
+            self._model.trust(self._key, self._recorded, self._failed, owner=self)
+
+    def _recorded(self) -> None:
+        self.trusted.emit(self._name)
+        self.accept()
+
+    def _failed(self, error: TorchyardError) -> None:
+        self._show_parts(asking=False)
+        self.heading.setText(self.tr("The key of {host} could not be trusted").format(host=self._name))
+        self.notice.show_notice("fail", in_the_window(error.sentence()), self.tr("Try again"), closable=False)
+
+    def _show_parts(self, *, asking: bool, key: ShownKey | None = None) -> None:
+        new = key is not None and not key.is_trusted
+        self.progress.setVisible(asking)
+        self.shown.setVisible(key is not None)
+        self.on_record.setVisible(key is not None and key.has_changed)
+        self.advice.setVisible(new)
+        self.command.setVisible(new)
+        self.trust_button.setVisible(new)
+        self.trust_button.setEnabled(new)
+
+    def done(self, result: int) -> None:
+        self._job.cancel()
+        super().done(result)
+
+
+class _Fingerprint(Card):
+    """A kind of key and its fingerprint, to be compared letter by letter."""
+
+    def __init__(self, heading: str):
+        super().__init__()
+        self.setFrameShape(QFrame.Shape.NoFrame)
+        self.kind = label(role="small", ink="3")
+        self.fingerprint = _selectable(label(wrap=True))
+        self.fingerprint.setFont(QFontDatabase.systemFont(QFontDatabase.SystemFont.FixedFont))
+        self.fingerprint.setAccessibleName(heading)
+        for widget in (SectionLabel(heading), self.fingerprint, self.kind):
+            self.body.addWidget(widget)
+
+    def show_key(self, kind: str, fingerprint: str) -> None:
+        self.kind.setText(kind)
+        self.fingerprint.setText(fingerprint)
+
+
+def _selectable(widget: QLabel) -> QLabel:
+    widget.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+    return widget

@@ -1,0 +1,103 @@
+"""The hosts as rows of a list: what is shown of the model, in which order, and what a search leaves of it."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QAbstractListModel, QModelIndex, QObject, QPersistentModelIndex, Qt
+
+from torchyard_gui.bridge.fleet_model import FleetModel
+from torchyard_gui.bridge.host_status import HostStatus
+from torchyard_gui.fleet.labels import full_time, place, sentence, spoken, state_word
+
+Index = QModelIndex | QPersistentModelIndex
+STATUS = int(Qt.ItemDataRole.UserRole)
+USE = STATUS + 1
+"""What changes each second while somebody watches."""
+
+
+class HostRows(QAbstractListModel):
+    """A row for each host that the search leaves, in the fleet file's order."""
+
+    def __init__(self, fleet: FleetModel, parent: QObject | None = None):
+        super().__init__(parent)
+        self._fleet = fleet
+        self._words: list[str] = []
+        self._names: list[str] = []
+        self._row_of: dict[str, int] = {}
+        self._take(self._matching())
+        fleet.hosts_changed.connect(self._reset)
+        fleet.host_changed.connect(self._changed)
+        fleet.use_changed.connect(self._used)
+
+    def search(self, text: str) -> None:
+        """Leave hosts where each word is found in name, address, labels, state or GPUs."""
+        self._words = text.casefold().split()
+        self._reset()
+
+    @property
+    def names(self) -> list[str]:
+        """The hosts shown."""
+        return list(self._names)
+
+    def index_of(self, name: str) -> QModelIndex:
+        """The row of a host; an invalid one where it is not shown."""
+        return self.index(self._row_of[name]) if name in self._row_of else QModelIndex()
+
+    def status_at(self, index: Index) -> HostStatus | None:
+        return self._fleet.status(self._names[index.row()]) if 0 <= index.row() < len(self._names) else None
+
+    def rowCount(self, parent: Index = QModelIndex()) -> int:
+        return 0 if parent.isValid() else len(self._names)
+
+    def data(self, index: Index, role: int = Qt.ItemDataRole.DisplayRole) -> object:
+        status = self.status_at(index)
+        if status is None:
+            return None
+        if role == STATUS:
+            return status
+        if role == Qt.ItemDataRole.DisplayRole:
+            return status.name
+        if role == Qt.ItemDataRole.AccessibleTextRole:
+            return spoken(status)
+        if role == Qt.ItemDataRole.ToolTipRole:
+            return _tip(status)
+        return None
+
+    def _reset(self) -> None:
+        before = self._names
+        after = self._matching()
+        if after == before:
+            if before:
+                self.dataChanged.emit(self.index(0), self.index(len(before) - 1))
+            return
+        self.beginResetModel()
+        self._take(after)
+        self.endResetModel()
+
+    def _take(self, names: list[str]) -> None:
+        self._names = names
+        self._row_of = {name: row for row, name in enumerate(names)}
+
+    def _matching(self) -> list[str]:
+        return [status.name for status in self._fleet.hosts if self._matches(status)]
+
+    def _matches(self, status: HostStatus) -> bool:
+        labels = " ".join(f"{key}={value}" for key, value in status.host.labels.items())
+        gpus = " ".join(gpu.name for gpu in status.gpus)
+        hay = f"{status.name} {place(status)} {labels} {state_word(status)} {gpus}".casefold()
+        return all(word in hay for word in self._words)
+
+    def _changed(self, name: str) -> None:
+        index = self.index_of(name)
+        if index.isValid():
+            self.dataChanged.emit(index, index)
+
+    def _used(self, name: str) -> None:
+        """Only what is drawn on the card changes, not its height."""
+        index = self.index_of(name)
+        if index.isValid():
+            self.dataChanged.emit(index, index, [USE])
+
+
+def _tip(status: HostStatus) -> str:
+    when = full_time(status.since) if status.since is not None else ""
+    return "\n".join(line for line in (place(status), when, sentence(status)) if line)

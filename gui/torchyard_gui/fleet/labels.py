@@ -1,0 +1,243 @@
+"""A host's state in words: its name, since when, what is wrong, and the way out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from PySide6.QtCore import QCoreApplication, QDateTime, QLocale
+
+from torchyard_agent.protocol.attribution import cleaned
+from torchyard_core.errors import KeyChanged, KeyUnknown
+from torchyard_core.fleet.host_check import DEGRADED, READY
+from torchyard_gui.bridge.host_status import UNKNOWN, GpuNow, HostStatus
+from torchyard_gui.canvas.racks.content import short_model
+from torchyard_gui.widgets.advice import as_sentence
+
+translate = QCoreApplication.translate
+
+_MARKS = {
+    READY: "ok",
+    DEGRADED: "warning",
+    "key unknown": "warning",
+    UNKNOWN: "unknown",
+}
+
+
+@dataclass(frozen=True)
+class WayOut:
+    """What to do about a host: an action of the page and what its button says."""
+
+    action: str
+    """`check`, `deploy`, `trust` or `cancel`."""
+    text: str
+
+
+def state_word(status: HostStatus) -> str:
+    """The state as a word or two."""
+    missing = translate("Fleet", "no agent yet") if status.has_no_agent else translate("Fleet", "agent missing")
+    words = {
+        READY: translate("Fleet", "ready"),
+        DEGRADED: translate("Fleet", "degraded"),
+        UNKNOWN: translate("Fleet", "unknown"),
+        "agent missing": missing,
+        "unreachable": translate("Fleet", "unreachable"),
+        "key unknown": translate("Fleet", "key unknown"),
+        "key changed": translate("Fleet", "key changed"),
+        "login refused": translate("Fleet", "login refused"),
+        "no python": translate("Fleet", "no Python"),
+    }
+    return words.get(status.state, status.state)
+
+
+def state_mark(status: HostStatus) -> str:
+    """The mark of `theme.marks` for the state."""
+    if status.doing is not None:
+        return "checking"
+    if status.has_no_agent and status.lost is None:
+        return "planned"
+    return _MARKS.get(status.state, "failed")
+
+
+def tint(status: HostStatus) -> str:
+    """The token that the state's trouble is tinted with: "fail", "wait", or "" where nothing is wrong."""
+    return {"warning": "wait", "failed": "fail"}.get(state_mark(_at_rest(status)), "")
+
+
+def since(status: HostStatus) -> str:
+    """Since when the state has been so; for a host that nobody looked at, when somebody last did."""
+    if status.since is None:
+        return translate("Fleet", "never checked")
+    time = short_time(status.since)
+    if status.state == UNKNOWN and status.lost is None and status.check is None:
+        return translate("Fleet", "last checked {time}").format(time=time)
+    return translate("Fleet", "since {time}").format(time=time)
+
+
+def doing_word(status: HostStatus) -> str:
+    """What is under way there; "" for nothing."""
+    if status.doing is None:
+        return ""
+    words = {
+        "waiting": translate("Fleet", "waiting for its turn …"),
+        "checking": translate("Fleet", "logging in …"),
+        "looking": translate("Fleet", "looking at what it has …"),
+        "deploying": translate("Fleet", "logging in …"),
+        "sending": translate("Fleet", "sending the agent …"),
+    }
+    return words[status.doing.kind]
+
+
+def short_time(time: datetime) -> str:
+    """Local: `14:21`, or `20 Nov 14:21` of another day."""
+    local = time.astimezone()
+    clock = local.strftime("%H:%M")
+    if local.date() == datetime.now().astimezone().date():
+        return clock
+    return f"{QLocale().toString(_qt(time).date(), 'd MMM')} {clock}"
+
+
+def full_time(time: datetime) -> str:
+    """Local, with its zone: `2026-11-20 14:21:07 KST (UTC+09:00)`."""
+    local = time.astimezone()
+    zone = local.strftime("%z")
+    return f"{local:%Y-%m-%d %H:%M:%S} {local:%Z} (UTC{zone[:3]}:{zone[3:]})"
+
+
+def _qt(time: datetime) -> QDateTime:
+    return QDateTime.fromMSecsSinceEpoch(int(time.timestamp() * 1000))
+
+
+def sentence(status: HostStatus) -> str:
+    """What is wrong, with what to do next; "" where nothing is."""
+    if status.problems:
+        return problem_sentence(status, status.problems[0])
+    if status.state == UNKNOWN:
+        if status.since is None:
+            return translate("Fleet", "Nobody has looked at {host} yet.").format(host=status.name)
+        return translate("Fleet", "Nobody has looked at {host} since {time}.").format(
+            host=status.name, time=short_time(status.since)
+        )
+    return ""
+
+
+def problem_sentence(status: HostStatus, problem: dict[str, str]) -> str:
+    """One of a host's problems as a sentence that names the window's own ways out."""
+    return as_sentence(problem["message"], problem.get("hint", ""), host=status.name)
+
+
+def way_out(status: HostStatus) -> WayOut | None:
+    """The button on the host's card; None where there is nothing to do about it."""
+    if status.doing is not None:
+        return WayOut("cancel", translate("Fleet", "Cancel"))
+    if status.lost is None and isinstance(status.error, (KeyUnknown, KeyChanged)):
+        return WayOut("trust", translate("Fleet", "Trust …"))
+    if status.state == "agent missing":
+        return WayOut(
+            "deploy", translate("Fleet", "Deploy") if status.has_no_agent else translate("Fleet", "Deploy again")
+        )
+    if status.state == UNKNOWN and status.check is None:
+        return WayOut("check", translate("Fleet", "Check"))
+    return None if status.state == READY else WayOut("check", translate("Fleet", "Check again"))
+
+
+def place(status: HostStatus) -> str:
+    """Where the host is reached."""
+    return translate("Fleet", "this computer") if status.host.local else status.host.place
+
+
+def answer_sentence(hosts: Sequence[HostStatus], *, has_looked: bool) -> str:
+    """How many hosts answer; that nobody has asked them where nobody has."""
+    answering = sum(status.answers or status.has_no_agent for status in hosts)
+    if not answering and any(status.doing is not None for status in hosts):
+        return translate("Fleet", "Asking {hosts} …").format(hosts=names_of(hosts))
+    # A host without our agent answers all the same: somebody has logged in on it.
+    if not answering and not has_looked:
+        return translate("Fleet", "Hosts not asked yet")
+    if len(hosts) == 1:
+        return translate("Fleet", "The host answers") if answering else translate("Fleet", "The host does not answer")
+    return translate("Fleet", "{answering} of {hosts} hosts answer").format(answering=answering, hosts=len(hosts))
+
+
+def names_of(hosts: Sequence[HostStatus]) -> str:
+    """Hosts by name where they are few, else how many."""
+    if len(hosts) > 3:
+        return translate("Fleet", "{count} hosts").format(count=len(hosts))
+    return ", ".join(status.name for status in hosts)
+
+
+def policing_lines(status: HostStatus) -> list[str]:
+    """What its agent does where others' bookings are used, and to whom: root's to everybody. None where nobody told."""
+    told = status.check.policing if status.check is not None else None
+    if told is None:
+        return []
+    level = {
+        "off": translate("Fleet", "not enforced"),
+        "observe": translate("Fleet", "observed"),
+        "warn": translate("Fleet", "warns"),
+        "stop": translate("Fleet", "warns and stops"),
+    }.get(told.level, told.level)
+    if told.level == "off":
+        return [level]
+    reported = [cleaned(one) for one in told.violations]
+    if not told.is_fresh:
+        return [level, translate("Fleet", "once it knows today's"), *reported]
+    whose = translate("Fleet", "everybody's processes") if told.of_all else translate("Fleet", "its user's processes")
+    return [translate("Fleet", "{level}, dry run").format(level=level) if told.dry_run else level, whose, *reported]
+
+
+def gpu_kinds(gpus: list[GpuNow]) -> str:
+    """`8 × H100 80 GB`, each kind with its number; "" for none."""
+    kinds: dict[str, int] = {}
+    for gpu in gpus:
+        kind = gpu_kind(gpu)
+        kinds[kind] = kinds.get(kind, 0) + 1
+    return ", ".join(f"{number} × {kind}" for kind, number in kinds.items())
+
+
+def gpu_kind(gpu: GpuNow) -> str:
+    """A GPU's model and memory as people say them: `H100 80 GB` for `NVIDIA H100 80GB HBM3`."""
+    model = short_model(gpu.name) or translate("Fleet", "GPU")
+    return f"{model} {gigabytes(gpu.memory_mb)}" if gpu.memory_mb else model
+
+
+def gigabytes(mebibytes: float) -> str:
+    """`80 GB`, `1.5 GB`; `4 MB` where gigabytes would be none."""
+    value = mebibytes / 1024
+    if value < 0.1:
+        return f"{mebibytes:.0f} MB"
+    return f"{value:.0f} GB" if value >= 10 else f"{value:.1f} GB"
+
+
+def used_of(used_mb: float | None, total_mb: float | None) -> str:
+    """`61 of 80 GB`; a part that nobody knows is a question mark."""
+    if total_mb is None:
+        return "?"
+    if used_mb is None:
+        return translate("Fleet", "? of {total}").format(total=gigabytes(total_mb))
+    used = gigabytes(used_mb).removesuffix(" GB")
+    return translate("Fleet", "{used} of {total}").format(used=used, total=gigabytes(total_mb))
+
+
+def percent(value: float | None) -> str:
+    return "?" if value is None else f"{value:.0f} %"
+
+
+def version(text: str | None) -> str:
+    """`3.11.9` of `3.11.9 at /usr/bin/python3`."""
+    return (text or "").split(" at ")[0]
+
+
+def spoken(status: HostStatus) -> str:
+    """One line for screen readers."""
+    gpus = gpu_kinds(status.gpus) or translate("Fleet", "no GPU")
+    parts = [status.name, doing_word(status) or f"{state_word(status)} {since(status)}"]
+    if status.facts.checked or status.sample is not None:
+        parts.append(gpus)
+    parts.append(sentence(status))
+    return ", ".join(part for part in parts if part)
+
+
+def _at_rest(status: HostStatus) -> HostStatus:
+    return replace(status, doing=None)

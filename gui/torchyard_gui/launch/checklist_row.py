@@ -1,0 +1,207 @@
+"""A row of the checklist: its mark, what it is about, what was found, how far it is; a click shows it host by host."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QCoreApplication, Qt
+from PySide6.QtGui import QKeyEvent, QMouseEvent
+from PySide6.QtWidgets import QGridLayout, QSizePolicy, QToolButton, QVBoxLayout, QWidget
+
+from torchyard_core.formatting import size
+from torchyard_core.launch.checks.host_facts import Check
+from torchyard_gui.launch.checklist_model import Row, where
+from torchyard_gui.theme.icons import icon
+from torchyard_gui.widgets import ElidedLabel, StateMark, drop_all, label
+from torchyard_gui.widgets.advice import as_sentence
+from torchyard_gui.widgets.meter_bar import MeterBar
+
+translate = QCoreApplication.translate
+
+TROUBLES = 6
+"""Sentences that are shown at once; more are counted."""
+
+
+class CheckRow(QWidget):
+    """Shows a Row."""
+
+    def __init__(self, row: Row, parent: QWidget | None = None):
+        super().__init__(parent)
+        self._row = row
+        self._is_open = False
+        self._shown: list[tuple[str, str]] = []
+        self.mark = StateMark("idle")
+        self.title = label(title_of(row.name))
+        self.title.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Preferred)
+        self.found = ElidedLabel()
+        self.found.setProperty("role", "small")
+        self.found.setProperty("ink", "2")
+        self.found.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
+        self.more = QToolButton()
+        self.more.setIcon(icon("chevron-right"))
+        self.more.setAutoRaise(True)
+        self.more.setFixedSize(22, 22)
+        self.more.setToolTip(self.tr("Show it host by host"))
+        self.more.setAccessibleName(self.tr("Show it host by host"))
+        self.more.clicked.connect(self.toggle)
+        self.bar = MeterBar(0.0, "accent")
+        self._lines = QVBoxLayout()
+        self._lines.setSpacing(2)
+        layout = QGridLayout(self)
+        layout.setContentsMargins(0, 3, 0, 3)
+        layout.setHorizontalSpacing(10)
+        layout.setVerticalSpacing(3)
+        layout.addWidget(self.mark, 0, 0)
+        layout.addWidget(self.title, 0, 1)
+        layout.addWidget(self.found, 0, 2)
+        layout.addWidget(self.more, 0, 3)
+        layout.addWidget(self.bar, 1, 1, 1, 3)
+        layout.addLayout(self._lines, 2, 1, 1, 3)
+        layout.setColumnStretch(2, 1)
+        self.refresh()
+
+    @property
+    def row(self) -> Row:
+        return self._row
+
+    @property
+    def texts(self) -> list[str]:
+        """The lines below it."""
+        return [text for text, _ in self._shown]
+
+    def toggle(self) -> None:
+        """Shows what was found host by host, or hides it."""
+        self._is_open = not self._is_open
+        self.more.setIcon(icon("chevron-down" if self._is_open else "chevron-right"))
+        self.refresh()
+
+    def refresh(self) -> None:
+        """As the row stands now."""
+        row = self._row
+        self.mark.set_state({"pending": "planned"}.get(row.state, row.state))
+        self.found.setText(found_in(row))
+        self.bar.setVisible(row.is_running)
+        if row.is_running:
+            self.bar.set_value((row.done or 0) / max(1, row.total))
+        self.more.setEnabled(bool(row.fine or row.warnings))
+        policy = self.more.sizePolicy()
+        policy.setRetainSizeWhenHidden(True)
+        self.more.setSizePolicy(policy)
+        self.more.setVisible(self.more.isEnabled() and row.name != "topology")
+        self._show_lines(self._lines_now())
+        self.setAccessibleName(f"{self.title.text()}: {state_word(row.state)}. {self.found.text()}")
+
+    def mouseReleaseEvent(self, event: QMouseEvent) -> None:
+        if event.button() == Qt.MouseButton.LeftButton and not self.more.isHidden():
+            self.toggle()
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        if event.key() in (Qt.Key.Key_Right, Qt.Key.Key_Left) and not self.more.isHidden():
+            if (event.key() == Qt.Key.Key_Right) != self._is_open:
+                self.toggle()
+            return
+        super().keyPressEvent(event)
+
+    def _lines_now(self) -> list[tuple[str, str]]:
+        row = self._row
+        lines = [(_sentence(check), "fail") for check in row.failed[:TROUBLES]]
+        if len(row.failed) > TROUBLES:
+            rest = len(row.failed) - TROUBLES
+            lines.append((self.tr("… and {count} more").format(count=rest), "fail"))
+        lines += [(_sentence(check), "wait") for check in row.warnings[:TROUBLES]]
+        if self._is_open:
+            lines += [(_with_hosts(message, hosts, in_full=True), "2") for message, hosts in row.fine.items()]
+            lines += [(_sentence(check), "wait") for check in row.warnings[TROUBLES:]]
+        return lines
+
+    def _show_lines(self, lines: list[tuple[str, str]]) -> None:
+        if lines == self._shown:
+            return
+        self._shown = lines
+        drop_all(self._lines)
+        for text, ink in lines:
+            line = label(text, role="small", ink=ink, wrap=True)
+            line.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+            self._lines.addWidget(line)
+
+
+def title_of(name: str) -> str:
+    """What a row is about."""
+    titles = {
+        "topology": translate("Launch", "Topology"),
+        "host": translate("Launch", "Hosts reached, agent there"),
+        "looking": translate("Launch", "Hosts looked at"),
+        "python": translate("Launch", "Python"),
+        "torch": translate("Launch", "torch"),
+        "cuda": translate("Launch", "CUDA"),
+        "driver": translate("Launch", "NVIDIA driver"),
+        "disk": translate("Launch", "Room on disk"),
+        "folder": translate("Launch", "Working folder"),
+        "strategy": translate("Launch", "Program takes part in the strategy"),
+        "clock": translate("Launch", "Clocks agree"),
+        "limits": translate("Launch", "Limits for open files and locked memory"),
+        "shm": translate("Launch", "Shared memory"),
+        "gpu": translate("Launch", "GPUs healthy and unused"),
+        "leftovers": translate("Launch", "Nothing left of earlier runs"),
+        "bandwidth": translate("Launch", "Bandwidth between hosts"),
+        "network": translate("Launch", "Hosts reach each other"),
+        "booking": translate("Launch", "GPUs free, and not booked by others"),
+        "resume": translate("Launch", "Where it goes on from"),
+        "settings": translate("Launch", "Settings"),
+        "sending": translate("Launch", "Code sent"),
+        "preparing": translate("Launch", "GPUs locked, ports held"),
+        "starting": translate("Launch", "Started"),
+        "history": translate("Launch", "Noted on this computer"),
+    }
+    return titles.get(name, name)
+
+
+def state_word(state: str) -> str:
+    """A row's state, for who cannot see its mark."""
+    return {
+        "pending": translate("Launch", "not yet"),
+        "running": translate("Launch", "under way"),
+        "passed": translate("Launch", "fine"),
+        "warning": translate("Launch", "fine, with a warning"),
+        "failed": translate("Launch", "failed"),
+    }[state]
+
+
+def found_in(row: Row) -> str:
+    """What a row has found, in short."""
+    if row.is_running:
+        if row.name == "sending":
+            return translate("Launch", "{done} of {total}").format(done=size(row.done or 0), total=size(row.total))
+        return translate("Launch", "{done} of {total} hosts").format(done=row.done, total=row.total)
+    if row.failed:
+        count = len(row.failed)
+        return translate("Launch", "{count} hosts").format(count=count) if count > 1 else row.failed[0].host
+    if row.name == "sending" and row.done is not None:
+        return size(row.total) if row.total else translate("Launch", "nothing new to send")
+    if row.name in ("preparing", "starting", "looking") and row.done is not None:
+        return _hosts(row.total) if row.total else ""
+    if len(row.fine) == 1:
+        message, hosts = next(iter(row.fine.items()))
+        return _with_hosts(message, hosts)
+    return _hosts(row.hosts) if row.fine or row.hosts else ""
+
+
+def _hosts(count: int) -> str:
+    return translate("Launch", "1 host") if count == 1 else translate("Launch", "{count} hosts").format(count=count)
+
+
+def _with_hosts(message: str, hosts: list[str], *, in_full: bool = False) -> str:
+    if not hosts:
+        return message
+    names, count = where(hosts)
+    if in_full:
+        return f"{names or ', '.join(hosts)}: {message}"
+    return f"{message} · {hosts[0] if count == 1 else _hosts(count)}"
+
+
+def _sentence(check: Check) -> str:
+    """A check that failed or warns, with its host in front unless its words name it."""
+    message = check.message
+    if check.host and check.host not in message:
+        message = f"{check.host}: {message}"
+    # An unknown key has a button of its own above the list.
+    hint = "" if check.code == "key_unknown" else check.hint
+    return as_sentence(message, hint, host=check.host, elsewhere=True)

@@ -1,0 +1,203 @@
+"""What needs somebody: the run's failure, replicas that failed or are slow, hosts that nobody hears of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from PySide6.QtCore import QCoreApplication, Qt, Signal
+from PySide6.QtGui import QFocusEvent, QKeyEvent, QMouseEvent
+from PySide6.QtWidgets import QHBoxLayout, QVBoxLayout, QWidget
+
+from torchyard_gui.bridge.run_state import RunPicture
+from torchyard_gui.runs.labels import clock
+from torchyard_gui.widgets import Card, StateMark, drop_all, label
+from torchyard_gui.widgets.screen_reader import announce
+
+translate = QCoreApplication.translate
+
+MOST_EACH = 3
+"""Cards of one kind; more are counted."""
+
+
+@dataclass(frozen=True)
+class Need:
+    """One card: its mark, what is the matter, more about it, and the replica whose log tells."""
+
+    state: str
+    title: str
+    detail: str
+    replica: str = ""
+
+
+def needs_of(picture: RunPicture) -> list[Need]:
+    """What needs somebody now, the worst first."""
+    found = [*_waiting(picture), *_failures(picture), *_slow(picture), *_unknown(picture)]
+    return found or _failed_run(picture)
+
+
+def _waiting(picture: RunPicture) -> list[Need]:
+    """A run that cannot go on without hosts that were lost."""
+    waiting = None if picture.is_stale else picture.waiting
+    if waiting is None:
+        return []
+    what = translate(
+        "Runs", "The run starts again as soon as it is back. After {time} it goes on with fewer replicas, or fails."
+    ).format(time=clock(waiting.until, exact=True))
+    return [Need("waiting", translate("Runs", "Waiting for {hosts}").format(hosts=waiting.hosts), what)]
+
+
+def _failed_run(picture: RunPicture) -> list[Need]:
+    """A run that failed without a replica that did: its keeper died, or it never started."""
+    if not picture.is_over or picture.state != "failed":
+        return []
+    why = picture.reason or translate("Runs", "Nobody said why.")
+    return [Need("failed", translate("Runs", "The run failed"), why, picture.chief or "")]
+
+
+def _failures(picture: RunPicture) -> list[Need]:
+    # A host that is waited for has a card of its own.
+    waits = picture.waiting is not None
+    failed = [track for track in picture.failures() if not (waits and track.state == "lost")]
+    needs = []
+    for track in failed[:MOST_EACH]:
+        title = (
+            translate("Runs", "{replica} was lost") if track.state == "lost" else translate("Runs", "{replica} failed")
+        )
+        what = picture.cause_of(track) or (
+            translate("Runs", "exit code {code}").format(code=track.exit_code) if track.exit_code else ""
+        )
+        at = (
+            translate("Runs", "on {host} at {time}").format(host=track.host, time=clock(track.since))
+            if track.since
+            else translate("Runs", "on {host}").format(host=track.host)
+        )
+        mark = "unknown" if track.state == "lost" else "failed"
+        needs.append(Need(mark, title.format(replica=track.name), f"{what}\n{at}".strip(), track.name))
+    if len(failed) > MOST_EACH:
+        more = translate("Runs", "{count} more replicas failed").format(count=len(failed) - MOST_EACH)
+        needs.append(Need("failed", more, translate("Runs", "The table lists them."), failed[MOST_EACH].name))
+    return needs
+
+
+def _slow(picture: RunPicture) -> list[Need]:
+    if picture.is_over:
+        return []
+    heard = {name: factor for name, factor in picture.slow.items() if picture.stale_since(picture.tracks[name]) is None}
+    worst = sorted(heard.items(), key=lambda item: -item[1])
+    return [
+        Need(
+            "warning",
+            translate("Runs", "{replica} is slow").format(replica=name),
+            translate("Runs", "It computes {factor} times as long as the median; the others wait for it.").format(
+                factor=f"{factor:.1f}"
+            ),
+            name,
+        )
+        for name, factor in worst[:MOST_EACH]
+    ]
+
+
+def _unknown(picture: RunPicture) -> list[Need]:
+    if picture.is_over or not picture.is_followed:
+        return []
+    needs = []
+    for host, since in list(picture.lost.items())[: 2 * MOST_EACH]:
+        there = [track for track in picture.tracks.values() if track.host == host]
+        title = translate("Runs", "{host} unknown").format(host=host)
+        what = translate("Runs", "{count} replicas on it.").format(count=len(there))
+        if len(there) == 1:
+            what = translate("Runs", "{replica} is on it.").format(replica=there[0].name)
+        when = translate("Runs", "No answer since {time}.").format(time=clock(since))
+        if since is None:
+            when = translate("Runs", "No answer.")
+        rest = translate("Runs", "What runs there goes on; it is tried again.")
+        needs.append(Need("unknown", title, f"{what} {when} {rest}"))
+    return needs
+
+
+class NeedsYou(QWidget):
+    """The cards; a click on one opens the log of its replica."""
+
+    opened = Signal(str)
+
+    def __init__(self, parent: QWidget | None = None):
+        super().__init__(parent)
+        self._needs: list[Need] = []
+        self._count = label(ink="2")
+        head = QHBoxLayout()
+        head.addWidget(label(self.tr("Needs you"), role="title"))
+        head.addStretch()
+        head.addWidget(self._count)
+        self._cards = QVBoxLayout()
+        self._cards.setSpacing(8)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(0, 0, 0, 0)
+        layout.setSpacing(8)
+        layout.addLayout(head)
+        layout.addLayout(self._cards)
+        self.hide()
+
+    @property
+    def needs(self) -> list[Need]:
+        return list(self._needs)
+
+    def show_needs(self, needs: list[Need], *, is_known: bool = False) -> None:
+        """What is new among them is told to who listens, unless `is_known`: another run is looked at."""
+        if needs == self._needs:
+            return
+        before = {need.title for need in self._needs}
+        fresh = next((need for need in needs if need.title not in before), None)
+        self._needs = needs
+        drop_all(self._cards)
+        for need in needs:
+            card = _NeedCard(need)
+            card.opened.connect(self.opened)
+            self._cards.addWidget(card)
+        self._count.setText(str(len(needs)))
+        self.setVisible(bool(needs))
+        if fresh is not None and not is_known and self.isVisible():
+            announce(self, f"{fresh.title}. {fresh.detail}", urgent=fresh.state == "failed")
+
+
+class _NeedCard(Card):
+    """One of them."""
+
+    opened = Signal(str)
+
+    def __init__(self, need: Need):
+        super().__init__()
+        self._replica = need.replica
+        self.setAccessibleName(f"{need.title}. {need.detail}")
+        title = label(need.title, role="strong", wrap=True)
+        detail = label(need.detail, role="small", ink="2", wrap=True)
+        head = QHBoxLayout()
+        head.setSpacing(8)
+        head.addWidget(StateMark(need.state), 0, Qt.AlignmentFlag.AlignTop)
+        text = QVBoxLayout()
+        text.setSpacing(2)
+        text.addWidget(title)
+        text.addWidget(detail)
+        head.addLayout(text, 1)
+        self.body.addLayout(head)
+        if need.replica:
+            self.setCursor(Qt.CursorShape.PointingHandCursor)
+            self.setFocusPolicy(Qt.FocusPolicy.TabFocus)
+            self.setToolTip(self.tr("Open the log of {replica}").format(replica=need.replica))
+
+    def mouseReleaseEvent(self, event: QMouseEvent) -> None:
+        if self._replica and event.button() == Qt.MouseButton.LeftButton and self.rect().contains(event.pos()):
+            self.opened.emit(self._replica)
+
+    def focusInEvent(self, event: QFocusEvent) -> None:
+        super().focusInEvent(event)
+        self.set_selected(True)
+
+    def focusOutEvent(self, event: QFocusEvent) -> None:
+        super().focusOutEvent(event)
+        self.set_selected(False)
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        if self._replica and event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter, Qt.Key.Key_Space):
+            self.opened.emit(self._replica)
+            return
+        super().keyPressEvent(event)

@@ -1,0 +1,174 @@
+"""States, durations, amounts and moments in words."""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime
+
+from PySide6.QtCore import QCoreApplication
+
+from torchyard_gui.bridge.run_state import RunPicture
+from torchyard_gui.bridge.run_state_types import Moment
+from torchyard_gui.canvas import labels
+
+translate = QCoreApplication.translate
+
+
+def state_word(state: str) -> str:
+    """A run's or replica's state."""
+    return {
+        "draft": translate("Runs", "not started"),
+        "checking": translate("Runs", "checking"),
+        "sending": translate("Runs", "sending"),
+        "pending": translate("Runs", "waiting"),
+    }.get(state) or labels.state_word(state)
+
+
+MARKS = {"draft": "planned", "pending": "waiting", "sending": "starting", "lost": "unknown"}
+
+
+def mark_of(state: str) -> str:
+    """The state's mark by the names of `paint_state`."""
+    return MARKS.get(state, state or "unknown")
+
+
+def clock(seconds: float | None, *, exact: bool = False) -> str:
+    """A time of day here: 14:21, or 14:21:07."""
+    if seconds is None:
+        return "–"
+    return datetime.fromtimestamp(seconds).strftime("%H:%M:%S" if exact else "%H:%M")
+
+
+def moment_in_full(seconds: float | None) -> str:
+    """Date, time and zone, for tool tips."""
+    if seconds is None:
+        return ""
+    return datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
+
+
+def day_or_clock(seconds: float | None, now: float) -> str:
+    """14:21 today, else 3 Mar."""
+    if seconds is None:
+        return ""
+    then, today = datetime.fromtimestamp(seconds), datetime.fromtimestamp(now)
+    if then.date() == today.date():
+        return then.strftime("%H:%M")
+    return f"{then.day} {then.strftime('%b')}"
+
+
+def ended_at(seconds: float | None, now: float) -> str:
+    """ended 14:21, ended 20 Nov 14:21; of a run whose end nobody noted only that it is over."""
+    if seconds is None:
+        return translate("Runs", "ended")
+    day, time = day_or_clock(seconds, now), clock(seconds)
+    return translate("Runs", "ended {time}").format(time=time if day == time else f"{day} {time}")
+
+
+def duration(seconds: float) -> str:
+    """3 h 12 min, 4 min 5 s, 42 min, 12 s."""
+    whole = int(seconds)
+    if whole < 60:
+        return translate("Runs", "{seconds} s").format(seconds=whole)
+    if whole < 3600 and whole % 60 == 0:
+        return translate("Runs", "{minutes} min").format(minutes=whole // 60)
+    if whole < 3600:
+        return translate("Runs", "{minutes} min {seconds} s").format(minutes=whole // 60, seconds=whole % 60)
+    if whole < 86400:
+        return translate("Runs", "{hours} h {minutes} min").format(hours=whole // 3600, minutes=whole % 3600 // 60)
+    return translate("Runs", "{days} d {hours} h").format(days=whole // 86400, hours=whole % 86400 // 3600)
+
+
+def memory(megabytes: float | None) -> str:
+    """MiB as 1.2 GB."""
+    if megabytes is None:
+        return "–"
+    return f"{megabytes / 1024:.1f} GB" if megabytes >= 1000 else f"{megabytes:.0f} MB"
+
+
+def rate(samples: float | None) -> str:
+    """1,184, or 3.2 where there are few."""
+    if samples is None:
+        return "–"
+    return f"{samples:,.0f}" if abs(samples) >= 100 else f"{samples:,.1f}"
+
+
+def restarts(count: int) -> str:
+    """1 restart, 3 restarts; "" for none."""
+    if count < 2:
+        return translate("Runs", "1 restart") if count else ""
+    return translate("Runs", "{count} restarts").format(count=count)
+
+
+def loss(value: float | None) -> str:
+    if value is not None and math.isnan(value):
+        return translate("Runs", "NaN")
+    return "–" if value is None else f"{value:.4g}" if abs(value) >= 1000 else f"{value:.4f}"
+
+
+def percent(value: float | None) -> str:
+    return "–" if value is None else f"{value:.0f} %"
+
+
+def restarting_sentence(picture: RunPicture) -> str:
+    """Why a run restarts, and what it waits for."""
+    waiting = picture.waiting
+    cause = waiting.cause if waiting is not None else picture.reason
+    text = translate("Runs", "The run restarts: {cause}.") if cause else translate("Runs", "The run restarts.")
+    text = text.format(cause=cause.rstrip("."))
+    if waiting is None:
+        return text
+    waits = translate("Runs", "It waits for {hosts} until {time}.")
+    return f"{text} {waits.format(hosts=waiting.hosts, time=clock(waiting.until, exact=True))}"
+
+
+def moment_in_words(moment: Moment) -> str:
+    """A line of the timeline."""
+    values = {
+        "replica": moment.replica,
+        "host": moment.host,
+        "state": state_word(moment.state),
+        "reason": moment.reason,
+        "by": moment.by or translate("Runs", "somebody"),
+    }
+    waiting = moment.waiting
+    if waiting is not None:
+        values |= {"hosts": waiting.hosts, "time": clock(waiting.until, exact=True)}
+        text = translate("Runs", "{state}: waiting for {hosts} until {time}")
+    elif moment.kind == "run":
+        text = translate("Runs", "{state}: {reason}") if moment.reason else translate("Runs", "{state}")
+    elif moment.kind == "replica":
+        text = (
+            translate("Runs", "{replica} on {host} {state}: {reason}")
+            if moment.reason
+            else translate("Runs", "{replica} on {host} {state}")
+        )
+    elif moment.kind == "restart":
+        values["count"] = str(moment.generation)
+        text = translate("Runs", "{replica}, restart {count}: {reason}")
+    elif moment.kind == "asked":
+        text = {
+            "launch": translate("Runs", "launched by {by}"),
+            "stop": translate("Runs", "{by} asked to stop it"),
+            "force": translate("Runs", "{by} asked to stop it at once"),
+        }.get(moment.state, translate("Runs", "{by}: {state}"))
+    elif moment.kind == "first_step":
+        text = translate("Runs", "first step")
+    elif moment.kind == "host_lost":
+        text = translate("Runs", "{host} does not answer")
+    else:
+        text = translate("Runs", "{host} answers again")
+    return text.format(**values)
+
+
+def moment_mark(moment: Moment) -> str:
+    """The mark beside a line of the timeline."""
+    if moment.kind == "run":
+        return mark_of(moment.state)
+    return {
+        "replica": "failed" if moment.state == "failed" else "unknown",
+        "restart": "restarting",
+        "asked": "planned" if moment.state == "launch" else "stopping",
+        "first_step": "running",
+        "host_lost": "unknown",
+        "host_back": "ok",
+    }[moment.kind]

@@ -1,0 +1,1 @@
+"""The log dock of the Runs page."""

@@ -1,0 +1,258 @@
+"""The log below a run: whose it is, follow, search, and the log itself; closed it is a line with the newest words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from PySide6.QtCore import QSignalBlocker, Qt, QTimer, Signal
+from PySide6.QtGui import QKeyEvent
+from PySide6.QtWidgets import QHBoxLayout, QToolButton, QVBoxLayout, QWidget
+
+from torchyard_gui.bridge.log_feed import LogFeed
+from torchyard_gui.bridge.run_feed import RunFeed
+from torchyard_gui.bridge.runs_model import RunsModel
+from torchyard_gui.runs.log_choice import LogChoice
+from torchyard_gui.runs.logs.log_view import LogView
+from torchyard_gui.theme.icons import icon
+from torchyard_gui.theme.theme import theme
+from torchyard_gui.widgets import ElidedLabel, SearchField, label, set_ink
+
+SETTLE_MS = 120
+"""While somebody runs through replicas, only the one they stop at is opened."""
+MOST_LOGS = 64
+"""Read as one: each costs its host a look a few times a second."""
+
+Log = tuple[str, str, int]
+"""(replica, host, local rank)."""
+
+
+class LogDock(QWidget):
+    """Opens logs when they are asked for; closed it keeps one open only, for its last line."""
+
+    opened_changed = Signal(bool)
+
+    def __init__(self, model: RunsModel, parent: QWidget | None = None):
+        super().__init__(parent)
+        self._model = model
+        self._run_feed: RunFeed | None = None
+        self._feeds: dict[Log, LogFeed] = {}
+        self._remark = ""
+        self._is_open = False
+        self._by_user = False
+        """Whether somebody chose the replica: then a failure does not choose another."""
+        self._settle = QTimer(self)
+        self._settle.setSingleShot(True)
+        self._settle.setInterval(SETTLE_MS)
+        self._settle.timeout.connect(self._open_logs)
+
+        self.toggle = QToolButton()
+        self.toggle.setToolTip(self.tr("Show or hide the log (Ctrl+L)"))
+        self.toggle.setAccessibleName(self.tr("Show or hide the log"))
+        self.toggle.clicked.connect(lambda: self.set_open(not self._is_open))
+        self._title = label(self.tr("Log"), role="strong")
+        self.replica = LogChoice()
+        self.replica.currentIndexChanged.connect(self._settle.start)
+        self.replica.activated.connect(self._chosen_by_user)
+        self._last = ElidedLabel()
+        self._last.setProperty("ink", "2")
+        self._said = ElidedLabel()
+        self._said.setProperty("role", "small")
+        self.search = SearchField(self.tr("Find in the log …"))
+        self.search.setFixedWidth(200)
+        self.search.returnPressed.connect(self.find_next)
+        self.search.textChanged.connect(self._search_changed)
+        self.previous = self._button("chevron-up", self.tr("Find previous (Shift+F3)"), self.find_previous)
+        self.next = self._button("chevron-down", self.tr("Find next (F3)"), self.find_next)
+        self.follow = self._button("follow", self.tr("Follow the end (End)"), self._follow_clicked)
+        self.follow.setCheckable(True)
+        self.follow.setChecked(True)
+        self.view = LogView()
+        self.view.following_changed.connect(self.follow.setChecked)
+        self.view.said.connect(self._say_fail)
+        self.view.search_ended.connect(self._searched)
+        self.view.last_line_changed.connect(self._last.setText)
+        self.view.log_wanted.connect(self._show_one)
+
+        head = QHBoxLayout()
+        head.setContentsMargins(8, 0, 8, 0)
+        head.setSpacing(8)
+        for widget in (self.toggle, self._title, self.replica):
+            head.addWidget(widget)
+        head.addWidget(self._last, 2)
+        head.addWidget(self._said, 1)
+        for tool in (self.search, self.previous, self.next, self.follow):
+            head.addWidget(tool)
+        self._head = QWidget()
+        self._head.setLayout(head)
+        self._head.setFixedHeight(theme().metrics.problems + 6)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(0, 1, 0, 0)
+        layout.setSpacing(0)
+        layout.addWidget(self._head)
+        layout.addWidget(self.view, 1)
+        self._show_state()
+
+    @property
+    def is_open(self) -> bool:
+        return self._is_open
+
+    def set_open(self, on: bool) -> None:
+        if on != self._is_open:
+            self._is_open = on
+            self._show_state()
+            self.opened_changed.emit(on)
+            self._settle.start()
+
+    def set_run(self, feed: RunFeed | None) -> None:
+        """Another run: the chief's log, or that of the first failure."""
+        self._run_feed = feed
+        self._by_user = False
+        with QSignalBlocker(self.replica):
+            self.replica.set_names([])
+            self.replica.set_chosen([])
+        self._close_logs()
+        self._last.setText("")
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Takes in replicas that are known by now."""
+        if self._run_feed is None:
+            return
+        names = list(self._run_feed.picture.tracks)
+        with QSignalBlocker(self.replica):
+            self.replica.set_names(names)
+            if not self._by_user:
+                self.replica.show_one(self._first(names))
+        if self._wanted() != list(self._feeds):
+            self._settle.start()
+
+    def show_replica(self, name: str, *, open_: bool = True) -> None:
+        """This replica's log."""
+        if self.replica.show_one(name):
+            self._by_user = True
+        if open_:
+            self.set_open(True)
+
+    def set_chosen(self, names: list[str]) -> None:
+        """These replicas are chosen on the page: one alone has the log, several may be read as one."""
+        with QSignalBlocker(self.replica):
+            self.replica.set_chosen(names)
+        if len(names) == 1:
+            self.show_replica(names[0], open_=False)
+        elif names:
+            self._by_user = True
+            self.replica.show_chosen()
+        self._settle.start()
+
+    def find_next(self) -> None:
+        self._find(backwards=False)
+
+    def find_previous(self) -> None:
+        self._find(backwards=True)
+
+    def start_search(self) -> None:
+        """The keyboard goes to the search line."""
+        self.set_open(True)
+        self.search.setFocus(Qt.FocusReason.ShortcutFocusReason)
+        self.search.selectAll()
+
+    def close_log(self) -> None:
+        """Reads nothing any more."""
+        self._settle.stop()
+        self._close_logs()
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        if event.key() == Qt.Key.Key_F3:
+            back = bool(event.modifiers() & Qt.KeyboardModifier.ShiftModifier)
+            self._find(backwards=back)
+            return
+        super().keyPressEvent(event)
+
+    def _button(self, icon_name: str, tip: str, slot: Callable[[], object]) -> QToolButton:
+        button = QToolButton()
+        button.setIcon(icon(icon_name))
+        button.setToolTip(tip)
+        button.setAccessibleName(tip.partition(" (")[0])
+        button.clicked.connect(slot)
+        return button
+
+    def _show_state(self) -> None:
+        self.toggle.setIcon(icon("chevron-down" if self._is_open else "chevron-up"))
+        for widget in (self.view, self.search, self.previous, self.next, self.follow, self._said):
+            widget.setVisible(self._is_open)
+        self._last.setVisible(not self._is_open)
+
+    def _first(self, names: list[str]) -> str:
+        assert self._run_feed is not None
+        failed = [track.name for track in self._run_feed.picture.failures()]
+        return failed[0] if failed else (names[0] if names else "")
+
+    def _chosen_by_user(self) -> None:
+        self._by_user = True
+
+    def _show_one(self, log: str) -> None:
+        """The replica of one of several logs, alone."""
+        self.show_replica(log.partition(".")[0])
+
+    def _wanted(self) -> list[Log]:
+        """The logs that are to be open now."""
+        if self._run_feed is None:
+            return []
+        picture = self._run_feed.picture
+        logs = [
+            (name, picture.tracks[name].host, rank)
+            for name in self.replica.names
+            if name in picture.tracks
+            for rank in range(picture.ranks_of(name))
+        ]
+        return logs[: MOST_LOGS if self._is_open else 1]
+
+    def _open_logs(self) -> None:
+        wanted = self._wanted()
+        if self._run_feed is None or wanted == list(self._feeds):
+            return
+        self._close_logs()
+        self._last.setText("")
+        run, picture = self._run_feed.run, self._run_feed.picture
+        self._feeds = {(name, host, rank): self._model.log(run, host, name, rank) for name, host, rank in wanted}
+        # As their files are called, so that one is found again.
+        names = [name if picture.ranks_of(name) == 1 else f"{name}.{rank}" for name, _, rank in wanted]
+        self.view.set_feeds(list(self._feeds.values()), names)
+        count = sum(picture.ranks_of(name) for name in self.replica.names if name in picture.tracks)
+        self._remark = (
+            self.tr("The first {count} of {all} logs").format(count=MOST_LOGS, all=count) if count > MOST_LOGS else ""
+        )
+        self._say("")
+
+    def _close_logs(self) -> None:
+        if self._feeds:
+            self.view.set_feeds([], [])
+            for feed in self._feeds.values():
+                feed.close()
+                feed.deleteLater()
+            self._feeds = {}
+
+    def _follow_clicked(self) -> None:
+        self.view.set_following(self.follow.isChecked())
+
+    def _find(self, *, backwards: bool) -> None:
+        text = self.search.text()
+        if text:
+            self._say(self.tr("Searching …"))
+            self.view.search(text, backwards=backwards)
+
+    def _search_changed(self, text: str) -> None:
+        if not text:
+            self.view.search("", backwards=False)
+            self._say("")
+
+    def _searched(self, found: bool) -> None:
+        self._say("" if found else self.tr("Not found further on"))
+
+    def _say(self, text: str) -> None:
+        set_ink(self._said, "2")
+        self._said.setText(text or self._remark)
+
+    def _say_fail(self, text: str) -> None:
+        set_ink(self._said, "wait" if text else "2")
+        self._said.setText(text or self._remark)

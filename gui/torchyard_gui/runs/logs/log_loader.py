@@ -1,0 +1,145 @@
+"""The logs that a view shows: asks their hosts for the pieces that are missing, takes in what is new."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from PySide6.QtCore import QObject, Signal
+
+from torchyard_core.errors import TorchyardError
+from torchyard_gui.bridge.log_feed import LogFeed
+from torchyard_gui.runs.logs.log_merge import MergedLog, Place
+from torchyard_gui.runs.logs.log_search import LogSearch
+from torchyard_gui.runs.logs.paged_log import BLOCK
+
+OLD_S = 2.0
+"""What a host has of a log so soon after it answered was there before; later, it is new."""
+
+
+class LogReading(QObject):
+    """Reads logs as one. The feeds stay their maker's to close."""
+
+    grown = Signal()
+    """There is more at the end."""
+    filled = Signal()
+    """A piece that was asked for is here."""
+    ended_changed = Signal()
+    said = Signal(str)
+    """What is the matter, in words; empty where nothing is."""
+
+    def __init__(self, feeds: Sequence[LogFeed], names: Sequence[str], parent: QObject | None = None):
+        super().__init__(parent)
+        self.feeds = tuple(feeds)
+        self.log = MergedLog(names)
+        self._asked: set[tuple[int, int]] = set()
+        self._troubles: dict[int, str] = {}
+        self._closed = False
+        self._search: LogSearch | None = None
+        self._sources = [_Source(self, number, feed) for number, feed in enumerate(feeds)]
+
+    @property
+    def ended(self) -> bool:
+        """Whether none of the logs will grow any more."""
+        return all(feed.ended for feed in self.feeds)
+
+    def close(self) -> None:
+        """Nothing is told any more."""
+        self._closed = True
+        self.cancel_search()
+        for source in self._sources:
+            source.close()
+
+    def ask(self, pieces: Sequence[tuple[int, int]]) -> None:
+        """Asks for (log, offset) of pieces, each once; `filled` tells."""
+        for number, offset in pieces:
+            if (number, offset) not in self._asked:
+                self._asked.add((number, offset))
+                self.feeds[number].read(offset, BLOCK, self._taker(number, offset))
+
+    def search(self, text: str, begin: Place, *, backwards: bool, done: Callable[[Place | None], None]) -> None:
+        """Looks for the next place of `text`. Another search ends it."""
+        self.cancel_search()
+        self._search = LogSearch(self.log, self.feeds, text, begin, backwards=backwards, done=done)
+
+    def cancel_search(self) -> None:
+        if self._search is not None:
+            self._search.cancel()
+            self._search = None
+
+    def take(self, number: int, data: bytes, begin: int, *, is_old: bool) -> None:
+        """What is new in a log, or was found there at first."""
+        size = self.feeds[number].size
+        if is_old:
+            self.log.open(number, size)
+            self.log.put(number, begin, data, size)
+        else:
+            self.log.grow(number, begin, data, size)
+        self.grown.emit()
+
+    def note(self, number: int, trouble: str) -> None:
+        """What is the matter with a log; empty where nothing is any more."""
+        before = self._first_trouble()
+        if trouble:
+            self._troubles[number] = trouble
+            self._asked = {asked for asked in self._asked if asked[0] != number}
+        else:
+            self._troubles.pop(number, None)
+        if self._first_trouble() != before:
+            self.said.emit(self._first_trouble())
+        if not trouble:
+            self.filled.emit()
+
+    def _first_trouble(self) -> str:
+        return next(iter(self._troubles.values()), "")
+
+    def _taker(self, number: int, offset: int) -> Callable[[bytes, int], None]:
+        def taken(data: bytes, size: int) -> None:
+            self._asked.discard((number, offset))
+            if data and not self._closed:
+                self.log.put(number, offset, data, size)
+                self.filled.emit()
+
+        return taken
+
+
+class _Source(QObject):
+    """One of the logs."""
+
+    def __init__(self, reading: LogReading, number: int, feed: LogFeed):
+        super().__init__(reading)
+        self._reading = reading
+        self._number = number
+        self._feed = feed
+        self._answered: float | None = None
+        self._has_begun = feed.size > 0
+        if self._has_begun:
+            reading.log.open(number, feed.size)
+        self._connections = [
+            (feed.grown, self._grown),
+            (feed.ended_changed, reading.ended_changed),
+            (feed.lost, self._lost),
+            (feed.failed, self._lost),
+            (feed.found, self._found),
+        ]
+        for signal, slot in self._connections:
+            signal.connect(slot)
+
+    def close(self) -> None:
+        for signal, slot in self._connections:
+            signal.disconnect(slot)
+        self._connections = []
+
+    def _grown(self, data: bytes, begin: int) -> None:
+        since = time.monotonic() - (self._answered if self._answered is not None else time.monotonic())
+        is_old = not self._has_begun and begin == 0 and since < OLD_S
+        self._has_begun = True
+        self._reading.take(self._number, data, begin, is_old=is_old)
+
+    def _lost(self, error: TorchyardError) -> None:
+        self._reading.note(self._number, error.sentence())
+
+    def _found(self) -> None:
+        if self._answered is None:
+            self._answered = time.monotonic()
+        self._reading.note(self._number, "")

@@ -1,0 +1,225 @@
+"""Several logs of any length read as one: which lines stand where, and which pieces of which log are missing."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from torchyard_gui.runs.log_order import Arrivals
+from torchyard_gui.runs.logs.paged_log import KEPT, Line, LogPieces, Missing
+
+Place = tuple[float, int, int]
+"""(when, which log, byte offset): where a line begins, in the order of them all."""
+
+TOP: Place = (-1.0, -1, 0)
+END: Place = (math.inf, -1, 0)
+LEAST_KEPT = 3
+"""Blocks of each log, however many there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedLine:
+    """A line with its place among those of all logs, and its log's name."""
+
+    place: Place
+    name: str
+    line: Line
+
+    @property
+    def after(self) -> Place:
+        """The place behind it."""
+        return (self.place[0], self.place[1], self.line.end)
+
+
+class MissingPieces(Exception):
+    """(log, offset) of the pieces that are not here yet."""
+
+    def __init__(self, pieces: list[tuple[int, int]]):
+        super().__init__(pieces)
+        self.pieces = pieces
+
+
+@dataclass
+class _Log:
+    name: str
+    pieces: LogPieces
+    arrivals: Arrivals = field(default_factory=Arrivals)
+
+
+class MergedLog:
+    """The logs, by their numbers."""
+
+    def __init__(self, names: Sequence[str] = ()):
+        kept = max(LEAST_KEPT, KEPT // max(1, len(names)))
+        self._logs = [_Log(name, LogPieces(kept)) for name in names]
+        self._now = 1.0
+        self._grower = -1
+
+    def __len__(self) -> int:
+        return len(self._logs)
+
+    @property
+    def names(self) -> list[str]:
+        return [log.name for log in self._logs]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all together."""
+        return sum(log.pieces.size for log in self._logs)
+
+    def put(self, number: int, offset: int, data: bytes, size: int) -> None:
+        """Takes a piece of a log that was asked for."""
+        self._logs[number].pieces.put(offset, data, size)
+
+    def open(self, number: int, size: int) -> None:
+        """So much of a log was there at first."""
+        log = self._logs[number]
+        log.arrivals.begin(size)
+        log.pieces.size = max(log.pieces.size, size)
+
+    def grow(self, number: int, offset: int, data: bytes, size: int) -> None:
+        """Takes what is new in a log. One log's bursts in a row are one."""
+        log = self._logs[number]
+        if not log.arrivals.has_begun:
+            log.arrivals.begin(0)
+        if number != self._grower:
+            self._grower = number
+            self._now += 1
+        log.arrivals.grow(offset, self._now)
+        log.pieces.put(offset, data, size)
+
+    def place(self, number: int, offset: int) -> Place:
+        return (self._logs[number].arrivals.time(offset), number, offset)
+
+    def offset(self, number: int, place: Place) -> int:
+        """The first byte of a log that does not come before `place`."""
+        when, whose, at = place
+        log = self._logs[number]
+        if number == whose:
+            return min(at, log.pieces.size)
+        found = log.arrivals.since(when) if number > whose else log.arrivals.after(when)
+        return log.pieces.size if found is None else min(found, log.pieces.size)
+
+    def line_from(self, number: int, place: Place) -> int:
+        """Where the first line of a log from `place` on begins, as well as it can be told from what is here."""
+        try:
+            first = self._first(number, place)
+        except Missing:
+            return self.offset(number, place)
+        return self._logs[number].pieces.size if first is None else first
+
+    def lines(self, place: Place, count: int) -> list[PlacedLine]:
+        """At most `count` lines from `place` on. Raises MissingPieces."""
+        heads = [self.place(number, begin) for number, begin in self._each(self._first, place) if begin is not None]
+        heapq.heapify(heads)
+        found: list[PlacedLine] = []
+        while heads and len(found) < count:
+            head = heapq.heappop(heads)
+            number, log = head[1], self._logs[head[1]]
+            with _of(number):
+                (line,) = log.pieces.lines(head[2], 1)
+            found.append(PlacedLine(head, log.name, line))
+            if line.end < log.pieces.size:
+                heapq.heappush(heads, self.place(number, line.end))
+        return found
+
+    def back(self, place: Place, count: int) -> Place:
+        """Where the line `count` lines before `place` begins, the first at the top. Raises MissingPieces."""
+        before = [self._before(number, begin) for number, begin in self._each(self._last, place) if begin is not None]
+        heapq.heapify(before)
+        for _ in range(count):
+            if not before:
+                break
+            when, number, begin = (-part for part in heapq.heappop(before))
+            place = (when, int(number), int(begin))
+            if begin > 0:
+                with _of(place[1]):
+                    heapq.heappush(
+                        before, self._before(place[1], self._logs[place[1]].pieces.begin_of_line(place[2] - 1))
+                    )
+        return place
+
+    def last_page(self, count: int) -> Place:
+        """Where the last `count` lines begin. Raises MissingPieces."""
+        return self.back(END, count)
+
+    def line_with(self, number: int, offset: int) -> Place:
+        """The line that the byte at `offset` is in. Raises MissingPieces."""
+        with _of(number):
+            return self.place(number, self._logs[number].pieces.begin_of_line(offset))
+
+    def share(self, place: Place) -> float:
+        """How much of all bytes comes before `place`, 0 to 1."""
+        return sum(self.offset(number, place) for number in range(len(self))) / max(1, self.size)
+
+    def near(self, share: float) -> Place:
+        """A line with so much of all bytes before it, about. Raises MissingPieces."""
+        wanted = share * self.size
+        low, high = 0.0, self._now + 1
+        for _ in range(48):
+            middle = (low + high) / 2
+            if self._bytes_before(middle) <= wanted:
+                low = middle
+            else:
+                high = middle
+        # A burst has one time for all its bytes: it begins at `burst`, and what is wanted may lie inside.
+        burst = float(math.floor(high)) if high >= 1 else low
+        left = wanted - self._bytes_before(burst)
+        for number, log in enumerate(self._logs):
+            begin = self.offset(number, (burst, -1, 0))
+            end = log.arrivals.after(burst) if burst >= 1 else begin
+            length = (log.pieces.size if end is None else end) - begin
+            if left < length:
+                return self.line_with(number, begin + int(left))
+            left -= max(0, length)
+        return (low, -1, 0)
+
+    def _bytes_before(self, when: float) -> int:
+        return sum(self.offset(number, (when, -1, 0)) for number in range(len(self)))
+
+    def _before(self, number: int, begin: int) -> tuple[float, int, int]:
+        when, _, _ = self.place(number, begin)
+        return (-when, -number, -begin)
+
+    def _first(self, number: int, place: Place) -> int | None:
+        """Where the first line of a log that does not begin before `place` begins; None for none."""
+        pieces, offset = self._logs[number].pieces, self.offset(number, place)
+        if offset >= pieces.size:
+            return None
+        if number == place[1]:
+            return offset
+        begin = pieces.begin_of_line(offset)
+        if begin < offset:
+            begin = pieces.lines(begin, 1)[0].end
+        return begin if begin < pieces.size else None
+
+    def _last(self, number: int, place: Place) -> int | None:
+        """Where the last line of a log that begins before `place` begins."""
+        first = self._first(number, place)
+        pieces = self._logs[number].pieces
+        end = pieces.size if first is None else first
+        return pieces.begin_of_line(end - 1) if end > 0 else None
+
+    def _each(self, find: Callable[[int, Place], int | None], place: Place) -> list[tuple[int, int | None]]:
+        """What `find` finds in each log; all that is missing is told at once, so that it is asked for at once."""
+        found, missing = [], []
+        for number in range(len(self)):
+            try:
+                found.append((number, find(number, place)))
+            except Missing as piece:
+                missing.append((number, piece.offset))
+        if missing:
+            raise MissingPieces(missing)
+        return found
+
+
+@contextmanager
+def _of(number: int) -> Iterator[None]:
+    """What is missing there is missing in log `number`."""
+    try:
+        yield
+    except Missing as piece:
+        raise MissingPieces([(number, piece.offset)]) from None

@@ -1,0 +1,85 @@
+"""Draws lines of logs: whose they are, colours of levels, what is selected, and what was searched for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+from PySide6.QtCore import QRect
+from PySide6.QtGui import QFont, QFontMetricsF, QPainter
+
+from torchyard_gui.runs.logs.log_merge import Place, PlacedLine
+from torchyard_gui.theme.theme import theme
+
+FAMILIES = ("JetBrains Mono", "DejaVu Sans Mono", "Menlo", "Consolas")
+SIZE = 12
+GAP = 12
+"""Between a log's name and its line."""
+
+
+@cache
+def mono() -> QFont:
+    """The log's font."""
+    font = QFont()
+    font.setFamilies([*FAMILIES])
+    font.setStyleHint(QFont.StyleHint.Monospace)
+    font.setPixelSize(SIZE)
+    return font
+
+
+def line_height() -> float:
+    return QFontMetricsF(mono()).height() + 4
+
+
+def width_of(text: str) -> int:
+    return round(QFontMetricsF(mono()).horizontalAdvance(text))
+
+
+def paint_lines(
+    painter: QPainter,
+    rect: QRect,
+    lines: Sequence[PlacedLine],
+    left: int,
+    hit: str,
+    selected: tuple[Place, Place] | None,
+) -> None:
+    """Lines from the top of `rect`; those that begin in `selected` are so, `hit` is marked."""
+    look = theme()
+    painter.fillRect(rect, look.color("s2"))
+    painter.setFont(mono())
+    height, ascent = line_height(), QFontMetricsF(mono()).ascent() + 2
+    for row, line in enumerate(lines):
+        y = round(row * height)
+        across = QRect(0, y, rect.width(), round(height))
+        if selected is not None and selected[0] <= line.place <= selected[1]:
+            painter.fillRect(across, look.color("accent_soft"))
+        if hit:
+            _paint_hits(painter, line.line.text, left, across, hit.lower())
+        painter.setPen(look.pen(line.line.level))
+        painter.drawText(left, round(y + ascent), line.line.text)
+
+
+def paint_names(painter: QPainter, rect: QRect, lines: Sequence[PlacedLine], left: int) -> None:
+    """Before each line whose it is, over what was scrolled under it; fainter where it is the same again."""
+    look = theme()
+    painter.fillRect(rect, look.color("s1"))
+    painter.setPen(look.pen("hair"))
+    painter.drawLine(rect.topRight(), rect.bottomRight())
+    painter.setFont(mono())
+    height, ascent = line_height(), QFontMetricsF(mono()).ascent() + 2
+    before = ""
+    for row, line in enumerate(lines):
+        painter.setPen(look.pen("text2" if line.name != before else "text3"))
+        painter.drawText(left, round(row * height + ascent), line.name)
+        before = line.name
+
+
+def _paint_hits(painter: QPainter, text: str, left: int, rect: QRect, wanted: str) -> None:
+    metrics, lowered = QFontMetricsF(mono()), text.lower()
+    at = lowered.find(wanted)
+    while at >= 0:
+        begin = metrics.horizontalAdvance(text[:at])
+        width = metrics.horizontalAdvance(text[at : at + len(wanted)])
+        mark = QRect(round(left + begin), rect.y(), round(width), rect.height())
+        painter.fillRect(mark, theme().color("wait", 0.3))
+        at = lowered.find(wanted, at + len(wanted))

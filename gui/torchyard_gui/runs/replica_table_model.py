@@ -1,0 +1,238 @@
+"""The rows of the table of replicas: a run's replicas as a model, and the order in which they are shown."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from PySide6.QtCore import (
+    QAbstractTableModel,
+    QModelIndex,
+    QObject,
+    QPersistentModelIndex,
+    QSortFilterProxyModel,
+    Qt,
+)
+
+from torchyard_gui.bridge.run_feed import RunFeed
+from torchyard_gui.bridge.run_state_types import Changes, Track, short_cause
+from torchyard_gui.bridge.step_breakdown import name_of, sentence_of, written
+from torchyard_gui.runs.labels import clock, loss, mark_of, memory, percent, rate, restarts, state_word
+from torchyard_gui.runs.table_columns import (
+    CLIENTS,
+    COMPUTE,
+    DROPPED,
+    EXCHANGE,
+    GPUS,
+    HOST,
+    LOSS,
+    MEMORY,
+    NAME,
+    PAST,
+    RATE,
+    SKIPPED,
+    STALE,
+    STATE,
+    STEP,
+    TRAFFIC,
+    USE,
+    VERSION,
+    WAIT,
+)  # fmt: skip
+
+Index = QModelIndex | QPersistentModelIndex
+TRACK = Qt.ItemDataRole.UserRole
+SORT = Qt.ItemDataRole.UserRole + 1
+STEP_PARTS = {
+    COMPUTE: "compute_s",
+    EXCHANGE: "exchange_s",
+    WAIT: "wait_s",
+    STALE: "staleness",
+    DROPPED: "dropped",
+    SKIPPED: "skipped",
+    VERSION: "version",
+    CLIENTS: "clients",
+    TRAFFIC: "bytes_s",
+}
+"""What a step was made of, and how servers do, by the reports' names."""
+FIELDS = {STEP: "step", LOSS: "loss", RATE: "throughput", **STEP_PARTS}
+
+
+class ReplicaTableModel(QAbstractTableModel):
+    """A row a replica, in the plan's order."""
+
+    def __init__(self, parent: QObject | None = None):
+        super().__init__(parent)
+        self.feed: RunFeed | None = None
+        self._tracks: list[Track] = []
+        self._rows: dict[str, int] = {}
+
+    def set_feed(self, feed: RunFeed | None) -> None:
+        """Another run, or one that has more replicas now."""
+        self.beginResetModel()
+        self.feed = feed
+        self._tracks = list(feed.picture.tracks.values()) if feed else []
+        self._rows = {track.name: row for row, track in enumerate(self._tracks)}
+        self.endResetModel()
+
+    def take(self, changes: Changes) -> None:
+        """What changed is drawn anew where it is seen."""
+        if self.feed is None:
+            return
+        if len(self.feed.picture.tracks) != len(self._tracks):
+            self.set_feed(self.feed)
+        elif changes.replicas or changes.run:
+            # One signal for all: the view draws visible rows only, and sorts once.
+            rows = [self._rows[name] for name in changes.replicas if name in self._rows] or [0]
+            if self._tracks:
+                self.dataChanged.emit(self.index(min(rows), 0), self.index(max(rows), PAST))
+
+    def name_at(self, row: int) -> str:
+        return self._tracks[row].name
+
+    def told(self) -> set[int]:
+        """Columns of STEP_PARTS in which a replica has a value."""
+        return {
+            column
+            for column, field in STEP_PARTS.items()
+            if any(track.ring.last(field) is not None for track in self._tracks)
+        }
+
+    def row_of(self, name: str) -> int:
+        return self._rows.get(name, -1)
+
+    def rowCount(self, parent: Index = QModelIndex()) -> int:
+        return 0 if parent.isValid() else len(self._tracks)
+
+    def columnCount(self, parent: Index = QModelIndex()) -> int:
+        return 0 if parent.isValid() else PAST + 1
+
+    def headerData(self, section: int, orientation: Qt.Orientation, role: int = Qt.ItemDataRole.DisplayRole) -> Any:
+        if orientation != Qt.Orientation.Horizontal:
+            return None
+        if role == Qt.ItemDataRole.TextAlignmentRole:
+            side = Qt.AlignmentFlag.AlignRight if GPUS <= section <= MEMORY else Qt.AlignmentFlag.AlignLeft
+            return side | Qt.AlignmentFlag.AlignVCenter
+        if role == Qt.ItemDataRole.DisplayRole:
+            return {
+                NAME: self.tr("Replica"),
+                STATE: self.tr("State"),
+                HOST: self.tr("Host"),
+                GPUS: self.tr("GPUs"),
+                STEP: self.tr("Step"),
+                LOSS: self.tr("Loss"),
+                RATE: self.tr("Samples/s"),
+                **{column: name_of(field) for column, field in STEP_PARTS.items()},
+                USE: self.tr("Use"),
+                MEMORY: self.tr("Memory"),
+                PAST: self.tr("Recent use"),
+            }[section]
+        if role == Qt.ItemDataRole.ToolTipRole and section in (USE, PAST):
+            return self.tr("Of its GPUs; of one CPU where it has none")
+        if role == Qt.ItemDataRole.ToolTipRole and section in STEP_PARTS:
+            return sentence_of(STEP_PARTS[section])
+        return None
+
+    def data(self, index: Index, role: int = Qt.ItemDataRole.DisplayRole) -> Any:
+        track = self._tracks[index.row()]
+        if role == Qt.ItemDataRole.DisplayRole:
+            return self._text(track, index.column())
+        if role == SORT:
+            return self._value(track, index.column())
+        if role == TRACK:
+            return track
+        if role == Qt.ItemDataRole.ToolTipRole and index.column() == STATE and self.feed is not None:
+            told = [self.state_of(track)[1], restarts(track.restarts), self.feed.picture.cause_of(track)]
+            return "\n".join(line for line in dict.fromkeys(told) if line)
+        if role == Qt.ItemDataRole.AccessibleTextRole and index.column() == PAST:
+            return percent(_use(track))
+        return None
+
+    def state_of(self, track: Track) -> tuple[str, str]:
+        """(the mark's name, the words)."""
+        if self.feed is None:
+            return "unknown", ""
+        since = self.feed.picture.stale_since(track)
+        if since is not None:
+            return "unknown", self.tr("unknown since {time}").format(time=clock(since))
+        if track.state == "failed":
+            cause = short_cause(self.feed.picture.cause_of(track), track.exit_code)
+            return "failed", self.tr("failed: {cause}").format(cause=cause) if cause else state_word("failed")
+        slow = self.feed.picture.slow.get(track.name)
+        if slow is not None:
+            return "warning", self.tr("slow, {factor}×").format(factor=f"{slow:.1f}")
+        again = restarts(track.restarts)
+        word = state_word(track.state)
+        return mark_of(track.state), self.tr("{state}, {restarts}").format(
+            state=word, restarts=again
+        ) if again else word
+
+    def _text(self, track: Track, column: int) -> str:
+        ring = track.ring
+        if column == NAME:
+            return track.name
+        if column == STATE:
+            return self.state_of(track)[1]
+        if column == HOST:
+            return track.host
+        if column == GPUS:
+            return str(len(track.gpus)) if track.gpus else "–"
+        if column == STEP:
+            step = ring.last("step")
+            return "–" if step is None else f"{step:,.0f}"
+        if column == LOSS:
+            return loss(ring.last("loss"))
+        if column == RATE:
+            return rate(ring.last("throughput"))
+        if column in STEP_PARTS:
+            return written(STEP_PARTS[column], ring.last(STEP_PARTS[column]))
+        if column == USE:
+            return "–" if track.is_over else percent(_use(track))
+        if column == MEMORY:
+            return "–" if track.is_over else memory(_memory(track))
+        return ""
+
+    def _value(self, track: Track, column: int) -> Any:
+        if column == NAME:
+            return f"{track.role} {track.index:06d}"
+        if column == STATE:
+            return self.state_of(track)[1]
+        if column == HOST:
+            return track.host
+        if column == GPUS:
+            return float(len(track.gpus))
+        if column in FIELDS:
+            value = track.ring.last(FIELDS[column])
+        else:
+            value = _memory(track) if column == MEMORY else _use(track)
+        return -math.inf if value is None else value
+
+
+class ReplicaOrder(QSortFilterProxyModel):
+    """Sorts by values, not by their texts, and finds by name, host and state."""
+
+    def __init__(self, parent: QObject | None = None):
+        super().__init__(parent)
+        self.setSortRole(SORT)
+        self.setDynamicSortFilter(False)
+        self._text = ""
+
+    def set_filter(self, text: str) -> None:
+        self.beginFilterChange()
+        self._text = text.strip().lower()
+        self.endFilterChange()
+
+    def filterAcceptsRow(self, row: int, parent: Index) -> bool:
+        model = self.sourceModel()
+        if not self._text or not isinstance(model, ReplicaTableModel):
+            return True
+        track = model.index(row, 0).data(TRACK)
+        return self._text in f"{track.name} {track.host} {track.state} {track.reason}".lower()
+
+
+def _use(track: Track) -> float | None:
+    return track.ring.last("gpu" if track.gpus else "cpu")
+
+
+def _memory(track: Track) -> float | None:
+    return track.ring.last("gpu_memory_mb" if track.gpus else "memory_mb")

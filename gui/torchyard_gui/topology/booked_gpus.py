@@ -1,0 +1,94 @@
+"""Who has which GPU booked for the planned time, as racks, the palette and the inspector say it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from PySide6.QtCore import QCoreApplication
+
+from torchyard_core.booking.planned_time import when_booked
+from torchyard_core.launch.rank_assignment import Plan
+from torchyard_core.topology.host_facts import Gpu, HostFacts
+from torchyard_gui.bridge.planning_time import PlanningTime
+from torchyard_gui.canvas.live_state import HostLook
+
+if TYPE_CHECKING:
+    from torchyard_core.booking.model import Booking
+
+translate = QCoreApplication.translate
+
+
+def booked_looks(plan: Plan, hosts: Sequence[HostFacts], planning: PlanningTime) -> dict[str, HostLook]:
+    """How hosts look on which somebody has booked something: who holds the slots, and what the header says of a host
+    that the design leaves alone."""
+    booked = planning.booked
+    if not booked.others and not booked.own:
+        return {}
+    used = {planned.host for planned in plan.replicas if planned.host is not None}
+    looks = {}
+    for host in hosts:
+        held = {gpu.index: said for gpu in host.gpus if (said := _holder(host, gpu, planning))}
+        note = "" if host.name in used else _note(host, planning)
+        if held or note:
+            # A host of which nobody knows who uses it is not called fine.
+            state = "ok" if host.checked and host.use_known else "idle"
+            lines = {index: short for index, (short, _) in held.items()}
+            told = {index: sentence for index, (_, sentence) in held.items()}
+            looks[host.name] = HostLook(state, note=note, holders=lines, held=told)
+    return looks
+
+
+def _holder(host: HostFacts, gpu: Gpu, planning: PlanningTime) -> tuple[str, str] | None:
+    """Two lines for the slot, and a sentence for who hovers; None where nobody has it, or somebody is on it now."""
+    if host.gpu_users.get(gpu.uuid) or (gpu.uuid in host.busy_gpus and gpu.uuid not in host.gpu_bookings):
+        return None
+    booking, is_own = planning.booked.others.get(gpu.uuid), False
+    if booking is None:
+        booking, is_own = planning.booked.own.get(gpu.uuid), True
+    if booking is None:
+        return None
+    who = translate("Topology", "You") if is_own else booking.owner
+    start = planning.planned.interval(planning.now).start
+    when = when_booked(booking, start, planning.zone)
+    first = when.partition(" to ")[0] if booking.start > start else when.replace("until ", translate("Topology", "to "))
+    told = (
+        translate("Topology", "You have booked GPU {gpu} of {host} {when}: “{title}”")
+        if is_own
+        else translate("Topology", "{who} has booked GPU {gpu} of {host} {when}: “{title}”")
+    ).format(who=who, gpu=gpu.index, host=host.name, when=when, title=booking.title)
+    return f"{who}\n{first}", told
+
+
+def _note(host: HostFacts, planning: PlanningTime) -> str:
+    """`4 of 4 booked by others`; of a host without GPUs who has it."""
+    from torchyard_core.booking.model import cpu_slot
+
+    others = planning.booked.others
+    if not host.gpus:
+        booking = others.get(cpu_slot(host.name).id)
+        return translate("Topology", "booked by {who}").format(who=planning.who(booking)) if booking else ""
+    booked = sum(gpu.uuid in host.gpu_bookings and not host.gpu_users.get(gpu.uuid) for gpu in host.gpus)
+    if not booked:
+        return ""
+    in_use = sum(gpu.uuid in host.busy_gpus for gpu in host.gpus) - booked
+    if in_use:
+        return translate("Topology", "{booked} booked, {used} in use by others").format(booked=booked, used=in_use)
+    return translate("Topology", "{booked} of {total} booked by others").format(booked=booked, total=len(host.gpus))
+
+
+def booked_sentence(gpus: Iterable[str], planning: PlanningTime) -> str:
+    """Of the GPUs of what is selected: in whose bookings they are; "" where nobody has booked them."""
+    ids = list(gpus)
+    parts = []
+    for booking in _each(ids, planning.booked.others):
+        parts.append(translate("Topology", "Booked by {who}.").format(who=planning.who(booking)))
+    for booking in _each(ids, planning.booked.own):
+        when = when_booked(booking, planning.planned.interval(planning.now).start, planning.zone)
+        parts.append(translate("Topology", "In your booking “{title}”, {when}.").format(title=booking.title, when=when))
+    return " ".join(parts[:3])
+
+
+def _each(gpus: Iterable[str], booked: Mapping[str, Booking]) -> list[Booking]:
+    found = {booked[gpu].id: booked[gpu] for gpu in gpus if gpu in booked}
+    return list(found.values())

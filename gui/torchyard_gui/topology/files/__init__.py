@@ -1,0 +1,1 @@
+"""Files of the Topology page: open, save, autosave, import and export."""

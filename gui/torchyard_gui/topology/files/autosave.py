@@ -1,0 +1,65 @@
+"""Keeps a recovery snapshot of unsaved work, and offers what programs that died have left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from PySide6.QtCore import QObject, QTimer, Signal
+
+from torchyard_core.errors import TorchyardError
+from torchyard_core.topology.document.crash_recovery import LeftBehind, Recovery
+from torchyard_core.topology.document.topology_document import TopologyDocument
+
+AFTER_MS = 2000
+"""From the last change to the snapshot."""
+
+
+class Autosave(QObject):
+    """Without a folder it does nothing."""
+
+    failed = Signal(str)
+
+    def __init__(self, document: TopologyDocument, folder: Path | None, parent: QObject) -> None:
+        super().__init__(parent)
+        self._document = document
+        self._recovery = recovery = Recovery(folder) if folder is not None else None
+        self._timer = QTimer(self)
+        self._timer.setSingleShot(True)
+        self._timer.setInterval(AFTER_MS)
+        self._timer.timeout.connect(self.write)
+        document.changed.connect(self._wait)
+        document.path_changed.connect(self._wait)
+        if recovery is not None:
+            self.destroyed.connect(lambda: recovery.abandon())
+
+    def _wait(self) -> None:
+        if self._recovery is None:
+            return
+        if self._document.is_modified:
+            self._timer.start()
+        else:
+            self.finish()
+
+    def write(self) -> None:
+        """Writes the snapshot now."""
+        self._timer.stop()
+        if self._recovery is None or not self._document.is_modified:
+            return
+        try:
+            self._recovery.write(self._document.path, self._document.text)
+        except TorchyardError as problem:
+            self.failed.emit(problem.sentence())
+
+    def finish(self) -> None:
+        """What is unsaved is not wanted, or saved."""
+        self._timer.stop()
+        if self._recovery is not None:
+            self._recovery.clear()
+
+    def left_behind(self) -> list[LeftBehind]:
+        """Unsaved work of programs that are no more, the latest first."""
+        return self._recovery.left_behind() if self._recovery is not None else []
+
+    def discard(self, work: LeftBehind) -> None:
+        if self._recovery is not None:
+            self._recovery.discard(work)

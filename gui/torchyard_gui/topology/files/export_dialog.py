@@ -1,0 +1,207 @@
+"""Chooses a format and how it is written, shows the document with what it leaves behind, and writes it to a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from PySide6.QtCore import Qt, Signal
+from PySide6.QtGui import QGuiApplication
+from PySide6.QtWidgets import (
+    QDialog,
+    QDialogButtonBox,
+    QFileDialog,
+    QLineEdit,
+    QListWidget,
+    QPlainTextEdit,
+    QPushButton,
+    QVBoxLayout,
+    QWidget,
+)
+
+from torchyard_core.atomic_write import write_atomically
+from torchyard_core.errors import TorchyardError
+from torchyard_core.interop.document_writer import IMAGE, Exported, Wishes, file_name
+from torchyard_core.interop.format_registry import FORMATS, write_foreign
+from torchyard_core.topology.model import Topology
+from torchyard_core.topology.replicas import replicas_of
+from torchyard_gui.topology.files.conversion_report import Told
+from torchyard_gui.topology.files.file_actions import FileActions
+from torchyard_gui.topology.inspector.fields import ChoiceField
+from torchyard_gui.topology.replace_question import ask_to_replace
+from torchyard_gui.topology.yaml_view import monospaced
+from torchyard_gui.widgets.form_row import FormRow
+from torchyard_gui.widgets.text_labels import SectionLabel, label, set_ink
+
+SIZE = (760, 640)
+REMARKS_HEIGHT = 104
+
+
+class ExportDialog(QDialog):
+    """What is shown is what is written. `written` with the file and its remarks, and the format's name."""
+
+    written = Signal(object, str)
+
+    def __init__(self, topology: Topology, files: FileActions, name: str, parent: QWidget) -> None:
+        """`name`: the format to begin with."""
+        super().__init__(parent)
+        self._topology = topology
+        self._files = files
+        self._exported: Exported | None = None
+        self.setObjectName("export")
+        self.setWindowTitle(self.tr("Export {name}").format(name=topology.name))
+        self.resize(*SIZE)
+        self._make_fields()
+        self.preview = QPlainTextEdit()
+        self.preview.setReadOnly(True)
+        self.preview.setLineWrapMode(QPlainTextEdit.LineWrapMode.NoWrap)
+        self.preview.setFont(monospaced())
+        self.preview.setAccessibleName(self.tr("The document"))
+        self.preview.setTabChangesFocus(True)
+        self.said = label(wrap=True)
+        self.beside = SectionLabel(self.tr("Remarks"))
+        self.remarks = QListWidget()
+        self.remarks.setAccessibleName(self.tr("Remarks"))
+        self.remarks.setWordWrap(True)
+        self.remarks.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.remarks.setFixedHeight(REMARKS_HEIGHT)
+        self._lay_out()
+        self.format.set_values([name if name in FORMATS else next(iter(FORMATS))])
+        self._take_format()
+
+    def _make_fields(self) -> None:
+        self.format = ChoiceField([(name, one.title) for name, one in FORMATS.items()])
+        self.form = ChoiceField([])
+        self.image = QLineEdit()
+        self.image.setPlaceholderText(IMAGE)
+        self._replicas = [None, *(replica.name for replica in replicas_of(self._topology))]
+        self.replica = ChoiceField([(name, name or self.tr("automatic")) for name in self._replicas])
+        self.replica.set_values([None])
+        whose = self.tr("Whose to write; each has its own. Automatic: the chief's, of a sparse one the last worker's.")
+        self.rows = {
+            "format": FormRow(self.tr("Format"), self.format),
+            "form": FormRow(self.tr("Written as"), self.form),
+            "image": FormRow(self.tr("Image"), self.image, self.tr("The container image with the program in it.")),
+            "replica": FormRow(self.tr("Replica"), self.replica, whose),
+        }
+        self.format.committed.connect(self._take_format)
+        self.form.committed.connect(self._take_form)
+        self.replica.committed.connect(self._show)
+        self.image.textChanged.connect(self._show)
+
+    def _lay_out(self) -> None:
+        self.save = QPushButton(self.tr("Export …"))
+        self.save.setProperty("primary", True)
+        self.save.setDefault(True)
+        self.save.clicked.connect(self.ask_path)
+        self.copy = QPushButton(self.tr("Copy"))
+        self.copy.setToolTip(self.tr("Copy the document"))
+        self.copy.setAutoDefault(False)
+        self.copy.clicked.connect(self._copy)
+        buttons = QDialogButtonBox()
+        buttons.addButton(self.copy, QDialogButtonBox.ButtonRole.ActionRole)
+        buttons.addButton(self.save, QDialogButtonBox.ButtonRole.ActionRole)
+        buttons.addButton(self.tr("Cancel"), QDialogButtonBox.ButtonRole.RejectRole)
+        buttons.rejected.connect(self.reject)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(20, 18, 20, 16)
+        layout.setSpacing(8)
+        layout.addWidget(label(self.windowTitle(), role="title"))
+        for row in self.rows.values():
+            layout.addWidget(row)
+        layout.addWidget(self.preview, 1)
+        layout.addWidget(self.said)
+        layout.addWidget(self.beside)
+        layout.addWidget(self.remarks)
+        layout.addSpacing(4)
+        layout.addWidget(buttons)
+
+    # What is chosen
+
+    @property
+    def name(self) -> str:
+        """The format's."""
+        return list(FORMATS)[max(0, self.format.currentIndex())]
+
+    @property
+    def wishes(self) -> Wishes:
+        one = FORMATS[self.name]
+        form = one.forms[max(0, self.form.currentIndex())] if one.forms else None
+        image = self.image.text().strip() or None
+        replica = self._replicas[max(0, self.replica.currentIndex())]
+        return Wishes(form, image if one.takes_image else None, replica if self._is_one_replicas(form) else None)
+
+    def _is_one_replicas(self, form: str | None) -> bool:
+        one = FORMATS[self.name]
+        return one.takes_replica and (not one.replica_forms or form in one.replica_forms)
+
+    def _take_format(self) -> None:
+        one = FORMATS[self.name]
+        self.form.set_choices([(form, form) for form in one.forms])
+        self.rows["form"].setVisible(len(one.forms) > 1)
+        self.rows["image"].setVisible(one.takes_image)
+        self._take_form()
+
+    def _take_form(self) -> None:
+        self.rows["replica"].setVisible(self._is_one_replicas(self.wishes.form))
+        self._show()
+
+    def _show(self) -> None:
+        """Writes it anew, for the eye alone."""
+        try:
+            self._exported = write_foreign(self.name, self._topology, self.wishes)
+        except TorchyardError as problem:
+            self._exported = None
+            self._say(problem.sentence())
+        else:
+            self._say("")
+        self.preview.setPlainText(self._exported.text if self._exported is not None else "")
+        sentences = self._told("").sentences()
+        self.remarks.clear()
+        self.remarks.addItems(sentences)
+        for part in (self.beside, self.remarks):
+            part.setVisible(bool(sentences))
+        for button in (self.save, self.copy):
+            button.setEnabled(self._exported is not None)
+
+    def _say(self, sentence: str) -> None:
+        """Why it cannot be written."""
+        self.said.setText(sentence)
+        set_ink(self.said, "fail")
+        self.said.setVisible(bool(sentence))
+
+    def _told(self, document: str) -> Told:
+        done = self._exported
+        return Told(document, done.text, done.remarks) if done is not None else Told(document, "", ())
+
+    def _copy(self) -> None:
+        QGuiApplication.clipboard().setText(self._told("").text)
+
+    # The file
+
+    def ask_path(self) -> None:
+        """Asks for a name to write it under."""
+        suffix = FORMATS[self.name].suffix_of(self.wishes.form)
+        dialog = self._files.dialog(self.windowTitle(), self.tr("Any file (*)"), self)
+        dialog.setAcceptMode(QFileDialog.AcceptMode.AcceptSave)
+        dialog.setDefaultSuffix(suffix.removeprefix("."))
+        dialog.setOption(QFileDialog.Option.DontConfirmOverwrite)
+        dialog.selectFile(file_name(self._topology.name) + suffix)
+        dialog.fileSelected.connect(lambda chosen: self.write_to(Path(chosen)))
+        dialog.open()
+
+    def write_to(self, path: Path) -> None:
+        """Writes it; where another file has the name, once somebody has said that this may go."""
+        if path.exists():
+            ask_to_replace(path, lambda: self._write(path), self.ask_path, self)
+        else:
+            self._write(path)
+
+    def _write(self, path: Path) -> None:
+        told = self._told(path.name)
+        try:
+            write_atomically(path, told.text)
+        except TorchyardError as problem:
+            self._say(problem.sentence())
+            return
+        self.written.emit(told, self.name)
+        self.accept()

@@ -1,0 +1,247 @@
+"""New, open, save and what can be in the way of it: unsaved changes, a file that is read-only, or changed by others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from PySide6.QtCore import QObject, Signal
+from PySide6.QtGui import QAction, QKeySequence
+from PySide6.QtWidgets import QFileDialog, QWidget
+
+from torchyard_core.errors import FileProblem, TorchyardError
+from torchyard_core.topology.document.topology_document import UNTITLED
+from torchyard_core.topology.model import Topology
+from torchyard_gui.topology.action_factory import action
+from torchyard_gui.topology.editor import Editor
+from torchyard_gui.topology.files.file_watcher import DiskWatch
+from torchyard_gui.topology.notice_queue import Notices, WayOut
+from torchyard_gui.topology.replace_question import ask_to_replace
+from torchyard_gui.widgets.dialogs import Question
+
+FILTER = "YAML (*.yaml *.yml)"
+
+
+class RecentFiles(Protocol):
+    """Where the window keeps which files were opened."""
+
+    @property
+    def recent_files(self) -> list[Path]: ...
+
+    def remember_file(self, path: Path) -> None: ...
+
+
+class FileActions(QObject):
+    """All that happens between the document and its file, with what is said about it."""
+
+    opened = Signal()
+    """Another document: what was known of the old one is void."""
+
+    def __init__(self, editor: Editor, recent: RecentFiles, notices: Notices, window: QWidget) -> None:
+        super().__init__(window)
+        self._editor = editor
+        self._document = editor.document
+        self._recent = recent
+        self._notices = notices
+        self._window = window
+        self.watch = DiskWatch(self._document, self)
+        self.watch.state_changed.connect(self._disk_changed)
+        keys = QKeySequence.StandardKey
+        make = partial(action, self, "file")
+        self.new = make(self.tr("&New"), self.start_new, keys.New, "file", self.tr("A new, empty topology"))
+        self.open_action = make(self.tr("&Open …"), self.ask_open, keys.Open, "open", self.tr("Open a topology file"))
+        self.save_action = make(self.tr("&Save"), self.save, keys.Save, "save")
+        self.save_as_action = make(self.tr("Save &as …"), self.ask_save, "Ctrl+Shift+S", "save")
+        self.reload_action = make(
+            self.tr("Read &again"),
+            self.ask_reload,
+            None,
+            "refresh",
+            self.tr("Read the file again, as it is on the disk"),
+        )
+        self._document.path_changed.connect(self._follow)
+        self._follow()
+
+    def actions(self) -> list[QAction]:
+        return [self.new, self.open_action, self.save_action, self.save_as_action, self.reload_action]
+
+    # Opening
+
+    def start_new(self) -> None:
+        self.guard(self.begin)
+
+    def begin(self, value: Topology | None = None) -> None:
+        """A document that is in no file, empty or with this in it, whatever is unsaved."""
+        self._forget()
+        self._document.start_new(value)
+        self.opened.emit()
+
+    def ask_open(self) -> None:
+        """Asks for a file to open."""
+        dialog = self.dialog(self.tr("Open a topology"))
+        dialog.setFileMode(QFileDialog.FileMode.ExistingFile)
+        dialog.fileSelected.connect(lambda chosen: self.open(Path(chosen)))
+        dialog.open()
+
+    def open(self, path: Path) -> None:
+        """Opens a file, once unsaved changes are out of the way."""
+        self.guard(lambda: self.open_now(path))
+
+    def open_now(self, path: Path) -> bool:
+        """Opens a file whatever is unsaved. False where there is no text to read: the page says why."""
+        try:
+            self._document.open(path)
+        except FileProblem as problem:
+            self._notices.tell("file", "fail", problem.sentence())
+            return False
+        self._forget()
+        self._recent.remember_file(path.absolute())
+        self.opened.emit()
+        return True
+
+    def ask_reload(self) -> None:
+        self.guard(self.reload)
+
+    def reload(self) -> None:
+        """Reads the file again; unsaved changes are lost."""
+        if self._document.path is not None:
+            self.open_now(self._document.path)
+
+    def _forget(self) -> None:
+        self._editor.stack.clear()
+        self._editor.select(())
+        for subject in ("file", "disk", "launch", "export"):
+            self._notices.clear(subject)
+
+    # Saving
+
+    def save(self, then: Callable[[], object] | None = None) -> None:
+        """Saves, where there is no file yet under a name that is asked for; then goes on."""
+        if self._document.path is None:
+            self.ask_save(then)
+        else:
+            self.save_to(None, then)
+
+    def ask_save(self, then: Callable[[], object] | None = None) -> None:
+        """Asks for a name to save under."""
+        dialog = self.dialog(self.tr("Save the topology"))
+        dialog.setAcceptMode(QFileDialog.AcceptMode.AcceptSave)
+        dialog.setDefaultSuffix("yaml")
+        # Qt would ask in a dialog that holds up all else, and before the suffix is there on some desktops.
+        dialog.setOption(QFileDialog.Option.DontConfirmOverwrite)
+        dialog.selectFile(self._document.path.name if self._document.path is not None else self._first_name())
+        dialog.fileSelected.connect(lambda chosen: self._save_as(Path(chosen), then))
+        dialog.open()
+
+    def _first_name(self) -> str:
+        """What the dialog proposes for what is in no file."""
+        name = self._document.value.name
+        return "topology.yaml" if name == UNTITLED else f"{name}.yaml"
+
+    def _save_as(self, path: Path, then: Callable[[], object] | None) -> None:
+        """Saves under that name; where another file has it, once somebody has said that this may go."""
+        if path == self._document.path or not path.exists():
+            self.save_to(path, then)
+        else:
+            ask_to_replace(path, lambda: self.save_to(path, then), lambda: self.ask_save(then), self._window)
+
+    def save_to(self, path: Path | None, then: Callable[[], object] | None = None) -> bool:
+        """Saves, under another name where one is given. False where that cannot be: the page says why."""
+        # A run of what nobody has named is called as its file is.
+        names = path is not None and self._document.path is None and self._document.value.name == UNTITLED
+        if names and path is not None:
+            self._editor.set_name(path.stem)
+        try:
+            self._document.save(path)
+        except FileProblem as problem:
+            if names:
+                self._editor.stack.undo()
+            self._tell_unsaved(problem)
+            return False
+        for subject in ("file", "disk"):
+            self._notices.clear(subject)
+        assert self._document.path is not None
+        self._recent.remember_file(self._document.path)
+        if then is not None:
+            then()
+        return True
+
+    def _tell_unsaved(self, problem: TorchyardError) -> None:
+        elsewhere = WayOut(self.tr("Save as …"), self.ask_save)
+        if problem.code == "changed_on_disk":
+            self._tell_changed()
+            return
+        again = WayOut(self.tr("Try again"), self.save)
+        self._notices.tell("file", "fail", problem.sentence(), elsewhere, again)
+
+    # The file on the disk
+
+    def _disk_changed(self, state: str) -> None:
+        if state == "same":
+            self._notices.clear("disk")
+        elif self._document.broken and state == "changed":
+            self.reload()  # It was opened to be mended elsewhere, and there is nothing here to lose.
+        elif state == "gone":
+            text = self.tr("{file} is no longer there. What is open here can be saved again.")
+            save = WayOut(self.tr("Save"), self.save)
+            self._notices.tell("disk", "warn", text.format(file=self._document.name), save, self._elsewhere())
+        else:
+            self._tell_changed()
+
+    def _tell_changed(self) -> None:
+        text = self.tr("{file} was changed by somebody else since it was read here.")
+        if self._document.is_modified:
+            text += " " + self.tr("Your own changes are not saved.")
+        self._notices.tell(
+            "disk",
+            "warn",
+            text.format(file=self._document.name),
+            WayOut(self.tr("Read theirs"), self.reload),
+            WayOut(self.tr("Keep mine"), self._document.keep_mine),
+            self._elsewhere(),
+        )
+
+    def _elsewhere(self) -> WayOut:
+        return WayOut(self.tr("Save as …"), self.ask_save)
+
+    def _follow(self) -> None:
+        self.reload_action.setEnabled(self._document.path is not None)
+        self.save_action.setEnabled(not self._document.broken)
+        self.save_as_action.setEnabled(not self._document.broken)
+        if self._document.is_read_only:
+            text = self.tr("{file} is read-only: changes can be saved under another name.")
+            self._notices.tell("read-only", "info", text.format(file=self._document.name), self._elsewhere())
+        else:
+            self._notices.clear("read-only")
+
+    # Guard
+
+    def guard(self, then: Callable[[], object], cancelled: Callable[[], object] | None = None) -> None:
+        """Goes on at once where nothing is unsaved; else asks whether to save, and goes on after that, if at all."""
+        if not self._document.is_modified:
+            then()
+            return
+        box = Question(
+            self.tr("Save the changes to {file}?").format(file=self._document.name),
+            self.tr("Without saving they are lost."),
+            self.tr("Discard"),
+            self.tr("Cancel"),
+            self._window,
+            rather=self.tr("Save"),
+        )
+        box.setObjectName("unsaved")
+        box.rather_chosen.connect(lambda: self.save(then))
+        box.accepted.connect(lambda: then())
+        if cancelled is not None:
+            box.rejected.connect(lambda: cancelled())
+        box.finished.connect(box.deleteLater)
+        box.open()
+
+    def dialog(self, title: str, filters: str = FILTER, parent: QWidget | None = None) -> QFileDialog:
+        """For a file beside the one that is open, or else beside the last that was."""
+        folder = self._document.folder or next((path.parent for path in self._recent.recent_files), Path.home())
+        dialog = QFileDialog(parent or self._window, title, str(folder), filters)
+        dialog.finished.connect(dialog.deleteLater)
+        return dialog

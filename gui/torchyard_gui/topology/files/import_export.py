@@ -1,0 +1,209 @@
+"""Import and export: other systems' documents as new topologies, and the topology that is open as one of theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from PySide6.QtCore import QObject
+from PySide6.QtGui import QAction
+from PySide6.QtWidgets import QFileDialog, QWidget
+
+from torchyard_core.errors import FileProblem
+from torchyard_core.yaml_io.yaml_file import read_text
+from torchyard_gui.topology.action_factory import action
+from torchyard_gui.topology.editor import Editor
+from torchyard_gui.topology.files.conversion_report import Told
+from torchyard_gui.topology.files.file_actions import FileActions
+from torchyard_gui.topology.notice_queue import Notices, WayOut
+from torchyard_gui.topology.problems_dock import ProblemsDock
+
+if TYPE_CHECKING:
+    from torchyard_core.interop.document_reader import Imported
+    from torchyard_core.interop.remarks import Remark
+    from torchyard_gui.topology.document_window import DocumentWindow
+
+
+class ForeignFiles(QObject):
+    """Nothing of the document that is open changes before another one is read whole."""
+
+    def __init__(
+        self,
+        editor: Editor,
+        files: FileActions,
+        notices: Notices,
+        problems: ProblemsDock,
+        say: Callable[[str], None],
+        window: QWidget,
+    ) -> None:
+        """`say` says in passing what was done."""
+        super().__init__(window)
+        self._document = editor.document
+        self._files = files
+        self._notices = notices
+        self._problems = problems
+        self._say = say
+        self._window = window
+        self._shown: DocumentWindow | None = None
+        self._last_format = ""
+        make = partial(action, self, "file")
+        self.import_action = make(
+            self.tr("&Import …"),
+            self.ask_import,
+            "Ctrl+Shift+I",
+            "download",
+            self.tr("Read a document of CloudML, Vertex AI, TensorFlow or SINGA as a new topology"),
+        )
+        self.export_action = make(
+            self.tr("&Export …"),
+            self.ask_export,
+            "Ctrl+Shift+E",
+            "upload",
+            self.tr("Write this topology for CloudML, Vertex AI, TensorFlow, SINGA, TorchX, Kubernetes or Slurm"),
+        )
+        files.opened.connect(self._opened)
+        problems.remark_chosen.connect(self.show_remark)
+        editor.changed.connect(self._follow)
+        self._follow()
+
+    def actions(self) -> list[QAction]:
+        return [self.import_action, self.export_action]
+
+    # Reading
+
+    def ask_import(self) -> None:
+        """Asks for a document. What it is, it tells by itself, unless somebody says it in the dialog."""
+        from torchyard_core.interop.format_registry import FORMATS, READ
+
+        filters = {self.tr("Any of these formats (*)"): ""} | {f"{FORMATS[name].title} (*)": name for name in READ}
+        dialog = self._files.dialog(self.tr("Import another system's document"), ";;".join(filters))
+        dialog.setFileMode(QFileDialog.FileMode.ExistingFile)
+        dialog.fileSelected.connect(
+            lambda chosen: self.import_file(Path(chosen), filters.get(dialog.selectedNameFilter(), ""))
+        )
+        dialog.open()
+
+    def import_file(self, path: Path, name: str = "") -> None:
+        """Reads a document as a new topology, once unsaved changes are out of the way. `name`: the format, for one
+        that is not to be recognised."""
+        from torchyard_core.interop.format_detection import recognise
+
+        try:
+            text = read_text(path, path.name)
+        except FileProblem as problem:
+            self._notices.tell("file", "fail", problem.sentence())
+            return
+        name = name or recognise(text) or ""
+        if name:
+            self._read(path, text, name)
+        else:
+            self._ask_format(path)
+
+    def _ask_format(self, path: Path) -> None:
+        from torchyard_core.interop.format_registry import FORMATS, READ
+        from torchyard_gui.topology.format_choice import FormatChoice
+
+        box = FormatChoice(path.name, [(name, FORMATS[name].title) for name in READ], self._window)
+        box.chosen.connect(lambda name: self.import_file(path, name))
+        box.finished.connect(box.deleteLater)
+        box.open()
+
+    def _read(self, path: Path, text: str, name: str) -> None:
+        from torchyard_core.interop.format_detection import TITLES, recognise
+        from torchyard_core.interop.format_registry import FORMATS, READ, read_foreign
+
+        if name not in READ:
+            self._tell_not_read(path, name)
+            return
+        try:
+            imported = read_foreign(name, text, path.name)
+        except FileProblem as problem:
+            other = recognise(text)
+            if other is None or other == name:
+                self._notices.tell("file", "fail", problem.sentence())
+            elif other not in READ:
+                self._tell_not_read(path, other)
+            else:
+                way = self.tr("Import it as {format}").format(format=FORMATS[other].title)
+                self._notices.tell("file", "fail", problem.message, WayOut(way, lambda: self.import_file(path, other)))
+            return
+        self._files.guard(lambda: self._begin(imported, Told(path.name, text, imported.remarks), TITLES[name]))
+
+    def _tell_not_read(self, path: Path, name: str) -> None:
+        """Of a format that nobody imports: a topology is opened, the others are written only."""
+        from torchyard_core.interop.format_detection import TITLES
+        from torchyard_core.interop.format_registry import FORMATS, READ
+
+        text = self.tr("{file} looks like {what}.").format(file=path.name, what=TITLES[name])
+        if name == "topology":
+            self._notices.tell("file", "info", text, WayOut(self.tr("Open it"), lambda: self._files.open(path)))
+            return
+        readable = ", ".join(FORMATS[one].title for one in READ)
+        text += " " + self.tr("That is written only; these are read: {formats}.").format(formats=readable)
+        self._notices.tell("file", "fail", text)
+
+    def _begin(self, imported: Imported, told: Told, what: str) -> None:
+        self._files.begin(imported.topology)
+        self._problems.show_remarks(told)
+        self._say(self.tr("{file} was read as {what}.").format(file=told.document, what=what))
+
+    def _opened(self) -> None:
+        """Another document. One of another system that was opened as if it were a topology can be imported."""
+        self._problems.show_remarks(None)
+        path = self._document.path
+        if not self._document.broken or path is None:
+            return
+        from torchyard_core.interop.format_detection import TITLES, recognise
+        from torchyard_core.interop.format_registry import READ
+
+        name = recognise(self._document.text)
+        if name in READ:
+            assert name is not None
+            text = self.tr("{file} looks like {what}, not a topology.").format(file=path.name, what=TITLES[name])
+            self._notices.tell("file", "info", text, WayOut(self.tr("Import it"), lambda: self.import_file(path)))
+
+    # Writing
+
+    def ask_export(self) -> None:
+        """Asks for a format, shows what is written in it, and writes it. Errors are shown instead."""
+        from torchyard_core.interop.format_registry import problems_of_export
+        from torchyard_gui.topology.files.export_dialog import ExportDialog
+
+        errors = sum(problem.severity == "error" for problem in problems_of_export(self._document.as_file()))
+        if errors:
+            self._tell_errors(errors)
+            return
+        self._notices.clear("export")
+        box = ExportDialog(self._document.value, self._files, self._last_format, self._window)
+        box.written.connect(self._written)
+        box.finished.connect(box.deleteLater)
+        box.open()
+
+    def _tell_errors(self, count: int) -> None:
+        self._problems.set_open(True)
+        if count == 1:
+            text, way = self.tr("1 error keeps this from being exported."), self.tr("Show it")
+        else:
+            text, way = self.tr("{count} errors keep this from being exported."), self.tr("Show the first")
+        show = WayOut(way, self._problems.next_problem)
+        self._notices.tell("export", "fail", text.format(count=count), show)
+
+    def _written(self, told: Told, name: str) -> None:
+        self._last_format = name
+        self._problems.show_remarks(told)
+        self._say(self.tr("{file} was written.").format(file=told.document))
+
+    def _follow(self) -> None:
+        self.export_action.setEnabled(bool(self._document.value.pools))
+
+    # Remarks
+
+    def show_remark(self, told: Told, remark: Remark) -> None:
+        """Shows the document at the line that a remark is about."""
+        from torchyard_gui.topology.document_window import DocumentWindow
+
+        if self._shown is None:
+            self._shown = DocumentWindow(self._window)
+        self._shown.show_remark(told, remark)

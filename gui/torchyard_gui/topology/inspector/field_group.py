@@ -1,0 +1,106 @@
+"""A group of the inspector: a heading, and a row for each key of a block of the file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QVBoxLayout, QWidget
+
+from torchyard_core.topology.model import FrozenModel
+from torchyard_gui.topology.inspector.fields import ChoiceField, Field
+from torchyard_gui.topology.inspector.lines_field import LinesField
+from torchyard_gui.widgets.form_row import FormRow
+from torchyard_gui.widgets.screen_reader import announce
+from torchyard_gui.widgets.text_labels import Divider, SectionLabel
+
+NAME_WIDTH = 112
+LEAST_WIDTH = 72
+"""A field never makes the panel wider than its room; what does not fit is elided or broken."""
+
+Change = Callable[[str, Any, str], str]
+"""(key, new value, what the window calls the key) → why not, or ""."""
+
+
+def stack(groups: Sequence[QWidget], inside: QVBoxLayout) -> None:
+    """Puts groups below each other, with a hair between two."""
+    for number, group in enumerate(groups):
+        if number:
+            inside.addWidget(Divider())
+        inside.addWidget(group)
+
+
+class Group(QWidget):
+    """Shows the same keys of one block or of many, and changes them in all of these at once."""
+
+    def __init__(self, title: str, change: Change) -> None:
+        super().__init__()
+        self._change = change
+        self.rows: dict[str, FormRow] = {}
+        self._refused: set[str] = set()
+        self._problems: Mapping[str, str] = {}
+        self._blocks: tuple[FrozenModel, ...] = ()
+        self._layout = QVBoxLayout(self)
+        self._layout.setContentsMargins(0, 0, 0, 0)
+        self._layout.setSpacing(8)
+        if title:
+            self._layout.addWidget(SectionLabel(title))
+
+    def add(self, key: str, label: str, field: Field, tip: str = "") -> FormRow:
+        """A row for a key; `tip` is what the key does."""
+        field.setToolTip(tip)
+        field.setMinimumWidth(LEAST_WIDTH)
+        field.setAccessibleName(label)
+        field.setAccessibleDescription(tip)
+        row = FormRow(label, field, name_width=NAME_WIDTH)
+        row.setToolTip(tip)
+        field.committed.connect(lambda value: self._commit(key, value, label))
+        field.misread.connect(lambda why: self._refuse(key, why))
+        if isinstance(field, LinesField) and (grid := row.layout()) is not None:
+            grid.setAlignment(row.name, Qt.AlignmentFlag.AlignTop)
+            row.name.setContentsMargins(0, 6, 0, 0)
+        self.rows[key] = row
+        self._layout.addWidget(row)
+        return row
+
+    def field(self, key: str) -> Field:
+        """The field of a key."""
+        field = self.rows[key].field
+        assert isinstance(field, Field)
+        return field
+
+    def show_blocks(self, blocks: Sequence[FrozenModel]) -> None:
+        """Shows what these blocks hold."""
+        self._refused.clear()
+        self._blocks = tuple(blocks)
+        for key, row in self.rows.items():
+            self.field(key).set_values([getattr(block, key) for block in blocks])
+            row.set_problem(self._problems.get(key, ""))
+
+    def show_problems(self, problems: Mapping[str, str]) -> None:
+        """Says by key what the checks found; what somebody just typed and was refused stays said."""
+        self._problems = problems
+        for key, row in self.rows.items():
+            if key not in self._refused:
+                row.set_problem(problems.get(key, ""))
+
+    def shows(self, key: str) -> bool:
+        """Whether there is a row for a key, and it is not hidden."""
+        row = self.rows.get(key)
+        return row is not None and not row.isHidden()
+
+    def _commit(self, key: str, value: Any, label: str) -> None:
+        self._refused.discard(key)
+        if why := self._change(key, value, label):
+            self._refuse(key, why)
+        else:
+            self.rows[key].set_problem(self._problems.get(key, ""))
+
+    def _refuse(self, key: str, why: str) -> None:
+        self._refused.add(key)
+        row = self.rows[key]
+        row.set_problem(why)
+        announce(row, f"{row.name.text()}: {why}", urgent=True)
+        if isinstance(field := self.field(key), ChoiceField):
+            field.set_values([getattr(block, key) for block in self._blocks])  # What was typed can be mended; this not.

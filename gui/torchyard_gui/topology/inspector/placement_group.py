@@ -1,0 +1,116 @@
+"""Where the selected replicas are, which of them are pinned there, and how to change that by keyboard."""
+
+from __future__ import annotations
+
+from PySide6.QtWidgets import QHBoxLayout, QPushButton, QVBoxLayout, QWidget
+
+from torchyard_core.launch.rank_assignment import Plan
+from torchyard_gui.bridge.planning_time import PlanningTime
+from torchyard_gui.theme.icons import icon
+from torchyard_gui.topology.booked_gpus import booked_sentence
+from torchyard_gui.topology.editor import Editor
+from torchyard_gui.topology.inspector.field_group import NAME_WIDTH
+from torchyard_gui.topology.inspector.fields import TextField
+from torchyard_gui.widgets.form_row import FormRow
+from torchyard_gui.widgets.text_labels import SectionLabel, label
+
+
+class PlaceGroup(QWidget):
+    """Pins as text for one replica; for many, pinned where they are, or freed."""
+
+    def __init__(self, editor: Editor, planning: PlanningTime) -> None:
+        super().__init__()
+        self._editor = editor
+        self._planning = planning
+        self._plan: Plan | None = None
+        self.booked = label(role="small", ink="2", wrap=True)
+        self._where = label(role="small", ink="2", wrap=True)
+        self.pin = TextField(self.tr("planner chooses"))
+        self.pin.setToolTip(self.tr("A host as gpu-b, or its GPUs: gpu-b:2, gpu-b:0-3, gpu-b:0,2. Empty: free."))
+        self.row = FormRow(self.tr("Pinned to"), self.pin, name_width=NAME_WIDTH)
+        self.pin_here = QPushButton(icon("pin"), self.tr("Pin here"))
+        self.pin_here.setToolTip(self.tr("Keeps the selected replicas where the planner has put them."))
+        self.unpin = QPushButton(self.tr("Unpin"))
+        self.unpin.setToolTip(self.tr("Leaves it to the planner where the selected replicas go."))
+        buttons = QHBoxLayout()
+        buttons.setSpacing(8)
+        buttons.addWidget(self.pin_here)
+        buttons.addWidget(self.unpin)
+        buttons.addStretch()
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(0, 0, 0, 0)
+        layout.setSpacing(8)
+        layout.addWidget(SectionLabel(self.tr("Place")))
+        layout.addWidget(self._where)
+        layout.addWidget(self.booked)
+        layout.addWidget(self.row)
+        layout.addLayout(buttons)
+        self.pin.committed.connect(self._pin_typed)
+        self.pin_here.clicked.connect(self._pin_here)
+        self.unpin.clicked.connect(lambda: self._editor.unpin(self._editor.selection))
+
+    def show_selection(self, plan: Plan) -> None:
+        """Says where the selected replicas are in this plan."""
+        self._plan = plan
+        chosen = self._editor.selection
+        pins = self._editor.value.pins
+        pinned = [name for name in chosen if name in pins]
+        self.row.setVisible(len(chosen) == 1)
+        self.pin.set_values([pins.get(name) for name in chosen[:1]])
+        self.row.set_problem("")
+        self._where.setText(self._words(len(chosen), len(pinned)))
+        names = set(chosen)
+        gpus = [gpu.uuid for planned in plan.replicas if planned.name in names for gpu in planned.gpus]
+        self.booked.setText(booked_sentence(gpus, self._planning))
+        self.booked.setVisible(bool(self.booked.text()))
+        self.unpin.setEnabled(bool(pinned))
+        self.pin_here.setEnabled(bool(self._here()))
+
+    def show_problem(self, message: str) -> None:
+        """Says what is wrong with the one selected replica's pin."""
+        self.row.set_problem(message)
+
+    def _words(self, chosen: int, pinned: int) -> str:
+        places = self._places()
+        hosts = list(dict.fromkeys(place.partition(":")[0] for place in places.values()))
+        lost = chosen - len(places)
+        if chosen == 1:
+            where = next(iter(places.values()), "")
+            where = self.tr("On {place}.").format(place=where.replace(":", ", GPU ")) if where else self.tr("Nowhere.")
+            return where + (" " + self.tr("Pinned.") if pinned else " " + self.tr("The planner's choice."))
+        if not hosts:
+            where = self.tr("Nowhere.")
+        elif len(hosts) <= 3:
+            where = self.tr("On {hosts}.").format(hosts=", ".join(hosts))
+        else:
+            where = self.tr("On {count} hosts.").format(count=len(hosts))
+        if lost and hosts:
+            where += " " + self.tr("{count} without a place.").format(count=lost)
+        return where + " " + self.tr("Pinned: {pinned} of {count}.").format(pinned=pinned, count=chosen)
+
+    def _places(self) -> dict[str, str]:
+        """Host, and GPUs where it takes any, of the selected replicas that have a place."""
+        chosen = set(self._editor.selection)
+        if self._plan is None:
+            return {}
+        return {
+            planned.name: planned.host + _gpus([gpu.index for gpu in planned.gpus])
+            for planned in self._plan.replicas
+            if planned.name in chosen and planned.host is not None
+        }
+
+    def _here(self) -> dict[str, str]:
+        pins = self._editor.value.pins
+        return {name: place for name, place in self._places().items() if pins.get(name) != place}
+
+    def _pin_here(self) -> None:
+        self._editor.pin_all(self._here())
+
+    def _pin_typed(self, target: object) -> None:
+        for name in self._editor.selection[:1]:
+            why = self._editor.pin_exactly(name, target) if isinstance(target, str) else self._editor.unpin([name])
+            self.row.set_problem(why)
+
+
+def _gpus(indices: list[int]) -> str:
+    return ":" + ",".join(map(str, indices)) if indices else ""

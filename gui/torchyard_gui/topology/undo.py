@@ -1,0 +1,62 @@
+"""The one undo command: the document's value before an edit, and after it."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+
+from PySide6.QtGui import QUndoCommand
+
+from torchyard_core.topology.document.topology_document import TopologyDocument
+from torchyard_core.topology.model import Topology
+
+Select = Callable[[tuple[str, ...]], None]
+
+
+class Edit(QUndoCommand):
+    """Puts `after` into the document, and `before` back. Topologies are values: that is all there is to undo.
+
+    Edits that follow each other with the same `key` become one, as those of somebody who types. `selections` are
+    the replicas to select after undo and after redo.
+    """
+
+    def __init__(
+        self,
+        document: TopologyDocument,
+        before: Topology,
+        after: Topology,
+        text: str,
+        key: str = "",
+        select: Select | None = None,
+        selections: tuple[tuple[str, ...], tuple[str, ...]] = ((), ()),
+    ) -> None:
+        super().__init__(text)
+        self._document = document
+        self._before = before
+        self._after = after
+        self._key = key
+        self._select = select
+        self._selections = selections
+
+    def id(self) -> int:
+        """Qt tries to merge commands of equal ids, -1 never."""
+        return zlib.crc32(self._key.encode()) & 0x7FFFFFFF if self._key else -1
+
+    def redo(self) -> None:
+        self._put(self._after, self._selections[1])
+
+    def undo(self) -> None:
+        self._put(self._before, self._selections[0])
+
+    def _put(self, value: Topology, selection: tuple[str, ...]) -> None:
+        self._document.replace(value)
+        if self._select is not None:
+            self._select(selection)
+
+    def mergeWith(self, other: QUndoCommand) -> bool:
+        if not isinstance(other, Edit) or other._key != self._key or other._before is not self._after:
+            return False
+        self._after = other._after
+        self._selections = (self._selections[0], other._selections[1])
+        self.setObsolete(self._after == self._before)
+        return True

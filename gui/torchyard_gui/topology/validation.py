@@ -1,0 +1,78 @@
+"""Checks of the document: a little after each edit, with what they find shown at every place that it is about."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QObject, QTimer
+
+from torchyard_core.launch.rank_assignment import plan
+from torchyard_core.problems import Problem
+from torchyard_gui.canvas.scene import TopologyScene
+from torchyard_gui.topology.editor import Editor
+from torchyard_gui.topology.inspector.inspector import Inspector
+from torchyard_gui.topology.problem_locations import in_window, place_of
+from torchyard_gui.topology.problems_dock import ProblemsDock
+from torchyard_gui.topology.yaml_pane import YamlPane
+
+CHECK_AFTER_MS = 120
+"""From an edit to the checks, which look at the disk too."""
+
+
+class Checks(QObject):
+    """Checks as `torchyard validate` and `plan` do: `soon` after an edit, `now` for who needs the answer."""
+
+    def __init__(
+        self,
+        editor: Editor,
+        scene: TopologyScene,
+        problems: ProblemsDock,
+        inspector: Inspector,
+        yaml: YamlPane,
+        parent: QObject,
+    ) -> None:
+        super().__init__(parent)
+        self._editor = editor
+        self._scene = scene
+        self._problems = problems
+        self._inspector = inspector
+        self._yaml = yaml
+        self._timer = QTimer(self)
+        self._timer.setSingleShot(True)
+        self._timer.setInterval(CHECK_AFTER_MS)
+        self._timer.timeout.connect(self.now)
+
+    def soon(self) -> None:
+        self._timer.start()
+
+    def now(self) -> None:
+        """Checks the document, and shows what was found: listed, beside fields, on chips and at lines."""
+        self._timer.stop()
+        document, file = self._editor.document, None
+        if document.broken:
+            found: tuple[Problem, ...] = document.broken
+        elif not document.value.pools and not document.is_modified:
+            found = ()  # A new document is not wrong, only empty.
+        else:
+            hosts = tuple(self._editor.facts())
+            file = document.as_file()
+            checked = plan(document.value, hosts, found=file.check(hosts), line=file.line)
+            found = in_window(checked.problems)
+        self._yaml.file = file
+        self._problems.show_problems(found)
+        self._inspector.show_problems(found)
+        self._mark_chips(found)
+        if self._yaml.isVisible():
+            self._yaml.show_text(self._problems.problems)
+
+    @property
+    def errors(self) -> int:
+        """How many keep the document, as it was last checked, from being launched."""
+        file = self._yaml.file
+        found = file.check(self._editor.facts()) if file is not None else self._editor.document.broken
+        return sum(problem.severity == "error" for problem in found)
+
+    def _mark_chips(self, problems: tuple[Problem, ...]) -> None:
+        marks: dict[str, str] = {}
+        for problem in problems:
+            for name in place_of(problem, self._editor.document.value, self._scene.unplaced).replicas:
+                marks.setdefault(name, problem.message)
+        self._scene.show_problems(marks)

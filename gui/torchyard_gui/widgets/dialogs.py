@@ -1,0 +1,79 @@
+"""A question over the window, with a yes that says what it does, and a no that Enter and Esc give, where there is
+nothing better to do."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QCoreApplication, Signal
+from PySide6.QtWidgets import QDialog, QDialogButtonBox, QPushButton, QVBoxLayout, QWidget
+
+from torchyard_gui.widgets.text_labels import label
+
+WIDTH = 420
+RATHER = 2
+"""What `finished` says of who chose neither yes nor no."""
+
+
+def yes_to(accept: str) -> str:
+    """The words of the button for yes, by the `accept` of a launch's question."""
+    if accept == "book":
+        return QCoreApplication.translate("Question", "Book and launch")
+    if accept == "launch":
+        return QCoreApplication.translate("Question", "Launch")
+    if accept == "secrets":
+        return QCoreApplication.translate("Question", "Send the secrets")
+    return QCoreApplication.translate("Question", "Send them")
+
+
+class Question(QDialog):
+    """Accepted with yes. Open it with `open()`: it keeps nothing but the window waiting."""
+
+    rather_chosen = Signal()
+
+    def __init__(
+        self,
+        question: str,
+        sentence: str,
+        yes: str,
+        no: str,
+        parent: QWidget | None = None,
+        *,
+        rather: str = "",
+        is_grave: bool = True,
+    ):
+        """`rather`: what is better than yes or no, and what Enter then gives. `is_grave`: yes takes something away."""
+        super().__init__(parent)
+        self.setWindowTitle(question)
+        self.setMinimumWidth(WIDTH)
+        self.yes = QPushButton(yes)
+        self.yes.setProperty("danger", is_grave)
+        buttons = QDialogButtonBox()
+        role = QDialogButtonBox.ButtonRole
+        buttons.addButton(self.yes, role.DestructiveRole if rather else role.AcceptRole)
+        self.no = buttons.addButton(no, role.RejectRole)
+        self.rather: QPushButton | None = None
+        if rather:
+            self.rather = QPushButton(rather)
+            self.rather.setProperty("primary", True)
+            self.rather.clicked.connect(self._rather)
+            buttons.addButton(self.rather, role.AcceptRole)
+        self.yes.clicked.connect(self.accept)
+        self.no.clicked.connect(self.reject)
+        self.rows = QVBoxLayout()
+        """For more than the sentence says."""
+        self.rows.setSpacing(10)
+        self.rows.addWidget(label(sentence, wrap=True))
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(20, 18, 20, 16)
+        layout.setSpacing(10)
+        layout.addWidget(label(question, role="title", wrap=True))
+        layout.addLayout(self.rows)
+        layout.addSpacing(6)
+        layout.addWidget(buttons)
+        self.yes.setAutoDefault(False)
+        first = self.rather or self.no
+        first.setDefault(True)
+        first.setFocus()
+
+    def _rather(self) -> None:
+        self.done(RATHER)
+        self.rather_chosen.emit()

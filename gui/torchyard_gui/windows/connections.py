@@ -1,0 +1,300 @@
+"""Where pages meet: makes the models and pages of a window, and joins their signals. Pages never know each other."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from PySide6.QtCore import QObject, QTimer
+
+from torchyard_core.booking.planned_time import PlannedTime, from_text
+from torchyard_core.home import Home
+from torchyard_core.topology.document.topology_document import TopologyDocument
+from torchyard_gui.bridge.fleet_model import FleetModel
+from torchyard_gui.bridge.login_questions import LoginQuestions
+from torchyard_gui.bridge.planning_time import PlanningTime
+from torchyard_gui.windows.examples import example_file
+from torchyard_gui.windows.fleet_summary import fleet_texts, gpu_text
+from torchyard_gui.windows.login_dialog import LoginAsker
+from torchyard_gui.windows.main_window import MainWindow
+from torchyard_gui.windows.welcome import FirstSteps
+
+if TYPE_CHECKING:
+    from torchyard_core.booking.model import Booking
+    from torchyard_core.topology.file import TopologyFile
+    from torchyard_gui.bookings.booking_reminder import BookingReminder
+    from torchyard_gui.bookings.page import BookingsPage
+    from torchyard_gui.bridge.bookings_model import BookingsModel
+    from torchyard_gui.bridge.calendar_sync import CalendarExchange
+    from torchyard_gui.bridge.runs_model import RunsModel
+    from torchyard_gui.fleet.page import FleetPage
+    from torchyard_gui.launch.panel import LaunchPanel
+    from torchyard_gui.runs.page import RunsPage
+    from torchyard_gui.topology.page import TopologyPage
+
+SAY_AFTER_MS = 50
+"""Hosts answer in bursts; the status line is written once for each."""
+
+
+class Wiring(QObject):
+    """One window's models and pages. Lives as long as the window."""
+
+    def __init__(self, window: MainWindow, home: Home, fleet_file: Path) -> None:
+        super().__init__(window)
+        self.window = window
+        self.home = home
+        self.fleet = FleetModel(home, fleet_file, self, LoginQuestions(self))
+        self.login_asker = LoginAsker(window, self.fleet.questions)
+        self.document = TopologyDocument()
+        self.planning = PlanningTime(self.fleet, self._calendar, from_text(window.settings.planned), self)
+        self.planning.chosen.connect(self._keep_planned)
+        self._live_runs: set[str] = set()
+        self._live_bookings: tuple[Booking, ...] = ()
+        self._say_soon = QTimer(self)
+        self._say_soon.setSingleShot(True)
+        self._say_soon.setInterval(SAY_AFTER_MS)
+        self._say_soon.timeout.connect(self._say_fleet)
+        self.fleet.hosts_changed.connect(self._say_soon.start)
+        self.fleet.host_changed.connect(self._host_changed)
+
+        window.add_page("topology", self.tr("Topology"), "topology", self._make_topology)
+        window.add_page("fleet", self.tr("Fleet"), "fleet", self._make_fleet)
+        window.add_page("runs", self.tr("Runs"), "runs", self._make_runs)
+        window.add_page("bookings", self.tr("Bookings"), "calendar", self._make_bookings)
+        window.painted.connect(self._after_first_paint)
+        window.closed.connect(self._close)
+        window.file_dropped.connect(self.open_file)
+        window.example_wanted.connect(self.open_example)
+        window.actions_.open_example.setVisible(example_file() is not None)
+        self.document.path_changed.connect(self._name_window)
+        self.document.changed.connect(self._name_window)
+        self._say_fleet()
+        self._name_window()
+
+    # -- pages and models
+
+    @cached_property
+    def runs(self) -> RunsModel:
+        """Made when first wanted: the history is read then."""
+        from torchyard_gui.bridge.runs_model import RunsModel
+        from torchyard_gui.windows.run_notifications import RunNews
+
+        model = RunsModel(self.home, self.fleet, self)
+        model.runs_changed.connect(RunNews(model, self._shown_run, self.window).look)
+        model.runs_changed.connect(self._runs_changed)
+        return model
+
+    @cached_property
+    def bookings(self) -> BookingsModel:
+        """Made when first wanted. Opens no database before the page is shown."""
+        from torchyard_gui.bridge.bookings_model import BookingsModel
+
+        model = BookingsModel(self.home, self.fleet, self)
+        model.changed.connect(self._bookings_changed)
+        return model
+
+    @cached_property
+    def exchange(self) -> CalendarExchange:
+        """Made where there is a calendar to speak of."""
+        from torchyard_gui.bridge.calendar_sync import CalendarExchange
+
+        return CalendarExchange(self.home, self.fleet, self.bookings)
+
+    @cached_property
+    def reminder(self) -> BookingReminder:
+        """Made once there is a booking that may end."""
+        from torchyard_gui.bookings.booking_reminder import BookingReminder
+
+        made = BookingReminder(self.bookings, self._booked_by_runs, self._show_booking, self.window.say, self)
+        self.window.lay_above(made.bar)
+        return made
+
+    def _calendar(self) -> BookingsModel | None:
+        """The bookings, if this person has any calendar: who has none opens no database."""
+        if "bookings" in self.__dict__ or self.home.settings_file.exists() or self.home.bookings_file.exists():
+            return self.bookings
+        return None
+
+    def _use_calendar(self) -> None:
+        """Looks at the calendar while the window is open, if there is one, and speaks with agents about it."""
+        if self._calendar() is None:
+            return
+        self.planning.begin()
+        if "exchange" not in self.__dict__:
+            self.exchange.start()
+
+    def _bookings_changed(self) -> None:
+        """What others have booked is taken on the Topology page, and hosts are to know of it."""
+        self.planning.look()
+        # Those that have not changed are the same objects: quickly compared.
+        live = tuple(one for one in self.bookings.seen.bookings if one.is_live)
+        if live != self._live_bookings:
+            self._live_bookings = live
+            self._use_calendar()
+            self.exchange.changed()
+            self.reminder.look()
+
+    def _keep_planned(self, planned: PlannedTime) -> None:
+        self.window.settings.planned = planned.to_text()
+
+    def _booked_by_runs(self) -> set[str]:
+        """The bookings that live runs stand on."""
+        made_for = {one.id for one in self.bookings.seen.bookings if one.run_id in self._live_runs}
+        return made_for | {run.booking for run in self.runs.runs if run.run_id in self._live_runs and run.booking}
+
+    def _run_on(self, booking: Booking) -> str:
+        """The newest run that is known to stand on a booking, else the one that it was made for; "" for none."""
+        known = (run.run_id for run in self.runs.runs if run.booking == booking.id)
+        return next(known, booking.run_id or "")
+
+    def _runs_changed(self) -> None:
+        """A run that has ended lets go of its booking."""
+        live = {run.run_id for run in self.runs.runs if not run.has_ended}
+        if self._live_runs - live and "exchange" in self.__dict__:
+            self.exchange.changed()
+        self._live_runs = live
+        if "reminder" in self.__dict__:
+            self.reminder.look()
+
+    @cached_property
+    def launch_panel(self) -> LaunchPanel:
+        """Made when something is first launched."""
+        from torchyard_gui.launch.panel import LaunchPanel
+        from torchyard_gui.windows.close_confirmation import LaunchBeforeClosing
+
+        panel = LaunchPanel(self.fleet, self.window)
+        self.window.before_closing.append(LaunchBeforeClosing(self.window, panel, panel.come_forward).may_close)
+        panel.run_started.connect(self._open_run)
+        panel.trust_requested.connect(self._trust)
+        cast("FleetPage", self.window.page("fleet")).trusted.connect(panel.trusted)
+        return panel
+
+    def _make_topology(self) -> TopologyPage:
+        from torchyard_gui.topology.page import TopologyPage
+
+        page = TopologyPage(
+            self.fleet,
+            self.window.settings,
+            document=self.document,
+            recovery_folder=self.home.path / "recovery",
+            planning=self.planning,
+        )
+        page.launch_requested.connect(self._launch)
+        FirstSteps(page.view, self.document, self.window.actions_.open_example)
+        return page
+
+    def _make_fleet(self) -> FleetPage:
+        from torchyard_gui.fleet.page import FleetPage
+
+        return FleetPage(self.fleet)
+
+    def _make_runs(self) -> RunsPage:
+        from torchyard_gui.runs.page import RunsPage
+        from torchyard_gui.windows.close_confirmation import LaunchBeforeClosing
+
+        page = RunsPage(self.runs)
+        closing = LaunchBeforeClosing(self.window, page.restarting, lambda: self.window.show_page("runs"))
+        self.window.before_closing.append(closing.may_close)
+        page.edit_copy.connect(self._edit_copy)
+        page.launch_wanted.connect(self._show_topology)
+        page.booking_wanted.connect(self._show_booking)
+        return page
+
+    def _make_bookings(self) -> BookingsPage:
+        from torchyard_gui.bookings.page import BookingsPage
+
+        page = BookingsPage(self.bookings)
+        page.run_on = self._run_on
+        page.run_wanted.connect(self._show_run)
+        return page
+
+    # -- from page to page
+
+    def open_file(self, path: Path) -> None:
+        """Show a topology file; what is wrong with it is told on the page."""
+        self._show_topology().open(path)
+
+    def open_example(self) -> None:
+        """Open the example that comes with the source."""
+        if (path := example_file()) is not None:
+            self.open_file(path)
+
+    def _show_topology(self) -> TopologyPage:
+        return cast("TopologyPage", self.window.show_page("topology"))
+
+    def _edit_copy(self, text: str) -> None:
+        """What a run ran, as a new topology."""
+        self._show_topology().edit_copy(text)
+
+    def _launch(self, source: TopologyFile) -> None:
+        """The panel shows how it goes, and opens the run once that is on its way."""
+        self.launch_panel.launch(source, self.planning.planned)
+
+    def _open_run(self, run_id: str) -> None:
+        self._show_run(run_id)
+        self.fleet.check()  # the launch has put agents where there were none
+        self._use_calendar()  # it may have made the first booking of all
+        if "bookings" in self.__dict__:
+            self.bookings.reload()
+
+    def _show_run(self, run_id: str) -> None:
+        cast("RunsPage", self.window.show_page("runs")).show_run(run_id)
+        if self.runs.run(run_id) is None:
+            self.window.say(self.tr("Nobody here knows the run {run}. Its hosts are asked.").format(run=run_id))
+
+    def _shown_run(self) -> str:
+        """The run that somebody looks at, else ""."""
+        if self.window.current != "runs":
+            return ""
+        feed = cast("RunsPage", self.window.page("runs")).feed
+        return feed.run.run_id if feed is not None else ""
+
+    def _show_booking(self, booking_id: str) -> None:
+        cast("BookingsPage", self.window.show_page("bookings")).show_booking(booking_id)
+
+    def _trust(self, host: str) -> None:
+        """Shows a host's key over whatever page is shown; the launch goes on once it is vouched for."""
+        cast("FleetPage", self.window.page("fleet")).trust(host)
+
+    # -- the window's own texts
+
+    def _host_changed(self, name: str) -> None:
+        self._say_soon.start()
+
+    def _say_fleet(self) -> None:
+        self.window.say_fleet(fleet_texts(self.fleet), gpu_text(self.fleet))
+
+    def _name_window(self) -> None:
+        self.window.setWindowTitle(f"{self.document.name}[*] – Torchyard")
+        self.window.setWindowModified(self.document.is_modified)
+
+    # -- beginning and end
+
+    def _after_first_paint(self) -> None:
+        """What takes long begins when there is something to look at."""
+        cast("TopologyPage", self.window.page("topology")).make_rest()
+        self.window.make_pages()
+        self.fleet.check()
+        self._use_calendar()
+
+    def _close(self) -> None:
+        self._say_soon.stop()
+        self.planning.stop()
+        if "reminder" in self.__dict__:
+            self.reminder.stop()
+        if self.window.has_page("runs"):
+            cast("RunsPage", self.window.page("runs")).close_feeds()
+        self.document.changed.disconnect(self._name_window)
+        self.document.path_changed.disconnect(self._name_window)
+        if "launch_panel" in self.__dict__:
+            self.launch_panel.close_launch()
+        if self.window.has_page("bookings"):
+            cast("BookingsPage", self.window.page("bookings")).close_page()
+        if "exchange" in self.__dict__:
+            self.exchange.close()
+        if "bookings" in self.__dict__:
+            self.bookings.close()
+        if "runs" in self.__dict__:
+            self.runs.close()
+        self.fleet.close()

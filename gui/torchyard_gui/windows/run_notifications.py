@@ -1,0 +1,55 @@
+"""What becomes of runs that were live: a word on whatever page is shown, to who listens too, and at the task bar."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from PySide6.QtCore import QObject
+from PySide6.QtWidgets import QApplication
+
+from torchyard_core.launch.runs.known_runs import KnownRun, is_over
+from torchyard_gui.bridge.runs_model import RunsModel
+from torchyard_gui.widgets.screen_reader import announce
+from torchyard_gui.windows.main_window import MainWindow
+
+
+class RunNews(QObject):
+    """Knows how runs stood when it last looked: of what it never saw alive it says nothing."""
+
+    def __init__(self, model: RunsModel, shown: Callable[[], str], window: MainWindow) -> None:
+        """`shown`: the ID of the run that is looked at now, else ""."""
+        super().__init__(window)
+        self._model = model
+        self._shown = shown
+        self._window = window
+        self._states = {run.run_id: run.state for run in model.runs}
+
+    def look(self) -> None:
+        """Tells what has changed. Of a host that only thinks that its run is over there is no news."""
+        sure = [run for run in self._model.runs if not run.told_by]
+        before, self._states = self._states, self._states | {run.run_id: run.state for run in sure}
+        for run in sure:
+            was = before.get(run.run_id, run.state)
+            if was != run.state and not is_over(was) and (text := self._told(run)):
+                self._tell(run, text)
+
+    def _tell(self, run: KnownRun, text: str) -> None:
+        failed = run.state == "failed"
+        if run.run_id != self._shown():
+            self._window.say(text, urgent=failed)
+        elif not failed:  # the run's own page says why, above its picture
+            announce(self._window, text)
+        if not self._window.isActiveWindow():
+            QApplication.alert(self._window)
+
+    def _told(self, run: KnownRun) -> str:
+        name = run.name or run.run_id
+        if run.state == "failed":
+            why = run.reason or self.tr("nobody said why")
+            return self.tr("{run} failed: {reason}").format(run=name, reason=why)
+        words = {
+            "succeeded": self.tr("{run} has succeeded"),
+            "stopped": self.tr("{run} was stopped"),
+            "restarting": self.tr("{run} starts again"),
+        }
+        return words.get(run.state, "").format(run=name)

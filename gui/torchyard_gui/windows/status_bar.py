@@ -1,0 +1,61 @@
+"""The line at the foot of the window: how the fleet is, and what the page adds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QWidget
+
+from torchyard_gui.theme.theme import theme
+from torchyard_gui.widgets.clear_layout import drop
+from torchyard_gui.widgets.indicators import StateMark
+from torchyard_gui.widgets.text_labels import label
+
+Said = str | tuple[str, str]
+"""A text, or a state (for its mark) and a text."""
+
+
+class StatusLine(QFrame):
+    """Texts from the left, with the mark of their state where they have one; one more at the right end."""
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setProperty("panel", "bottom")
+        self.setFixedHeight(theme().metrics.status)
+        self._said: list[Said] = []
+        self._shown: list[QWidget] = []
+        self._right = label(role="small", ink="2")
+        self._layout = QHBoxLayout(self)
+        self._layout.setContentsMargins(14, 0, 14, 0)
+        self._layout.setSpacing(6)
+        self._layout.addStretch(1)
+        self._layout.addWidget(self._right)
+
+    @property
+    def texts(self) -> list[str]:
+        """What it says now, from the left."""
+        return [said if isinstance(said, str) else said[1] for said in self._said]
+
+    def say(self, texts: Iterable[Said], right: str = "") -> None:
+        """Say other things; the same again costs nothing."""
+        wanted = [said for said in texts if said and (isinstance(said, str) or said[1])]
+        self._right.setText(right)
+        if wanted == self._said:
+            return
+        self._said = wanted
+        drop(self._layout, self._shown)
+        self._shown = []
+        for said in wanted:
+            state, text = ("", said) if isinstance(said, str) else said
+            if state:
+                self._show(StateMark(state, 14))
+            words: QLabel = label(text, role="small", ink="2")
+            words.setContentsMargins(0, 0, 10, 0)
+            words.setAlignment(Qt.AlignmentFlag.AlignVCenter)
+            self._show(words)
+        self.setAccessibleName(". ".join(self.texts))
+
+    def _show(self, widget: QWidget) -> None:
+        self._layout.insertWidget(len(self._shown), widget)
+        self._shown.append(widget)

@@ -1,0 +1,43 @@
+"""A button on the empty canvas that opens the example: what to do first for who has never been here."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QEvent, QObject
+from PySide6.QtGui import QAction
+from PySide6.QtWidgets import QPushButton, QWidget
+
+from torchyard_core.topology.document.topology_document import TopologyDocument
+
+BELOW_MIDDLE = 52
+"""Where the words of the empty canvas end."""
+
+
+class FirstSteps(QPushButton):
+    """Lies over a canvas below its words, while the document is new and nothing is drawn."""
+
+    def __init__(self, canvas: QWidget, document: TopologyDocument, action: QAction) -> None:
+        super().__init__(action.text(), canvas)
+        self._canvas = canvas
+        self._document = document
+        self._action = action
+        self.setToolTip(action.toolTip())
+        self.clicked.connect(action.trigger)
+        document.changed.connect(self._follow)
+        document.path_changed.connect(self._follow)
+        canvas.installEventFilter(self)
+        self._follow()
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        if event.type() == QEvent.Type.Resize:
+            self._place()
+        return False
+
+    def _follow(self) -> None:
+        new = self._document.path is None and not self._document.is_modified
+        self.setVisible(new and self._action.isVisible())
+        self._place()
+
+    def _place(self) -> None:
+        self.adjustSize()
+        around = self._canvas.rect()
+        self.move((around.width() - self.width()) // 2, around.height() // 2 + BELOW_MIDDLE)

@@ -1,0 +1,149 @@
+"""Whether hosts reach each other, and how fast: between two agents of one machine, over the loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+import pytest
+
+from torchyard_agent import network_addresses
+from torchyard_agent.daemon import network_probe
+from torchyard_agent.daemon.network_probe import Ways
+from torchyard_agent.protocol.jsonrpc import RpcError
+from torchyard_agent.unix_socket_rpc import Connection
+
+HERE = "127.0.0.1"
+
+
+class Desk:
+    """A desktop's connection, as far as these methods look at it."""
+
+    def __init__(self) -> None:
+        self.on_close: list[Callable[[], None]] = []
+
+
+def between(work: Callable[[Ways, Ways, Connection], Awaitable[None]]) -> None:
+    async def main() -> None:
+        await work(Ways(), Ways(), cast(Connection, Desk()))
+
+    asyncio.run(main())
+
+
+def test_ports_that_a_run_holds_are_reached_and_free_again_afterwards() -> None:
+    held = network_addresses.hold_ports(3)
+    ports = held.ports
+
+    async def work(a: Ways, b: Ways, desk: Connection) -> None:
+        there = await a.listen(desk, {"token": "secret", "address": HERE, "ports": ports})
+        targets = [{"host": "a", "address": HERE, "port": port} for port in there["ports"]]
+        assert there["ports"] == ports
+        assert await b.reach(desk, {"token": "secret", "source": HERE, "targets": targets}) == []
+        await a.close(desk, {"token": "secret"})
+        for port in ports:  # as torch's store binds: nothing lingers there
+            with socket.socket() as rank:
+                rank.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                rank.bind((HERE, port))
+                rank.listen()
+
+    try:
+        between(work)
+    finally:
+        held.release()
+    for port in ports:  # and without SO_REUSEADDR, once the run lets go
+        with socket.socket() as program:
+            program.bind((HERE, port))
+
+
+def test_a_host_behind_nat_is_reached_by_an_address_that_it_does_not_have() -> None:
+    held, translated = network_addresses.hold_ports(2), "192.0.2.7"
+
+    async def work(a: Ways, b: Ways, desk: Connection) -> None:
+        there = await a.listen(desk, {"token": "secret", "address": translated, "ports": held.ports, "traffic": True})
+        assert there == {"address": translated, "ports": held.ports, "busy": False}
+        targets = [{"host": "a", "address": HERE, "port": port} for port in held.ports]  # as the router rewrites it
+        assert await b.reach(desk, {"token": "secret", "source": translated, "targets": targets}) == []
+        way = {"token": "secret", "address": HERE, "port": held.ports[0], "source": translated, "seconds": 0.1}
+        assert (await b.pull(desk, way))["bytes_s"] > 0
+        await a.close(desk, {"token": "secret"})
+        assert (await a.listen(desk, {"token": "other", "address": translated, "port_range": None}))["ports"]
+        await a.close(desk, {"token": "other"})
+
+    try:
+        between(work)
+    finally:
+        held.release()
+
+
+def test_a_port_where_nobody_listens_and_one_where_somebody_else_does() -> None:
+    stranger = socket.create_server((HERE, 0))
+    with socket.create_server((HERE, 0)) as gone:
+        free = gone.getsockname()[1]
+
+    async def work(a: Ways, b: Ways, desk: Connection) -> None:
+        there = await a.listen(desk, {"token": "theirs", "address": HERE, "port_range": None})
+        ports = [free, stranger.getsockname()[1], there["ports"][0]]
+        targets = [{"host": "a", "address": HERE, "port": port} for port in ports]
+        missed = await b.reach(desk, {"token": "ours", "targets": targets})
+        assert [target["port"] for target in missed] == ports
+        assert missed[0]["error"] == "connection refused"
+        assert "no answer" in missed[1]["error"]
+        assert missed[2]["error"]
+        await a.close(desk, {"token": "theirs"})
+
+    try:
+        between(work)
+    finally:
+        stranger.close()
+
+
+def test_bytes_are_counted_for_as_long_as_was_asked() -> None:
+    async def work(a: Ways, b: Ways, desk: Connection) -> None:
+        there = await a.listen(desk, {"token": "t", "address": HERE, "port_range": None, "traffic": True})
+        begin = time.monotonic()
+        pulled = await b.pull(
+            desk, {"token": "t", "source": HERE, "address": HERE, "port": there["ports"][0], "seconds": 0.3}
+        )
+        assert time.monotonic() - begin >= 0.3
+        assert pulled["bytes_s"] > 10_000_000
+        await a.close(desk, {"token": "t"})
+
+    between(work)
+
+
+def test_nothing_is_measured_where_nobody_gives() -> None:
+    with socket.create_server((HERE, 0)) as gone:
+        port = gone.getsockname()[1]
+
+    async def work(a: Ways, b: Ways, desk: Connection) -> None:
+        with pytest.raises(RpcError, match="gave no data: connection refused"):
+            await b.pull(desk, {"token": "t", "address": HERE, "port": port, "seconds": 0.3})
+
+    between(work)
+
+
+def test_a_desktop_that_leaves_ends_the_listening() -> None:
+    async def work(a: Ways, b: Ways, desk: Connection) -> None:
+        there = await a.listen(desk, {"token": "t", "address": HERE, "port_range": None})
+        for callback in desk.on_close:
+            callback()
+        target: dict[str, Any] = {"host": "a", "address": HERE, "port": there["ports"][0]}
+        assert await b.reach(desk, {"token": "t", "targets": [target]}) == [{**target, "error": "connection refused"}]
+
+    between(work)
+
+
+def test_a_silent_stranger_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network_probe, "GREETING_S", 5.0)
+
+    async def work(a: Ways, b: Ways, desk: Connection) -> None:
+        there = await a.listen(desk, {"token": "t", "address": HERE, "port_range": None})
+        with socket.create_connection((HERE, there["ports"][0])):
+            target = {"host": "a", "address": HERE, "port": there["ports"][0]}
+            assert await b.reach(desk, {"token": "t", "targets": [target]}) == []
+        await a.close(desk, {"token": "t"})
+
+    between(work)

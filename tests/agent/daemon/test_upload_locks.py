@@ -1,0 +1,84 @@
+"""Who sends into a shared store: one at a time, whatever becomes of them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from torchyard_agent.daemon import upload_locks
+from torchyard_agent.daemon.upload_locks import Turns
+
+ROOT = "a" * 64
+
+
+@pytest.fixture
+def a(tmp_path: Path) -> Turns:
+    return Turns(str(tmp_path), "gpu-a")
+
+
+@pytest.fixture
+def b(tmp_path: Path) -> Turns:
+    return Turns(str(tmp_path), "gpu-b")
+
+
+def test_one_host_sends_and_the_other_waits_until_it_is_through(a: Turns, b: Turns) -> None:
+    assert a.take(ROOT, "desktop")
+    assert a.take(ROOT, "desktop")
+    assert not b.take(ROOT, "desktop")
+    assert b.is_taken(ROOT, "desktop")
+    assert not a.is_taken(ROOT, "desktop")
+
+    a.give_back("desktop", ROOT)
+
+    assert not b.is_taken(ROOT, "desktop")
+    assert b.take(ROOT, "desktop")
+
+
+def test_two_desktops_on_one_host_take_turns_too(a: Turns) -> None:
+    assert a.take(ROOT, "one")
+    assert not a.take(ROOT, "two")
+    a.give_back("one")
+    assert a.take(ROOT, "two")
+
+
+def test_other_folders_are_sent_meanwhile(a: Turns, b: Turns) -> None:
+    assert a.take(ROOT, "desktop")
+    assert b.take("b" * 64, "desktop")
+    assert a.others()
+
+
+def test_a_holder_that_is_no_longer_touched_loses_its_turn(a: Turns, b: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(upload_locks.time, "monotonic", lambda: now[0])
+    assert a.take(ROOT, "desktop")
+    assert not b.take(ROOT, "desktop")
+    now[0] += upload_locks.STALE_AFTER_S + 1
+
+    time.sleep(0.01)  # file times are that coarse
+    a.touch()
+    assert not b.take(ROOT, "desktop")  # it lives
+
+    now[0] += upload_locks.STALE_AFTER_S + 1
+    assert b.take(ROOT, "desktop")
+
+
+def test_the_turn_of_a_daemon_that_died_on_this_host_is_free_at_once(tmp_path: Path, a: Turns) -> None:
+    dying = """
+import sys
+from torchyard_agent.daemon.upload_locks import Turns
+assert Turns(*sys.argv[1:3]).take(sys.argv[3], "desktop")
+"""
+    agent = str(Path(upload_locks.__file__).parents[2])
+    done = subprocess.run(
+        [sys.executable, "-c", dying, str(tmp_path), "gpu-a", ROOT],
+        env={**os.environ, "PYTHONPATH": agent},
+        check=False,
+    )
+    assert done.returncode == 0
+
+    assert a.take(ROOT, "desktop")

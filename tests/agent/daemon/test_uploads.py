@@ -1,0 +1,60 @@
+"""What becomes of a turn whose desktop hangs up: over a real connection."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.agent.keeper.keeper_cluster import eventually
+from torchyard_agent import unix_socket_rpc
+from torchyard_agent.daemon.upload_locks import Turns
+from torchyard_agent.daemon.uploads import Receiving
+from torchyard_agent.protocol.snapshot_manifest import root_of
+
+MANIFEST = [{"path": "train.py", "mode": 0o644, "size": 1, "sha256": "a" * 64}]
+ROOT = root_of(MANIFEST)
+
+
+def test_a_desktop_that_hangs_up_while_its_turn_is_taken_keeps_it_from_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on, over = threading.Event(), threading.Event(), threading.Event()
+    take = Turns.take
+
+    def take_on_a_slow_disk(self: Turns, root: str, sender: str) -> bool:
+        begun.set()
+        assert go_on.wait(60)
+        try:
+            return take(self, root, sender)
+        finally:
+            over.set()
+
+    async def story() -> None:
+        address = f"\0torchyard-test-{os.urandom(8).hex()}"
+        connections: set[unix_socket_rpc.Connection] = set()
+        server = await unix_socket_rpc.serve(
+            unix_socket_rpc.bind(address), Receiving(str(tmp_path), "gpu-a").table(), connections
+        )
+        monkeypatch.setattr(Turns, "take", take_on_a_slow_disk)
+        one = await unix_socket_rpc.connect(address)
+        asking = asyncio.ensure_future(one.call("snapshot.offer", {"root": ROOT, "manifest": MANIFEST}))
+        await eventually(begun.is_set)
+        one.close()
+        with pytest.raises(unix_socket_rpc.RpcError):
+            await asking
+        await eventually(lambda: not connections)
+        go_on.set()
+        await eventually(over.is_set)
+
+        other = await unix_socket_rpc.connect(address)
+        await eventually(lambda: not Turns(str(tmp_path), "gpu-b").others())
+        assert not (await other.call("snapshot.offer", {"root": ROOT, "manifest": MANIFEST}))["busy"]
+        other.close()
+        await eventually(lambda: not connections)
+        server.close()
+
+    asyncio.run(story())

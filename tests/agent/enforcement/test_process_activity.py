@@ -1,0 +1,70 @@
+"""Whether a process computes, by its CPU time and that of its descendants."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from torchyard_agent.enforcement.process_activity import Activity
+
+SLEEPS = "import time; print(flush=True); time.sleep(600)"
+SPINS = "print(flush=True)\nwhile True: pass"
+HAS_A_BUSY_CHILD = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {SPINS!r}])"
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def begin(program: str) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, start_new_session=True)
+        started.append(process)
+        assert process.stdout is not None
+        process.stdout.readline()
+        return process
+
+    yield begin
+    for process in started:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(60)
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+@pytest.mark.parametrize(("program", "sleeps"), [(SLEEPS, True), (SPINS, False), (HAS_A_BUSY_CHILD, False)])
+def test_what_uses_no_cpu_time_is_asleep(
+    program: str, sleeps: bool, start: Callable[[str], subprocess.Popen[bytes]]
+) -> None:
+    pid = start(program).pid
+    activity = Activity(0.0)
+    assert activity.asleep([pid], time.monotonic()) == set()
+    deadline = time.monotonic() + 60
+    while True:
+        time.sleep(1.1)
+        asleep = activity.asleep([pid], time.monotonic()) == {pid}
+        if asleep == sleeps:
+            return
+        assert time.monotonic() < deadline
+
+
+def test_looks_that_come_sooner_are_answered_by_the_last_measurement(
+    start: Callable[[str], subprocess.Popen[bytes]],
+) -> None:
+    pid = start(SLEEPS).pid
+    activity = Activity(60.0)
+    assert activity.asleep([pid], 1000.0) == set()
+    assert activity.asleep([pid], 1030.0) == set()
+    assert activity.asleep([pid], 1060.0) == {pid}
+    assert activity.asleep([pid], 1061.0) == {pid}
+
+
+def test_what_cannot_be_seen_is_not_called_asleep() -> None:
+    activity = Activity(0.0)
+    for now in (1.0, 2.0, 3.0):
+        assert activity.asleep([2**22 + 1], now) == set()

@@ -1,0 +1,83 @@
+"""Signals reach the very process that was meant, and messages the terminals of their user."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from torchyard_agent.enforcement import process_identity, terminal_messages
+from torchyard_agent.enforcement.process_identity import ANOTHER, GONE, REFUSED, SENT, Identity, identify, send
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        yield process
+        process.kill()
+
+
+@pytest.mark.parametrize("has_pidfd", [True, False])
+def test_a_signal_reaches_the_process_that_was_seen(
+    sleeper: subprocess.Popen[bytes], has_pidfd: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_identity, "HAS_PIDFD", has_pidfd and process_identity.HAS_PIDFD)
+    known = identify(sleeper.pid)
+    assert known is not None
+    assert known.uid == os.getuid()
+    # As it would be had the process ended and its PID been given to the one that is there now.
+    assert send(known._replace(started=known.started - 1), signal.SIGKILL) == ANOTHER
+    assert send(known._replace(uid=known.uid + 1), signal.SIGKILL) == ANOTHER
+    assert sleeper.poll() is None
+    assert send(known, signal.SIGTERM) == SENT
+    assert sleeper.wait(60) == -signal.SIGTERM
+    assert send(known, signal.SIGTERM) == GONE
+    assert identify(sleeper.pid) is None
+
+
+def test_a_zombie_is_gone(sleeper: subprocess.Popen[bytes]) -> None:
+    known = identify(sleeper.pid)
+    assert known is not None
+    sleeper.kill()
+    os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)
+    assert send(known, signal.SIGTERM) == GONE
+
+
+def test_init_is_never_signalled() -> None:
+    assert send(Identity(1, 0, 0), signal.SIGTERM) == REFUSED
+    assert send(Identity(0, 0, 0), signal.SIGTERM) == REFUSED
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Iterator[int]:
+    """Reads what is written to the one terminal in the folder."""
+    master, slave = os.openpty()
+    (tmp_path / "7").symlink_to(os.ttyname(slave))
+    yield master
+    os.close(master)
+    os.close(slave)
+
+
+def test_a_message_appears_on_the_users_terminals_and_steers_none_of_them(tmp_path: Path, terminal: int) -> None:
+    assert terminal_messages.tell(os.getuid(), "your GPU is\x1b[2J booked\nby lee", str(tmp_path)) == 1
+    said = os.read(terminal, 4096).decode()
+    assert "your GPU is[2J bookedby lee [" in said
+    assert "\x1b" not in said
+    assert terminal_messages.tell(os.getuid() + 4711, "hello", str(tmp_path)) == 0
+
+
+def test_what_is_no_terminal_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "0").write_text("")
+    assert terminal_messages.tell(os.getuid(), "hello", str(tmp_path)) == 0
+    assert (tmp_path / "0").read_text() == ""
+    assert terminal_messages.tell(os.getuid(), "hello", str(tmp_path / "none")) == 0
+
+
+def test_a_terminal_that_nobody_reads_holds_nobody_up(tmp_path: Path, terminal: int) -> None:
+    reached = [terminal_messages.tell(os.getuid(), "x" * 500, str(tmp_path)) for _ in range(500)]
+    assert reached[0] == 1
+    assert reached[-1] == 0

@@ -1,0 +1,276 @@
+"""One checkpoint from one end of a connection to the other, whatever becomes of cables, disks and newer ones."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import os
+import shutil
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.agent.keeper.checkpoints.sample_checkpoints import same, save, there
+from tests.agent.keeper.keeper_cluster import SECRET, eventually
+from torchyard_agent.keeper.checkpoints import checkpoint_folders, file_transfer
+from torchyard_agent.keeper.checkpoints.checkpoint_replication import Receiving
+from torchyard_agent.keeper.checkpoints.file_transfer import CarryProblem
+from torchyard_agent.keeper.link import gang_link
+from torchyard_agent.keeper.link.gang_link import Message, Stream
+from torchyard_agent.protocol import authenticated_transport
+
+KEY = bytes.fromhex(SECRET)
+
+
+class Pair:
+    """A door on this machine, and those who came in by it."""
+
+    async def __aenter__(self) -> Pair:
+        self.met: asyncio.Queue[Stream] = asyncio.Queue()
+        self._streams: list[Stream] = []
+
+        async def meet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            stream, _, _ = await gang_link.admit(reader, writer, KEY)
+            stream.send({"welcome": True})
+            self._streams.append(stream)
+            self.met.put_nowait(stream)
+
+        self._server = await asyncio.start_server(meet, "127.0.0.1", 0)
+        self._port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for stream in self._streams:
+            stream.abort()
+        self._server.close()
+        await asyncio.sleep(0.01)  # a turn of the loop, for what was aborted to close
+
+    async def dial(self, introduction: Message) -> tuple[Stream, Message]:
+        return await gang_link.call("127.0.0.1", self._port, KEY, introduction)
+
+
+class Cut(Stream):
+    """An end whose cable is cut after some pieces."""
+
+    pieces = 0
+    left = 0
+
+    async def send_piece(self, data: bytes) -> None:
+        self.pieces += 1
+        if self.pieces > self.left:
+            self.abort()
+            raise ConnectionResetError(errno.ECONNRESET, "cut")
+        await super().send_piece(data)
+
+
+class Stuck(Stream):
+    """An end that stops sending after some pieces, until the other hangs up."""
+
+    pieces = 0
+
+    async def send_piece(self, data: bytes) -> None:
+        self.pieces += 1
+        if self.pieces > 5:
+            await self.receive_piece()
+        await super().send_piece(data)
+
+
+def test_a_transfer_that_is_cut_goes_on_from_where_it_was(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    name = save(source, 1, 10 * file_transfer.PIECE, files=("model.pt",))
+    pieces: list[int] = []
+
+    async def scene() -> None:
+        told: list[Message] = []
+        async with Pair() as pair:
+            receiving = Receiving(str(target), "run", "gpu-b", pair.dial, told.append)
+            receiving.obey({"say": "fetch", "name": name})
+            for left in (6, 100):
+                stream = await asyncio.wait_for(pair.met.get(), 10)
+                stream.__class__ = Cut
+                assert isinstance(stream, Cut)
+                stream.left = left
+                try:
+                    await file_transfer.give(stream, str(source / name))
+                except gang_link.NETWORK_ERRORS:
+                    assert left == 6
+                pieces.append(min(stream.pieces, left))
+            await eventually(lambda: told)
+            receiving.close()
+        assert told == [{"say": "fetched", "name": name, "problem": ""}]
+
+    asyncio.run(scene())
+    assert same(source / name, target / name)
+    assert there(target) == [name]
+    assert 10 <= sum(pieces) - 1 <= 14  # checkpoint.json is one; what was in the cut socket comes again
+
+
+def test_one_that_is_marked_as_the_last_is_carried_again_with_its_mark_alone(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    name = save(source, 1, 10 * file_transfer.PIECE)
+    shutil.copytree(source / name, target / name)
+    about = json.loads((source / name / "checkpoint.json").read_text())
+    (source / name / "checkpoint.json").write_text(json.dumps({**about, "final": True, "run": "run"}))
+    label = checkpoint_folders.newest(str(source), "run")
+    assert (label, checkpoint_folders.newest(str(source), "other")) == (f"{name}-final", name)
+
+    async def scene() -> None:
+        told: list[Message] = []
+        async with Pair() as pair:
+            receiving = Receiving(str(target), "run", "gpu-b", pair.dial, told.append)
+            assert receiving.holds()["name"] == name
+            receiving.obey({"say": "fetch", "name": label})
+            stream = await asyncio.wait_for(pair.met.get(), 10)
+            stream.__class__ = Cut
+            assert isinstance(stream, Cut)
+            stream.left = 1
+            await file_transfer.give(stream, str(source / name))
+            await eventually(lambda: told)
+            assert receiving.holds()["name"] == label
+        assert told == [{"say": "fetched", "name": label, "problem": ""}]
+
+    asyncio.run(scene())
+    assert same(source / name, target / name)
+    assert there(target) == [name]
+
+
+def test_one_that_was_saved_anew_for_the_same_step_is_carried_whole(tmp_path: Path) -> None:
+    """As groups at their own pace have it, whose chief saves last what all have learnt."""
+    source, target = tmp_path / "source", tmp_path / "target"
+    name = save(source, 1, 3 * file_transfer.PIECE)
+    shutil.copytree(source / name, target / name)
+    (source / name / "model.pt").write_bytes(bytes(3 * file_transfer.PIECE))
+
+    async def scene() -> None:
+        told: list[Message] = []
+        async with Pair() as pair:
+            receiving = Receiving(str(target), "run", "gpu-b", pair.dial, told.append)
+            receiving.obey({"say": "fetch", "name": name})
+            while not told:
+                stream = await asyncio.wait_for(pair.met.get(), 10)
+                with suppress(*gang_link.NETWORK_ERRORS):
+                    await file_transfer.give(stream, str(source / name))
+                await eventually(lambda: told or not pair.met.empty())
+        assert told == [{"say": "fetched", "name": name, "problem": ""}]
+
+    asyncio.run(scene())
+    assert same(source / name, target / name)
+    assert there(target) == [name]
+
+
+def test_a_newer_one_drops_what_is_under_way_and_leaves_nothing_of_it(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    old = save(source, 1, 20 * file_transfer.PIECE)
+    new = save(source, 2, 3 * file_transfer.PIECE)
+
+    async def scene() -> None:
+        told: list[Message] = []
+        async with Pair() as pair:
+            receiving = Receiving(str(target), "run", "gpu-b", pair.dial, told.append)
+            receiving.obey({"say": "fetch", "name": old})
+            first = await asyncio.wait_for(pair.met.get(), 10)
+            first.__class__ = Stuck
+            giving = asyncio.get_running_loop().create_task(file_transfer.give(first, str(source / old)))
+            await eventually(lambda: (target / f".carried-{old}" / "model.pt").exists())
+            receiving.obey({"say": "fetch", "name": new})
+            second = await asyncio.wait_for(pair.met.get(), 10)
+            await file_transfer.give(second, str(source / new))
+            with pytest.raises(gang_link.NETWORK_ERRORS):
+                await giving
+            await eventually(lambda: told)
+        assert told == [{"say": "fetched", "name": new, "problem": ""}]
+
+    asyncio.run(scene())
+    assert there(target) == [new]
+
+
+def test_a_newer_one_waits_for_a_disk_that_writes_the_one_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    old, new = save(source, 1), save(source, 2)
+    writes, is_written, fsync = threading.Event(), threading.Event(), os.fsync
+
+    def slow(handle: int) -> None:
+        writes.set()
+        is_written.wait(10)
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", slow)
+
+    async def scene() -> None:
+        told: list[Message] = []
+        unheard: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
+        async with Pair() as pair:
+            receiving = Receiving(str(target), "run", "gpu-b", pair.dial, told.append)
+            receiving.obey({"say": "fetch", "name": old})
+            first = await asyncio.wait_for(pair.met.get(), 10)
+            giving = asyncio.get_running_loop().create_task(file_transfer.give(first, str(source / old)))
+            await eventually(writes.is_set)
+            receiving.obey({"say": "fetch", "name": new})
+            await asyncio.sleep(0.05)
+            assert pair.met.empty()
+            is_written.set()
+            await file_transfer.give(await asyncio.wait_for(pair.met.get(), 10), str(source / new))
+            await giving
+            await eventually(lambda: told)
+        assert told == [{"say": "fetched", "name": new, "problem": ""}]
+        assert unheard == []
+
+    asyncio.run(scene())
+    assert there(target) == [old, new]
+    assert same(source / old, target / old)
+
+
+def test_a_disk_without_room_is_said_and_nothing_half_done_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    name = save(source, 1, 3 * file_transfer.PIECE)
+
+    def full(handle: int, data: bytes, at: int) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+
+    async def scene() -> None:
+        told: list[Message] = []
+        async with Pair() as pair:
+            receiving = Receiving(str(target), "run", "gpu-b", pair.dial, told.append)
+            receiving.obey({"say": "fetch", "name": name})
+            stream = await asyncio.wait_for(pair.met.get(), 10)
+            with pytest.raises((CarryProblem, *gang_link.NETWORK_ERRORS)):
+                await file_transfer.give(stream, str(source / name))
+            await eventually(lambda: told)
+        assert told[0]["name"] == name
+        assert "is full" in told[0]["problem"]
+
+    asyncio.run(scene())
+    assert there(target) == []
+
+
+def test_a_checkpoint_that_names_files_elsewhere_is_not_complete(tmp_path: Path) -> None:
+    name = save(tmp_path, 1)
+    (tmp_path / name / "checkpoint.json").write_text('{"files": {"../../secret": 3}}')
+    assert checkpoint_folders.newest(str(tmp_path)) == ""
+    (tmp_path / name / "checkpoint.json").write_text('{"files": {"model.pt": {"bytes": 1000, "sha256": "00"}}}')
+    assert checkpoint_folders.newest(str(tmp_path)) == name
+
+
+def test_an_end_that_offers_a_file_elsewhere_is_hung_up_on(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with Pair() as pair:
+            stream, _ = await pair.dial({"carry": "x"})
+            other = await pair.met.get()
+            other.send({"files": {"../evil": 3}})
+            with pytest.raises(authenticated_transport.AuthenticationError):
+                await file_transfer.take(stream, str(tmp_path / "target"), "step-000000000001")
+            stream.abort()
+            other.abort()
+
+    asyncio.run(scene())
+    assert there(tmp_path / "target") == []

@@ -1,0 +1,81 @@
+"""The primary's door when more knock than it lets wait: the oldest make room, and nobody brings the keeper down."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any
+
+import pytest
+
+from tests.agent.keeper.keeper_cluster import SECRET, eventually
+from torchyard_agent.keeper.link import gang_link
+from torchyard_agent.keeper.link.gang_link import Listener, Message, Stream
+from torchyard_agent.keeper.link.join_store import JoinStore, StoreServer
+from torchyard_agent.protocol import authenticated_transport
+
+HERE = "127.0.0.1"
+KEY = bytes.fromhex(SECRET)
+
+
+def test_those_who_knock_at_once_make_room_each_the_oldest_of_them_first(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(gang_link, "STRANGERS", 4)
+    monkeypatch.setattr(authenticated_transport, "HANDSHAKE_DEADLINE_S", 600.0)
+
+    async def knocking(door: socket.socket) -> list[bool]:
+        listener = Listener({KEY: StoreServer(JoinStore()).serve})
+        strangers = [socket.create_connection(door.getsockname()) for _ in range(10)]  # it has not met any yet
+        await listener.open(door)
+        try:
+            await eventually(lambda: sum(map(was_turned_away, strangers)) >= 6)
+            turned_away = [was_turned_away(stranger) for stranger in strangers]
+        finally:
+            listener.close()
+        await eventually(lambda: all(map(was_turned_away, strangers)))
+        for stranger in strangers:
+            stranger.close()
+        return turned_away
+
+    with socket.create_server((HERE, 0), backlog=20) as door:
+        assert asyncio.run(knocking(door)) == [True] * 6 + [False] * 4
+    assert caplog.text.count("turned away ('127.0.0.1', ") == 1  # the others are counted
+
+
+def was_turned_away(stranger: socket.socket) -> bool:
+    stranger.setblocking(False)
+    try:
+        while data := stranger.recv(authenticated_transport.HELLO_BYTES):
+            assert len(data) <= authenticated_transport.HELLO_BYTES
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        pass
+    return True
+
+
+def test_a_rank_whose_connection_has_ended_before_it_is_served_is_no_mistake_of_the_keeper() -> None:
+    async def meeting() -> list[dict[str, Any]]:
+        mistakes: list[dict[str, Any]] = []
+        served = asyncio.Event()
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: mistakes.append(context))
+
+        async def serve(stream: Stream, introduction: Message) -> None:
+            try:
+                stream.abort()  # as if another had come meanwhile, and this one were the oldest
+                await asyncio.sleep(0)
+                await StoreServer(JoinStore()).serve(stream, introduction)
+            finally:
+                served.set()
+
+        listener = Listener({KEY: serve})
+        with socket.create_server((HERE, 0)) as door:
+            await listener.open(door)
+            with pytest.raises((OSError, EOFError)):
+                await gang_link.call(*door.getsockname(), KEY, {"store": "worker-0", "session": "s"})
+            await served.wait()
+            listener.close()
+        return mistakes
+
+    assert asyncio.run(meeting()) == []

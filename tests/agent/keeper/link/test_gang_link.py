@@ -1,0 +1,160 @@
+"""The gang link against strangers, garbage, replays and broken cables."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+
+from tests.agent.keeper.conftest import Play
+from tests.agent.keeper.keeper_cluster import SECRET, Yard, eventually, replica, shell
+from torchyard_agent.protocol import authenticated_transport
+
+UNTIL_GO = shell("while [ ! -e go ]; do sleep 0.01; done")
+
+
+class Relay:
+    """A cable that can be cut and that records: members reach the primary through it."""
+
+    def __init__(self, address: str, port: int):
+        self.target = (address, port)
+        self.heard = bytearray()
+        self.port = 0
+        self._writers: list[asyncio.StreamWriter] = []
+        self._server: asyncio.Server | None = None
+
+    async def open(self) -> None:
+        self._server = await asyncio.start_server(self._meet, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            there, back = await asyncio.open_connection(*self.target)
+        except ConnectionRefusedError:
+            writer.close()
+            return
+        self._writers += [writer, back]
+        await asyncio.gather(self._pass(reader, back, self.heard), self._pass(there, writer, bytearray()))
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, into: bytearray) -> None:
+        try:
+            while data := await reader.read(65536):
+                into += data
+                writer.write(data)
+        except ConnectionError:
+            pass
+        finally:
+            writer.close()
+
+    @property
+    def member(self) -> dict[str, object]:
+        return {"host": "gpu-a", "address": "127.0.0.1", "gang_port": self.port}
+
+    def cut(self) -> None:
+        for writer in self._writers:
+            writer.transport.abort()
+        self._writers.clear()
+
+    def close(self) -> None:
+        self.cut()
+        if self._server is not None:
+            self._server.close()
+
+
+def test_strangers_garbage_and_wrong_secrets_disturb_nothing(play: Play) -> None:
+    async def story(yard: Yard) -> None:
+        a, b = await yard.add("gpu-a", "gpu-b")
+        replicas = [replica("chief-0", "gpu-a", UNTIL_GO), replica("worker-0", "gpu-b", UNTIL_GO)]
+        await yard.begin(*replicas, joining=False)
+        where = (a.member["address"], a.member["gang_port"])
+        strangers = [socket.create_connection(where) for _ in range(150)]
+        for number, stranger in enumerate(strangers[:40]):
+            stranger.settimeout(1)
+            stranger.send(os.urandom(200) if number % 2 else b"GET / HTTP/1.1\r\n\r\n" * 20)
+        liar = strangers[-1]
+        liar.settimeout(60)
+        hello = liar.recv(authenticated_transport.HELLO_BYTES, socket.MSG_WAITALL)
+        liar.send(authenticated_transport.answer(b"x" * 32, hello, authenticated_transport.new_nonce()))
+        assert liar.recv(1) == b""  # turned away before anything else was said
+        await b.call("join", primary=a.member)
+        await eventually(lambda: "running" in b.states())
+        for host in (a, b):
+            (host.run_dir / "work" / "go").touch()
+        assert (await yard.end())["state"] == "succeeded"
+        for stranger in strangers:
+            stranger.close()
+
+    play(story)
+
+
+def test_a_replayed_conversation_is_turned_away(play: Play) -> None:
+    async def story(yard: Yard) -> None:
+        a, b = await yard.add("gpu-a", "gpu-b")
+        relay = Relay(a.member["address"], a.member["gang_port"])
+        await relay.open()
+        replicas = [replica("chief-0", "gpu-a", UNTIL_GO), replica("worker-0", "gpu-b", UNTIL_GO)]
+        await yard.begin(*replicas, through=relay.member)
+        await eventually(lambda: "running" in b.states())
+        with socket.create_connection((a.prepared["address"], a.prepared["gang_port"])) as thief:
+            thief.settimeout(60)
+            thief.send(bytes(relay.heard))
+            assert len(thief.recv(4096, socket.MSG_WAITALL)) == authenticated_transport.HELLO_BYTES
+        assert (await a.call("status"))["state"] == "running"
+        for host in (a, b):
+            (host.run_dir / "work" / "go").touch()
+        ended = await yard.end()
+        relay.close()
+        assert ended["state"] == "succeeded"
+
+    play(story)
+
+
+def test_a_cut_cable_loses_no_word_where_it_is_mended_within_the_lease(play: Play) -> None:
+    async def story(yard: Yard) -> None:
+        a, b = await yard.add("gpu-a", "gpu-b", patience={"heartbeat_s": 0.3, "lease_s": 6})
+        relay = Relay(a.member["address"], a.member["gang_port"])
+        await relay.open()
+        replicas = [replica("chief-0", "gpu-a", UNTIL_GO), replica("worker-0", "gpu-b", UNTIL_GO)]
+        await yard.begin(*replicas, through=relay.member)
+        await eventually(lambda: "running" in b.states())
+        for _ in range(3):
+            relay.cut()
+            await asyncio.sleep(0.05)  # the member is somewhere in its attempts to come back
+        (b.run_dir / "work" / "go").touch()  # its end happens while nobody can hear it
+        relay.cut()
+        (a.run_dir / "work" / "go").touch()
+        ended = await yard.end()
+        relay.close()
+        assert ended["state"] == "succeeded"
+        assert [one["state"] for one in ended["replicas"]] == ["succeeded", "succeeded"]
+
+    play(story)
+
+
+def test_a_member_that_cannot_be_reached_is_named_with_the_port(play: Play) -> None:
+    async def story(yard: Yard) -> None:
+        a, b = await yard.add("gpu-a", "gpu-b", patience={"join_within_s": 1.0})
+        replicas = [replica("chief-0", "gpu-a", UNTIL_GO), replica("worker-0", "gpu-b", UNTIL_GO)]
+        with socket.create_server(("127.0.0.1", 0)) as blackhole:
+            wrong = {"host": "gpu-a", "address": "127.0.0.1", "gang_port": blackhole.getsockname()[1]}
+            await yard.begin(*replicas, through=wrong)
+            ended = await yard.end()
+        where = f"{a.member['address']}:{a.member['gang_port']}"
+        assert ended["state"] == "failed"
+        assert ended["reason"].startswith(f"gpu-b did not reach the primary gpu-a at {where} in time")
+        assert "firewall" in ended["reason"]
+        assert "firewall" in b.ended()["reason"]
+
+    play(story)
+
+
+def test_the_secret_is_written_nowhere(play: Play) -> None:
+    async def story(yard: Yard) -> None:
+        (a,) = await yard.add("gpu-a")
+        await yard.begin(replica("worker-0", "gpu-a", shell("env")))
+        await yard.end()
+        for path in a.run_dir.rglob("*"):
+            assert path.is_dir() or SECRET not in path.read_text(), path
+        assert SECRET not in a.log()
+
+    play(story)

@@ -1,0 +1,317 @@
+"""A host that was cut off takes part again: both ends of the gang link, one of them played by the test."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from contextlib import suppress
+from typing import Any
+
+from tests.agent.keeper.conftest import Play
+from tests.agent.keeper.keeper_cluster import CLUSTER, SECRET, Host, Yard, eventually, replica, shell
+from tests.agent.keeper.link.test_gang_link import Relay
+from torchyard_agent.keeper.assignments import Shares
+from torchyard_agent.keeper.link import gang_link
+from torchyard_agent.keeper.link.gang_link import NETWORK_ERRORS, Line, Message, Stream
+
+KEY = bytes.fromhex(SECRET)
+FOREVER = shell("exec sleep 1000")
+LOSING = {"heartbeat_s": 0.4, "lease_s": 2.0}
+"""Short waits, and not so short that a busy machine loses anybody."""
+PATIENT = {"lease_s": 60.0}
+"""For members that the test plays: nobody is lost who does not say so."""
+
+
+class OneWay(Relay):
+    """Always brings on what members say, and can keep back what the primary says."""
+
+    def __init__(self, address: str, port: int):
+        super().__init__(address, port)
+        self.is_open = asyncio.Event()
+        self.is_open.set()
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, into: bytearray) -> None:
+        with suppress(ConnectionError):
+            while data := await reader.read(65536):
+                if into is not self.heard:
+                    await self.is_open.wait()
+                writer.write(data)
+        writer.close()
+
+
+def test_a_member_that_alone_thinks_it_was_cut_off_is_started_again(play: Play) -> None:
+    async def story(yard: Yard) -> None:
+        a, b = await yard.add("gpu-a", "gpu-b", patience=LOSING)
+        relay = OneWay(a.member["address"], a.member["gang_port"])
+        await relay.open()
+        count = shell('echo "start $TORCHYARD_GENERATION"; exec sleep 1000')
+        replicas = [replica("chief-0", "gpu-a", count), replica("worker-0", "gpu-b", count)]
+        await yard.begin(*replicas, through=relay.member, max_restarts=1, failure_grace_s=0.2)
+        await eventually(lambda: "running" in b.states() and "start 0" in b.output("worker-0"))
+        relay.is_open.clear()
+        await eventually(lambda: "the primary host gpu-a was lost" in b.reason())
+        relay.is_open.set()  # the primary has heard this member's heartbeats all the time
+        await eventually(lambda: a.states()[-1] == "running" and "start 1" in b.output("worker-0"))
+        await eventually(lambda: len(yard.left()) == 2)
+        assert a.reason() == ""
+        (again,) = [event for event in a.journal() if event["event"] == "gang_restart"]
+        assert again["cause"].startswith("gpu-b was lost: its keeper ")
+        await a.call("stop", reason="enough")
+        assert (await yard.end())["state"] == "stopped"
+        relay.close()
+
+    play(story)
+
+
+class Posed:
+    """A member that the test plays: it notes what the primary says, and says nothing by itself."""
+
+    def __init__(self, host: str, primary: Host):
+        self.heard: list[Message] = []
+        self.deaf_to = ""
+        """From the first message of this kind on, it neither notes nor acknowledges any, until it calls again."""
+        self._host = host
+        self._primary = primary
+        self._got = 0
+        self._said = 0
+        self._streams: list[Stream] = []
+        self._reading: list[asyncio.Task[None]] = []
+
+    async def call(self, *, cut_off: bool = False) -> Message:
+        """The primary's answer."""
+        introduction = {"host": self._host, "epoch": "posed", "got": self._got, "cut_off": cut_off}
+        where = self._primary.prepared
+        stream, answer = await gang_link.call(where["address"], where["gang_port"], KEY, introduction)
+        self._hang_up()
+        self.deaf_to = ""
+        self._streams.append(stream)
+        self._reading.append(asyncio.create_task(self._read(stream)))
+        return answer
+
+    def _hang_up(self) -> None:
+        for stream, reading in zip(self._streams, self._reading, strict=True):
+            stream.abort()
+            reading.cancel()
+
+    async def _read(self, stream: Stream) -> None:
+        with suppress(*NETWORK_ERRORS):
+            while True:
+                frame = await stream.receive()
+                if frame.get("n", 0) <= self._got:
+                    continue
+                if frame["body"]["say"] == self.deaf_to:
+                    return
+                self._got = frame["n"]
+                self.heard.append(frame["body"])
+                stream.send({"got": self._got})
+
+    def say(self, say: str, **fields: Any) -> None:
+        self._said += 1
+        self._streams[-1].send({"n": self._said, "got": self._got, "body": {"say": say, **fields}})
+
+    def orders(self, *says: str) -> list[Message]:
+        """Those of these kinds that it has heard."""
+        return [message for message in self.heard if message["say"] in says]
+
+    async def hears(self, say: str, times: int = 1) -> Message:
+        """The message of this kind that makes it so many."""
+        await eventually(lambda: len(self.orders(say)) >= times)
+        return self.orders(say)[times - 1]
+
+    async def close(self) -> None:
+        self._hang_up()
+        await asyncio.wait(self._reading)
+
+
+async def stop(primary: Host, members: dict[str, Posed]) -> None:
+    """Stops the run; the members, by the names of their replicas, end as the primary says."""
+    before = {name: len(member.orders("end")) for name, member in members.items()}
+    await primary.call("stop", reason="enough")
+    for name, member in members.items():
+        await member.hears("end", times=before[name] + 1)
+        member.say("ended", replica=name, exit_code=-15)
+    for member in members.values():
+        await member.hears("sweep")
+        member.say("gone")
+    for member in members.values():
+        await member.hears("ended")
+        await member.close()
+    assert await primary.gone() == 0, primary.log()
+    assert primary.ended()["state"] == "stopped"
+
+
+def generation(start: Message) -> int:
+    return int(start["replicas"][0]["generation"])
+
+
+def test_what_a_lost_host_did_not_hear_of_a_start_is_never_said_to_it_again(play: Play) -> None:
+    async def story(yard: Yard) -> None:
+        a, _ = await yard.add("gpu-a", "gpu-b", patience=PATIENT)
+        fails = "while ! test -e fail; do sleep 0.02; done; rm fail; exit 1"
+        replicas = [replica("chief-0", "gpu-a", shell(fails)), replica("worker-0", "gpu-b", FOREVER)]
+        await yard.begin(*replicas, joining=False, max_restarts=3, failure_grace_s=0.1)
+        b = Posed("gpu-b", a)
+        assert (await b.call())["lost"] is False
+        await b.hears("share")
+        b.say("joined")
+        await b.hears("go")
+        b.say("spawned", replica="worker-0")
+        await eventually(lambda: "running" in a.states())
+
+        (a.run_dir / "work" / "fail").touch()
+        await b.hears("end")
+        b.say("ended", replica="worker-0", exit_code=-15)
+        await b.hears("clear")
+        b.deaf_to = "start"
+        b.say("cleared", gang="trainers", generation=0)
+        await eventually(lambda: "starting" in [one.get("state") for one in a.journal() if one.get("restarts") == 1])
+
+        # It has ended its ranks by itself, while the primary could hear it: the generation of now has lost them.
+        assert (await b.call(cut_off=True))["lost"] is True
+        b.say("back")
+        await b.hears("clear", times=2)
+        b.say("cleared", gang="trainers", generation=1)
+        assert generation(await b.hears("start")) == 2  # and no other before it
+        b.say("spawned", replica="worker-0")
+        await eventually(lambda: a.states()[-1] == "running")
+        cause = next(one["cause"] for one in a.journal() if one["event"] == "gang_restart" and one["generation"] == 2)
+        assert cause == "gpu-b was lost: its keeper did not hear gpu-a in time, and ended its ranks"
+
+        await stop(a, {"worker-0": b})
+
+    play(story)
+
+
+def test_a_start_that_was_held_back_is_not_for_a_host_that_was_lost_meanwhile(play: Play) -> None:
+    async def story(yard: Yard) -> None:
+        a, *_ = await yard.add("gpu-a", "gpu-b", "gpu-c", patience=PATIENT)
+        shares = [replica(name, host, FOREVER) for name, host in (("chief-0", "gpu-a"), ("worker-0", "gpu-c"))]
+        await yard.begin(*shares, replica("evaluator-0", "gpu-b", FOREVER), joining=False, carry=True, max_restarts=1)
+        b, c = Posed("gpu-b", a), Posed("gpu-c", a)
+        for member, holds in ((b, ""), (c, "step-000000000007")):
+            await member.call()
+            await member.hears("share")
+            member.say("holds", name=holds)
+            member.say("joined")
+        await c.hears("bring")  # and until it has, the chief waits, and the others with it
+        assert b.orders("go") == []
+
+        await b.call(cut_off=True)
+        b.say("back")
+        assert generation(await b.hears("start")) == 1
+        b.say("spawned", replica="evaluator-0")
+        c.say("not_brought", name="step-000000000007", problem="it is gone")
+        await c.hears("go")
+        c.say("spawned", replica="worker-0")
+        await eventually(lambda: "running" in a.states())
+
+        await stop(a, {"evaluator-0": b, "worker-0": c})
+        assert b.orders("go") == []
+
+    play(story)
+
+
+class PosedPrimary:
+    """The primary of one member, played by the test: it takes calls, and beats while it is in a conversation."""
+
+    def __init__(self) -> None:
+        self.heard: list[Message] = []
+        self.line = Line(self.heard.append)
+        self.beats = True
+        self._calls: asyncio.Queue[tuple[Stream, Message]] = asyncio.Queue()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def open(self) -> dict[str, Any]:
+        """Its place, as members are told it."""
+        self._server = await asyncio.start_server(self._meet, "127.0.0.1", 0)
+        self._tasks.append(asyncio.create_task(self._beat()))
+        return {"host": "gpu-a", "address": "127.0.0.1", "gang_port": self._server.sockets[0].getsockname()[1]}
+
+    async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(*NETWORK_ERRORS):
+            stream, introduction, _ = await gang_link.admit(reader, writer, KEY)
+            self._calls.put_nowait((stream, introduction))
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(0.2)
+            if self.beats:
+                self.line.beat()
+
+    async def called(self) -> tuple[Stream, Message]:
+        """The next call, which waits for its answer, and how the member introduces itself."""
+        return await asyncio.wait_for(self._calls.get(), 60)
+
+    def converse(self, stream: Stream, introduction: Message, *, lost: bool) -> None:
+        stream.send({"got": self.line.got, "lost": lost})
+        self._tasks.append(asyncio.create_task(self.line.converse(stream, introduction["got"])))
+
+    async def hears(self, say: str, times: int = 1) -> None:
+        await eventually(lambda: [message["say"] for message in self.heard].count(say) >= times)
+
+    async def close(self) -> None:
+        self._tasks[0].cancel()
+        self.line.close()
+        self._server.close()
+        await asyncio.wait(self._tasks)
+
+
+def test_a_member_is_back_only_once_the_primary_knows_that_it_was_cut_off(play: Play) -> None:
+    """Slow: its ranks take 1.5 s to end, and the lease runs out once meanwhile and once before."""
+    taken = f"GPU-{os.urandom(8).hex()}"
+
+    async def story(yard: Yard) -> None:
+        (b,) = await yard.add("gpu-b", later=True, gpus=[taken], patience=LOSING)
+        loop, lease_s = asyncio.get_running_loop(), LOSING["lease_s"]
+        stubborn = shell("trap '' TERM; echo up; while :; do sleep 0.1; done")
+        plan: Any = {
+            "members": [{"host": "gpu-a", "address": "127.0.0.1", "gang_port": 1}, b.member],
+            "cluster": {**CLUSTER, "options": {}},
+            "replicas": [replica("worker-0", "gpu-b", stubborn)],
+            "policy": {"host_wait_s": 600.0, "max_restarts": 0},
+            "setup": [],
+            "spare_imports": [],
+            "secrets": {},
+        }
+        primary = PosedPrimary()
+        await b.call("join", primary=await primary.open())
+        stream, introduction = await primary.called()
+        assert introduction["cut_off"] is False
+        primary.converse(stream, introduction, lost=False)
+        primary.line.send(Shares(plan, carries=False).of_host("gpu-b"))
+        await primary.hears("joined")
+        primary.line.send({"say": "go"})
+        await eventually(lambda: b.output("worker-0") == "up\n")
+
+        # The primary alone has given it up. While it ends its ranks, its own lease runs out: that is old news by then.
+        primary.line.close()
+        silent_since = loop.time()
+        stream, introduction = await primary.called()
+        await asyncio.sleep(silent_since + lease_s - 0.75 - loop.time())
+        primary.converse(stream, introduction, lost=True)
+        await primary.hears("back")
+        primary.line.send({"say": "go"})
+        await eventually(lambda: b.output("worker-0") == "up\n" * 2)
+        assert primary.line.connected
+
+        # It alone thinks that it was cut off. It calls while it still ends its ranks, and is not taken for lost.
+        primary.beats = False
+        stream, introduction = await primary.called()
+        assert introduction["cut_off"] is False
+        primary.converse(stream, introduction, lost=False)
+        stream, introduction = await primary.called()
+        assert introduction["cut_off"] is True
+        assert [message["say"] for message in primary.heard].count("back") == 1
+        primary.beats = True
+        primary.converse(stream, introduction, lost=True)
+        await primary.hears("back", times=2)
+        over = {"run_id": yard.run_id, "state": "stopped", "reason": "enough", "replicas": [], "metrics": {}}
+        primary.line.send({"say": "ended", "ended": {**over, "timings": {}}})
+        assert await b.gone() == 0, b.log()
+        await primary.close()
+
+    with socket.socket(socket.AF_UNIX) as other:  # which has a GPU that this run has not taken yet: it is scheduled
+        other.bind(f"\0torchyard/gpu/{taken}")
+        other.listen()
+        play(story)

@@ -1,0 +1,44 @@
+"""Process trees, and what is found after a keeper's own death."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.agent.keeper.conftest import Play
+from tests.agent.keeper.keeper_cluster import Yard, eventually, replica, shell
+from torchyard_agent.keeper import leftovers
+from torchyard_agent.keeper.processes import process_control
+
+
+@pytest.mark.parametrize("kernel", ["as it is", "without CONFIG_PROC_CHILDREN"])
+def test_a_tree_is_walked_to_its_leaves(monkeypatch: pytest.MonkeyPatch, kernel: str) -> None:
+    if kernel != "as it is":
+        monkeypatch.setattr(process_control, "_KNOWS_CHILDREN", False)
+    code = "import subprocess; print('up', flush=True); subprocess.run(['sh', '-c', 'read line; true'])"
+    tree = [sys.executable, "-S", "-c", code]
+    with subprocess.Popen(tree, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        parent.stdout.readline()
+        below = []
+        while not below:
+            below = process_control.descendants(parent.pid)
+        assert process_control.children(parent.pid) == below[:1]
+        assert parent.pid in process_control.descendants(os.getpid())
+        parent.communicate(b"\n")
+
+
+def test_what_a_killed_keepers_ranks_left_is_found_and_ended(play: Play) -> None:
+    async def story(yard: Yard) -> None:
+        (a,) = await yard.add("gpu-a")
+        await yard.begin(replica("worker-0", "gpu-a", shell("setsid sleep 1000 & exec sleep 1000")))
+        await eventually(lambda: len(leftovers.find(str(a.run_dir))) == 2)
+        a.process.kill()
+        await eventually(lambda: len(yard.left()) == 1)
+        assert leftovers.end(str(a.run_dir)) == []
+        assert yard.left() == []
+
+    play(story)

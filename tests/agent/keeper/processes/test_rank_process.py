@@ -1,0 +1,93 @@
+"""A rank's environment and command, without starting one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torchyard_agent.keeper.metrics_receiver import Latest
+from torchyard_agent.keeper.processes import rank_process
+from torchyard_agent.keeper.processes.rank_process import ARCHIVE, RunPlace
+from torchyard_agent.protocol import metrics_report
+
+PLACE = RunPlace("run-1", "gpu-a", "/runs/run-1", "\0torchyard/0/x/report/run-1")
+
+
+def environment(login: dict[str, str], env: dict[str, str] | None = None, **secrets: str) -> dict[str, str]:
+    rank: Any = {"rank": 0, "local_rank": 1, "argv": ["true"], "env": env or {}}
+    return rank_process.environment(login, PLACE, "worker-0", rank, secrets)
+
+
+def test_the_login_then_the_plan_then_the_secrets() -> None:
+    made = environment({"A": "login", "B": "login", "C": "login"}, {"B": "plan", "C": "plan"}, C="secret")
+    assert (made["A"], made["B"], made["C"]) == ("login", "plan", "secret")
+
+
+def test_roles_can_be_imported_and_the_users_own_path_stays() -> None:
+    assert environment({})["PYTHONPATH"] == ARCHIVE
+    assert environment({"PYTHONPATH": f"/mine:{ARCHIVE}:/other"})["PYTHONPATH"] == f"{ARCHIVE}:/mine:/other"
+    assert environment({"PYTHONPATH": "/mine"}, {"PYTHONPATH": "/planned"})["PYTHONPATH"] == f"{ARCHIVE}:/planned"
+
+
+def test_what_only_the_host_knows_is_there() -> None:
+    made = environment({})
+    assert made["TORCHYARD_REPORT"] == "@torchyard/0/x/report/run-1"
+    assert made["TORCHYARD_RUN_DIR"] == "/runs/run-1"
+    assert made["TORCHELASTIC_ERROR_FILE"] == "/runs/run-1/errors/worker-0.1.json"
+
+
+def test_the_contract_of_an_outer_run_does_not_leak_in() -> None:
+    outer = {"RANK": "7", "WORLD_SIZE": "8", "MASTER_ADDR": "x", "TORCHELASTIC_RUN_ID": "y", "TORCHYARD_ROLE": "ps"}
+    made = environment({**outer, "LD_LIBRARY_PATH": "/cuda", "PATH": "/bin"})
+    assert not set(outer) & set(made)
+    assert (made["LD_LIBRARY_PATH"], made["PATH"]) == ("/cuda", "/bin")
+
+
+def test_without_setup_lines_there_is_no_shell() -> None:
+    assert rank_process.command(["python", "train.py"], [], "/x") == ["python", "train.py"]
+    assert rank_process.command(["python", "train.py"], ["true"], "/x")[-3:] == [
+        "torchyard-setup",
+        "python",
+        "train.py",
+    ]
+
+
+def test_a_replicas_numbers_are_those_of_its_first_rank_with_the_throughput_of_all() -> None:
+    latest = Latest({"worker-0"})
+    assert latest.all() == {}
+    assert latest.take(metrics_report.encode("worker-0", 1, {"step": 4, "loss": 9.0, "throughput": 10.0})) == "worker-0"
+    assert (
+        latest.take(metrics_report.encode("worker-0", 0, {"step": 3, "loss": float("inf"), "throughput": 2.5}))
+        == "worker-0"
+    )
+    assert latest.of("worker-0") == {"step": 4, "loss": None, "throughput": 12.5}
+
+
+def test_a_server_has_no_step() -> None:
+    latest = Latest({"ps-0"})
+    latest.take(metrics_report.encode("ps-0", 0, {"version": 12, "clients": 3, "bytes_s": 1e6}))
+    assert latest.of("ps-0") == {"version": 12, "clients": 3, "bytes_s": 1e6}
+
+
+def test_names_of_a_scripts_own_are_kept_and_hostile_ones_are_not() -> None:
+    latest = Latest({"worker-0"})
+    hostile = {"a b": 1, "\x1b[31mred": 2, "x" * 65: 3, "1st": 4, "é": 5, "flag": True, "text": "6", "": 7, "x\n": 8}
+    assert latest.take(metrics_report.encode("worker-0", 0, {"step": 1, "accuracy": 0.5, **hostile})) == "worker-0"
+    assert latest.of("worker-0") == {"step": 1, "accuracy": 0.5}
+    assert latest.take(metrics_report.encode("worker-0", 0, {"accuracy": float("nan")})) == "worker-0"
+    assert latest.of("worker-0") == {"step": 1, "accuracy": None}
+
+
+def test_a_replica_has_at_most_32_names_of_its_own_however_they_come() -> None:
+    latest = Latest({"worker-0"})
+    latest.take(metrics_report.encode("worker-0", 0, {f"a{number}": number for number in range(40)}))
+    assert list(latest.of("worker-0")) == [f"a{number}" for number in range(32)]
+    latest.take(metrics_report.encode("worker-0", 0, {"b": 1.0, "a0": 7.0, "step": 3}))
+    assert latest.of("worker-0") == {"step": 3, "a0": 7.0, **{f"a{number}": number for number in range(1, 32)}}
+
+
+def test_what_is_no_report_is_dropped() -> None:
+    latest = Latest({"worker-0"})
+    huge = b'{"replica": "worker-0", "local_rank": 0, "metrics": {"step": 1' + b"0" * 400 + b"}}"
+    for datagram in (b"", b"\xff", b"[]", b"[" * 5000, huge, metrics_report.encode("worker-9", 0, {"step": 1})):
+        assert latest.take(datagram) is None
+    assert latest.all() == {}

@@ -1,0 +1,127 @@
+"""How many connections a calendar needs: a server has a hundred, and each desktop of a team takes part."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.core.booking.teams import Team, draft
+from torchyard_core.booking.errors import StoreAway
+from torchyard_core.booking.store import BookingStore, open_store
+from torchyard_core.booking.store.change_feed import Watch
+
+WITHIN_S = 30
+
+
+def connections(team: Team, person: str = "lee") -> int:
+    assert team.server is not None
+    with team.server.connect("owner", team.place) as owner:
+        found = owner.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'torchyard%%' AND usename = %s",
+            (person,),
+        ).fetchone()
+    assert found is not None
+    return int(found[0])
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WITHIN_S
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+class Heard(list[str]):
+    """What a watch has said."""
+
+    def watch(self, store: BookingStore) -> Watch:
+        watch = store.watch(self.append)
+        wait_until(lambda: "all" in self)
+        self.clear()
+        return watch
+
+
+def test_a_calendar_that_is_watched_and_asked_by_many_threads_has_one_connection(database_team: Team) -> None:
+    lee, kim = database_team.open("lee"), database_team.open("kim")
+    heard = Heard()
+    watch = heard.watch(lee)
+    most = 0
+    try:
+        asking = [threading.Thread(target=lambda: [lee.waiting() for _ in range(30)]) for _ in range(4)]
+        for thread in asking:
+            thread.start()
+        while any(thread.is_alive() for thread in asking):
+            most = max(most, connections(database_team))
+        for thread in asking:
+            thread.join()
+        assert most == connections(database_team) == 1
+        kim.book(draft("a0", 1, 1))
+        wait_until(lambda: "bookings" in heard)
+        heard.clear()
+        lee.book(draft("a1", 1, 1))  # what the shared connection itself changes is heard of, too
+        wait_until(lambda: "bookings" in heard)
+        assert connections(database_team) == 1
+    finally:
+        watch.close()
+
+
+def test_a_calendar_that_nobody_looks_at_has_no_connection_and_is_heard_of_when_shown_again(
+    database_team: Team,
+) -> None:
+    lee, kim = database_team.open("lee"), database_team.open("kim")
+    watch = Heard().watch(lee)
+    watch.close()
+    lee.keep_connection(False)
+    wait_until(lambda: connections(database_team) == 0)
+    assert lee.count() == 0
+    wait_until(lambda: connections(database_team) == 0)
+    lee.keep_connection(True)
+    heard = Heard()
+    again = heard.watch(lee)
+    try:
+        kim.book(draft("a0", 1, 1))
+        wait_until(lambda: "bookings" in heard)
+        wait_until(lambda: connections(database_team) == 1)
+    finally:
+        again.close()
+
+
+def test_a_connection_that_was_ended_listens_again_and_counts_as_a_change_of_everything(database_team: Team) -> None:
+    lee = database_team.open("lee")
+    heard = Heard()
+    watch = heard.watch(lee)
+    try:
+        assert database_team.server is not None
+        with database_team.server.connect("owner", database_team.place) as owner:
+            owner.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'lee'")
+        wait_until(lambda: "all" in heard)
+        database_team.open("kim").book(draft("a0", 1, 1))
+        wait_until(lambda: "bookings" in heard)
+    finally:
+        watch.close()
+
+
+def test_a_role_without_free_connections_is_answered_with_a_sentence(database_team: Team) -> None:
+    server = database_team.server
+    assert server is not None
+    with server.connect("owner", "postgres") as owner:
+        owner.execute("ALTER ROLE lee CONNECTION LIMIT 0")
+    try:
+        with pytest.raises(StoreAway, match="has no connection left: as many programs use the server as it lets in"):
+            open_store(server.url("lee", database_team.place), "lee")
+    finally:
+        with server.connect("owner", "postgres") as owner:
+            owner.execute("ALTER ROLE lee CONNECTION LIMIT -1")
+
+
+def test_a_server_without_free_connections_is_answered_with_a_sentence(database_team: Team) -> None:
+    def open_many() -> None:
+        for _ in range(200):
+            database_team.open("kim")
+
+    with pytest.raises(StoreAway, match="has no connection left") as refused:
+        open_many()
+    assert "max_connections" in refused.value.hint

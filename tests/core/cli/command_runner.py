@@ -1,0 +1,77 @@
+"""Commands as users run them, with what must hold for each: never a traceback, and JSON where it was asked for."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import sys
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from tests.lab import Desktop, LabHost
+from torchyard_core.cli.root_command import main
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a command printed."""
+
+    stdout: str
+    stderr: str
+
+
+def torchyard(desktop: Desktop, *arguments: str | Path, code: int = 0, stdin: str | Path = os.devnull) -> Done:
+    """Runs the command to its end, which must be with `code`. `stdin`: the file that it reads there.
+
+    In this process: a new interpreter for each of some hundred commands would take a minute. Where it matters that
+    the command is a process, tests use `desktop.start`.
+    """
+    stdout, stderr = io.StringIO(), io.StringIO()
+    command = ["torchyard", "--home", str(desktop.home), *map(str, arguments)]
+    with ExitStack() as around:
+        given = around.enter_context(Path(stdin).open())
+        around.enter_context(patch.dict(os.environ, desktop.environment(), clear=True))
+        around.enter_context(patch.multiple(sys, argv=command, stdin=given))
+        around.enter_context(contextlib.chdir(desktop.directory))
+        around.enter_context(contextlib.redirect_stdout(stdout))
+        around.enter_context(contextlib.redirect_stderr(stderr))
+        ended = around.enter_context(pytest.raises(SystemExit))
+        main()
+    done = Done(stdout.getvalue(), stderr.getvalue())
+    assert (ended.value.code or 0) == code, (ended.value.code, done)
+    return done
+
+
+def answer(desktop: Desktop, *arguments: str | Path, code: int = 0, stdin: str | Path = os.devnull) -> Any:
+    """What the command answers with `--json`."""
+    return json.loads(torchyard(desktop, *arguments, "--json", code=code, stdin=stdin).stdout)
+
+
+def daemons_on(host: LabHost) -> list[int]:
+    """Process IDs of Torchyard's daemons on a host: its first process's children, for all others hang on a login.
+
+    A login's process that has just made a daemon may be a child of the first for a moment, once its login is over.
+    """
+    found: list[int] = []
+    for _ in range(100):
+        before, found = (
+            found,
+            [int(pid) for pid in host.exec(["pgrep", "-P", "1", "-f", "version_info"]).stdout.split()],
+        )
+        if len(found) < 2 and found == before:
+            break
+        time.sleep(0.05)
+    return found
+
+
+def ours_on(host: LabHost) -> Path:
+    """The agent's folder there."""
+    return host.home / ".torchyard"

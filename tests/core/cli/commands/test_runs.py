@@ -1,0 +1,158 @@
+"""`torchyard runs`: found by any short name, shown, read, stopped and fetched."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.core.cli.command_runner import answer, torchyard
+from tests.core.cli.sample_runs import sleeping
+from tests.end_to_end.running import wait_until
+from tests.lab import Desktop, Lab
+
+pytestmark = pytest.mark.lab
+
+MakeDesktop = Callable[..., Desktop]
+
+SHOWN_KEYS = {"run_id", "name", "state", "reason", "as_of", "fresh", "alive", "primary", "hosts", "submitted",
+              "launched_from", "restarted_from", "asked", "replicas", "metrics", "timings"}  # fmt: skip
+
+
+def detached(desktop: Desktop, file: Path) -> str:
+    """Starts the run and leaves it; its ID."""
+    return torchyard(desktop, "run", file, "--detach").stdout.strip()
+
+
+def log_lines(name: str, count: int) -> list[str]:
+    return [*(f"{name} line {number}" for number in range(count)), f"{name} no newline at the end"]
+
+
+def test_a_run_that_is_over_is_found_shown_read_and_fetched(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
+    run_id = detached(desktop, sleeping(tmp_path / "talk", seconds=0, lines=3))
+    names = ["worker-0", "worker-1", "worker-2"]
+
+    # All logs, followed to the end of each
+    followed = torchyard(desktop, "runs", "logs", "last", "-f").stdout.splitlines()
+    assert sorted(followed) == sorted(f"{name} | {line}" for name in names for line in log_lines(name, 3))
+    # Logs end before their run does, and the run before its keepers have left.
+    wait_until(lambda: answer(desktop, "runs", "show", "last")["alive"] is False)
+    # One after the other, once they are whole; a piece of the ID will do
+    logs = torchyard(desktop, "runs", "logs", run_id[-4:]).stdout.splitlines()
+    assert logs == [f"{name} | {line}" for name in names for line in log_lines(name, 3)]
+    assert torchyard(desktop, "runs", "logs", "talk", "--tail", "1", "--replica", "worker-1").stdout == (
+        "worker-1 no newline at the end\n"
+    )
+    as_json = torchyard(desktop, "runs", "logs", run_id, "--replica", "worker-2", "--tail", "2", "--json").stdout
+    assert [json.loads(line) for line in as_json.splitlines()] == [
+        {"replica": "worker-2", "local_rank": 0, "line": line} for line in log_lines("worker-2", 3)[-2:]
+    ]
+    assert "worker-0, worker-1, worker-2" in torchyard(
+        desktop, "runs", "logs", run_id, "--replica", "worker-9", code=2
+    ).stderr  # fmt: skip
+
+    (listed,) = answer(desktop, "runs", "list")
+    assert (listed["run_id"], listed["name"], listed["state"]) == (run_id, "talk", "succeeded")
+    assert listed["hosts"] == ["gpu-a", "gpu-b", "gpu-c"]
+
+    shown = answer(desktop, "runs", "show", "last")
+    assert set(shown) == SHOWN_KEYS
+    assert (shown["state"], shown["fresh"], shown["alive"]) == ("succeeded", True, False)
+    assert [
+        (replica["name"], replica["host"], replica["state"], replica["exit_code"], replica["restarts"])
+        for replica in shown["replicas"]
+    ] == [(name, host.name, "succeeded", 0, 0) for name, host in zip(names, lab3.hosts, strict=True)]
+    assert "succeeded" in torchyard(desktop, "runs", "show", run_id).stdout
+
+    assert "is over: it succeeded" in torchyard(desktop, "runs", "stop", run_id, code=1).stderr
+
+    fetched = torchyard(desktop, "runs", "fetch", run_id, "*.bin").stdout.split()
+    assert fetched == [
+        f"{run_id}/{host.name}/outputs/worker-{number}/model.bin" for number, host in enumerate(lab3.hosts)
+    ]
+    assert (desktop.directory / fetched[1]).read_text() == "worker-1"
+    assert "no file that matches *.pt" in torchyard(desktop, "runs", "fetch", run_id, "*.pt", code=1).stderr
+    (tmp_path / "taken").write_text("a file, not a folder")
+    assert "taken" in torchyard(desktop, "runs", "fetch", run_id, "-o", tmp_path / "taken", code=1).stderr
+
+
+def test_a_failed_run_is_shown_with_exit_code_0(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
+    file = sleeping(tmp_path / "bad", hosts=["gpu-b"])
+    file.write_text(file.read_text().replace('"600.0"', '"soon"').replace('"600"', '"soon"'))
+    torchyard(desktop, "run", "-", "--set", f"program.workdir={file.parent}", code=1, stdin=file)
+    shown = torchyard(desktop, "runs", "show", "last").stdout
+    assert "failed" in shown
+    assert "ValueError" in shown
+
+
+def test_following_ends_quietly_with_ctrl_c_and_the_run_goes_on(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
+    run_id = detached(desktop, sleeping(tmp_path / "long", hosts=["gpu-a", "gpu-b"]))
+    following = desktop.start("runs", "logs", run_id, "-f", "--tail", "1")
+    assert following.stdout is not None
+    first = {following.stdout.readline() for _ in range(2)}
+    assert len(first) == 2
+
+    following.send_signal(signal.SIGINT)
+    _, errors = following.communicate(timeout=60)
+
+    assert (following.returncode, errors) == (0, "")
+    wait_until(lambda: answer(desktop, "runs", "show", run_id)["state"] == "running")
+    assert answer(desktop, "runs", "show", run_id)["alive"]
+    stopped = answer(desktop, "runs", "stop", run_id, "--force")
+    assert (stopped["run_id"], stopped["state"]) == (run_id, "stopped")
+    assert "stopped by " in stopped["reason"]
+
+
+@pytest.mark.usefixtures("bare_hosts")
+def test_a_run_whose_primary_is_gone_is_shown_as_it_was_known_here(
+    desktop: Desktop, make_desktop: MakeDesktop, lab3: Lab, tmp_path: Path
+) -> None:
+    run_id = detached(desktop, sleeping(tmp_path / "long", hosts=["gpu-a", "gpu-b"]))
+    elsewhere = make_desktop(lab3)
+    lab3["gpu-a"].stop_sshd()
+
+    shown = answer(desktop, "runs", "show", run_id, code=3)
+
+    assert (shown["run_id"], shown["fresh"], shown["state"]) == (run_id, False, "starting")
+    assert set(shown) == SHOWN_KEYS
+    told = torchyard(desktop, "runs", "list", code=3)
+    assert "gpu-a" in told.stderr
+    assert "gpu-c" in told.stderr  # which has no agent
+    assert run_id in told.stdout
+    assert "refused" in torchyard(desktop, "runs", "logs", run_id, code=3).stderr
+    assert "refused" in torchyard(desktop, "runs", "stop", run_id, code=3).stderr
+    # A desktop that has never heard of the run cannot say that there is none.
+    assert "not all do" in torchyard(elsewhere, "runs", "show", "nothing", code=3).stderr
+    lab3["gpu-a"].start_sshd()
+    torchyard(elsewhere, "runs", "stop", run_id[-4:])
+
+
+@pytest.mark.usefixtures("bare_hosts")
+def test_runs_that_nobody_knows_and_names_that_fit_several(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
+    error = answer(desktop, "runs", "show", "nothing", code=2)["error"]
+    assert error["code"] == "no_run"
+    assert "torchyard runs list" in error["hint"]
+    assert "last" in torchyard(desktop, "runs", "show", "last", code=2).stderr
+    assert not (lab3["gpu-a"].home / ".torchyard").exists()  # asking puts nothing on a host
+    assert torchyard(desktop, "runs", "list").stdout == "No runs are known.\n"
+    for number in range(2):
+        detached(desktop, sleeping(tmp_path / f"talk-{number}", seconds=0, hosts=["gpu-a"]))
+    assert answer(desktop, "runs", "stop", "20", code=2)["error"]["code"] == "ambiguous"
+    assert answer(desktop, "runs", "stop", "", code=2)["error"]["code"] == "no_run"
+
+
+def test_output_that_nobody_reads_to_the_end_is_no_error(desktop: Desktop, lab3: Lab, tmp_path: Path) -> None:
+    run_id = detached(desktop, sleeping(tmp_path / "much", seconds=0, hosts=["gpu-a"], lines=20_000))
+    torchyard(desktop, "runs", "logs", run_id, "-f")
+    reading = desktop.start("runs", "logs", run_id)
+    assert reading.stdout is not None
+    assert reading.stdout.readline() == "worker-0 line 0\n"
+    reading.stdout.close()
+    assert reading.wait(60) in (0, 1)
+    assert reading.stderr is not None
+    assert reading.stderr.read() == ""
+    tail = torchyard(desktop, "runs", "logs", run_id, "--tail", "9000").stdout.splitlines()
+    assert tail == log_lines("worker-0", 20_000)[-9000:]

@@ -1,0 +1,68 @@
+"""`runs show` tells what a step is made of where a replica told it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from torchyard_core.cli.views.run_details import print_run
+from torchyard_core.formatting import traffic
+
+
+def shown(**metrics: dict[str, float | None]) -> dict[str, Any]:
+    replicas = [{"name": name.replace("_", "-"), "host": "gpu-a", "state": "running"} for name in ("worker_0", "ps_0")]
+    return {
+        "run_id": "20261122-000000-abcd",
+        "name": "digits",
+        "state": "running",
+        "reason": "",
+        "fresh": True,
+        "submitted": "2026-11-22T00:00:00Z",
+        "launched_from": "",
+        "restarted_from": "",
+        "hosts": ["gpu-a"],
+        "asked": [],
+        "replicas": replicas,
+        "metrics": {name.replace("_", "-"): told for name, told in metrics.items()},
+    }
+
+
+def cells(text: str, replica: str) -> list[str]:
+    return next(line for line in text.splitlines() if line.startswith(replica)).split()
+
+
+def test_columns_are_there_where_a_replica_has_a_value(capsys: pytest.CaptureFixture[str]) -> None:
+    told = {"step": 12.0, "loss": 0.5, "exchange_s": 0.012, "wait_s": 1.5, "staleness": 2.0}
+    print_run(shown(worker_0=told))
+    text = capsys.readouterr().out
+    head = next(line for line in text.splitlines() if line.startswith("REPLICA"))
+    assert head.split()[5:] == ["STEP", "LOSS", "SAMPLES/S", "EXCHANGE", "WAITING", "STALE", "REASON"]
+    assert cells(text, "worker-0")[5:] == ["12", "0.5", "-", "12", "ms", "1.50", "s", "2"]
+    assert cells(text, "ps-0")[5:] == ["-", "-", "-", "-", "-", "-"]
+
+
+def test_servers_tell_their_versions_clients_and_traffic(capsys: pytest.CaptureFixture[str]) -> None:
+    print_run(shown(worker_0={"step": 12.0}, ps_0={"version": 1204.0, "clients": 3.0, "bytes_s": 12_340_000.0}))
+    text = capsys.readouterr().out
+    head = next(line for line in text.splitlines() if line.startswith("REPLICA"))
+    assert head.split()[8:] == ["VERSION", "CLIENTS", "TRAFFIC", "REASON"]
+    assert cells(text, "ps-0")[5:] == ["-", "-", "-", "1,204", "3", "12.3", "MB/s"]
+    assert [traffic(each) for each in (640, 1500, 117_600_000, 2.4e9)] == [
+        "640 B/s",
+        "1.5 kB/s",
+        "118 MB/s",
+        "2.4 GB/s",
+    ]
+
+
+def test_what_scripts_report_by_names_of_their_own_is_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
+    print_run(shown(worker_0={"step": 12.0, "accuracy": 0.93751, "epoch": 3.0, "lr": None}, ps_0={"version": 1.0}))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == "worker-0  accuracy 0.9375, epoch 3, lr NaN"
+    assert "accuracy" not in "".join(lines[:-1])
+
+
+def test_a_run_that_told_none_has_none(capsys: pytest.CaptureFixture[str]) -> None:
+    print_run(shown(worker_0={"step": 12.0}))
+    assert "EXCHANGE" not in capsys.readouterr().out

@@ -1,0 +1,117 @@
+"""What `torchyard run` shows of a run's events, on a terminal and elsewhere."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from torchyard_core.cli.views.run_progress import JsonView, PlainView
+
+Event = dict[str, Any]
+Show = Callable[..., str]
+
+
+def report(replica: str, **metrics: float | str | None) -> Event:
+    """A report as the journal has it: null where a replica has no such number."""
+    return {"event": "report", "replica": replica, "step": None, "loss": None, "throughput": None, **metrics}
+
+
+SERVER = report("ps-0", version=12.0, clients=2.0, bytes_s=1000.0)
+REDUCER = report("reducer-0", clients=2.0, bytes_s=1000.0)
+RUNNING = {"event": "run_state", "state": "running"}
+
+
+@pytest.fixture(params=["terminal", "pipe"])
+def show(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Show:
+    """Shows events where stderr is a terminal, and where it is none; gives what was written there."""
+
+    def piped(*events: Event) -> str:
+        stream = io.StringIO()
+        monkeypatch.setattr("sys.stderr", stream)
+        with PlainView() as view:
+            for event in events:
+                view.show(event)
+        return stream.getvalue()
+
+    def on_terminal(*events: Event) -> str:
+        master, slave = pty.openpty()
+        with os.fdopen(slave, "w", encoding="utf-8") as stream:
+            monkeypatch.setattr("sys.stderr", stream)
+            monkeypatch.setenv("COLUMNS", "120")
+            with PlainView() as view:
+                for event in events:
+                    view.show(event)
+                    view._bars.refresh()  # as it does by itself ten times a second
+        written = b""
+        while True:  # a terminal whose other side is closed answers with an error
+            try:
+                written += os.read(master, 65536)
+            except OSError:
+                break
+        os.close(master)
+        return written.decode()
+
+    return piped if request.param == "pipe" else on_terminal
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        SERVER,
+        REDUCER,
+        report("evaluator-0"),
+        report("evaluator-0", step=3),
+        report("worker-0"),
+        report("worker-0", loss=0.5),
+        report("worker-0", step=0),
+        report("worker-0", throughput=12.5),
+        {"event": "report", "replica": "chief-0"},
+    ],
+    ids=lambda event: f"{event['replica']} {[name for name in event if event[name] is not None][2:]}",
+)
+def test_a_report_may_lack_any_number(show: Show, event: Event) -> None:
+    show(RUNNING, event, event)
+
+
+def test_progress_is_the_first_trainers_whatever_else_reports(show: Show) -> None:
+    """Servers, reducers and evaluators come before workers in the alphabet, and worker-10 before worker-2."""
+    trainer = report("worker-2", step=7, loss=0.25, throughput=640.0)
+    shown = show(RUNNING, SERVER, REDUCER, report("evaluator-0", loss=0.1), trainer, report("worker-10", step=3))
+
+    assert "step 7, loss 0.25, 640 samples/s" in shown
+    assert not any(other in shown for other in ("ps-0", "reducer-0", "loss 0.1", "step 3"))
+
+
+def test_the_rate_is_each_trainers_where_several_train(show: Show) -> None:
+    shown = show(RUNNING, SERVER, report("chief-0", step=7, throughput=640.0))
+
+    assert "640 samples/s" in shown
+    assert "each" not in shown
+
+
+def test_a_loss_that_is_not_finite_is_said_so(show: Show) -> None:
+    shown = show(RUNNING, {**report("chief-0", step=7, throughput=640.0), "not_finite": ["loss"]})
+
+    assert "step 7, loss NaN, 640 samples/s" in shown
+
+
+def test_brackets_in_messages_are_no_style(show: Show) -> None:
+    """A terminal's bars read square brackets as a style, and fail at a closing one that closes nothing."""
+    check = {"event": "check", "name": "disk", "host": "gpu-a", "ok": True, "message": "room in [/mnt/data]"}
+
+    assert "gpu-a: room in [/mnt/data]" in show(check, RUNNING)
+
+
+def test_json_is_each_event_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    with JsonView() as view:
+        for event in (RUNNING, SERVER, report("worker-0")):
+            view.show(event)
+
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [RUNNING, SERVER, report("worker-0")]

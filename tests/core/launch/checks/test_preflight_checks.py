@@ -1,0 +1,204 @@
+"""Verdicts on what hosts measured of themselves: red stops a launch, amber warns, each with a way out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from torchyard_core.launch.checks.host_facts import Check
+from torchyard_core.launch.checks.preflight_checks import Clock, check_clocks, check_conditions
+from torchyard_core.topology.model import Launcher
+
+MIB = 1 << 20
+FINE: dict[str, Any] = {
+    "limits": {"nofile": [1024, 1048576], "memlock": [8 * MIB, 8 * MIB]},
+    "shm": {"free": 8 << 30, "total": 8 << 30},
+    "infiniband": False,
+    "gpus": [],
+    "leftovers": [],
+}
+GPU: dict[str, Any] = {
+    "uuid": "GPU-1",
+    "index": 1,
+    "name": "H100",
+    "memory_mb": 80_000,
+    "bus_id": "0000:3b:00",
+    "ecc_errors": 0,
+    "repair_pending": False,
+    "repair_failed": False,
+    "problem": None,
+    "xids": [],
+    "processes": [],
+}
+
+
+def lines(ranks: int = 4, launcher: Launcher = Launcher.TORCH, **measured: Any) -> list[Check]:
+    return check_conditions("gpu-a", {**FINE, **measured}, launcher, ranks)
+
+
+def of_gpu(**told: Any) -> list[Check]:
+    return [line for line in lines(gpus=[{**GPU, **told}]) if line.name == "gpu"]
+
+
+def one(found: list[Check], name: str) -> Check:
+    [line] = [line for line in found if line.name == name]
+    return line
+
+
+def test_a_host_that_is_fine_is_all_green() -> None:
+    found = lines(gpus=[GPU])
+
+    assert {line.severity for line in found} == {"green"}
+    assert [line.name for line in found] == ["limits", "shm", "gpu", "leftovers"]
+    assert one(found, "gpu").message == "the chosen GPU is free, without ECC and XID errors"
+
+
+# Clocks
+
+
+def clocks(**seconds: float) -> list[Check]:
+    return check_clocks({host: Clock(offset, 0.01) for host, offset in seconds.items()})
+
+
+def test_clocks_that_agree_whatever_ours_says() -> None:
+    [line] = clocks(a=3600.0, b=3604.0, c=3601.0)
+
+    assert line.severity == "green"
+    assert line.message == "clocks agree within 4.000 s"
+
+
+def test_the_clock_that_is_off_is_named_by_the_middle_one() -> None:
+    [line] = clocks(a=0.1, b=-42.0, c=0.0)
+
+    assert line.severity == "amber"
+    assert (line.host, line.message) == ("b", "the clock of b is 42.0 s behind the other hosts'.")
+    assert "chrony" in line.hint
+
+
+def test_a_slow_link_makes_no_clock_wrong() -> None:
+    assert check_clocks({"a": Clock(0.0, 0.01), "b": Clock(7.0, 6.0)})[0].severity == "green"
+
+
+def test_a_clock_is_read_without_the_time_that_the_host_took_to_answer() -> None:
+    # The way there takes 0.1 s, the work 3 s, the way back 0.1 s; the host is 10 s ahead.
+    clock = Clock.read(100.0, {"received": 110.1, "answered": 113.1}, 103.2)
+
+    assert clock.offset == pytest.approx(10.0)
+    assert clock.error == pytest.approx(0.1)
+
+
+def test_one_host_has_nobody_to_agree_with() -> None:
+    assert clocks(a=99.0) == []
+
+
+# Limits and shared memory
+
+
+def test_few_open_files_are_told_with_what_raises_them() -> None:
+    line = one(lines(limits={"nofile": [256, 4096], "memlock": [None, None]}), "limits")
+
+    assert line.severity == "amber"
+    assert "may open only 256 files; this run wants 1024" in line.message
+    assert "`ulimit -n 1024` in `setup`" in line.hint
+
+
+def test_a_large_run_wants_more_files() -> None:
+    line = one(lines(1000, limits={"nofile": [1024, 1024], "memlock": [None, None]}), "limits")
+
+    assert "this run wants 8000" in line.message
+    assert "administrator" in line.hint
+
+
+def test_memory_that_may_be_locked_matters_to_infiniband_alone() -> None:
+    small = {"nofile": [None, None], "memlock": [65536, 65536]}
+
+    assert one(lines(limits=small), "limits").severity == "green"
+    line = one(lines(limits=small, infiniband=True), "limits")
+    assert line.severity == "amber"
+    assert "may lock only 64 KiB" in line.message
+
+
+@pytest.mark.parametrize(("shm", "words"), [({"free": 64 * MIB, "total": 64 * MIB}, "only 64 MiB"), (None, "missing")])
+def test_little_shared_memory_is_told_to_torch_alone(shm: Any, words: str) -> None:
+    line = one(lines(shm=shm), "shm")
+
+    assert line.severity == "amber"
+    assert words in line.message
+    assert line.hint
+    assert not [line for line in lines(shm=shm, launcher=Launcher.COMMAND) if line.name == "shm"]
+
+
+# GPUs
+
+
+def test_a_gpu_that_does_not_answer_stops_the_launch() -> None:
+    [line] = of_gpu(problem="GPU 1 (H100) has fallen off the bus and does not answer.")
+
+    assert line.severity == "red"
+    assert "fallen off the bus" in line.message
+
+
+def test_memory_that_can_no_longer_be_replaced_stops_the_launch() -> None:
+    [line] = of_gpu(repair_failed=True)
+
+    assert line.severity == "red"
+    assert "no spare memory" in line.message
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        ({"ecc_errors": 3}, "GPU 1 of gpu-a has had 3 uncorrectable memory errors (ECC)"),
+        ({"ecc_errors": None}, "ECC errors of GPU 1 of gpu-a are unknown"),
+        ({"repair_pending": True}, "replaces only when it is reset"),
+        ({"xids": [79, 79, 48]}, "has had XID errors since the host booted: 79, 48."),
+        ({"xids": None}, "XID errors of GPU 1 of gpu-a are unknown"),
+    ],
+)
+def test_what_a_gpu_has_suffered_is_a_warning_and_what_is_unknown_is_never_fine(told: Any, words: str) -> None:
+    [line] = of_gpu(**told)
+
+    assert line.severity == "amber"
+    assert words in line.message
+
+
+def test_who_uses_a_chosen_gpu_is_named() -> None:
+    process = {"pid": 4711, "memory_mb": 500, "user": "kim", "program": "python"}
+
+    [line] = of_gpu(processes=[process])
+
+    assert line.severity == "amber"
+    assert line.message == "GPU 1 of gpu-a is in use by kim (python, PID 4711, 500 MiB)."
+
+
+def test_somebody_who_has_most_of_a_gpu_stops_the_launch() -> None:
+    process = {"pid": 4711, "memory_mb": 60_000, "user": "unknown", "program": "unknown"}
+
+    [line] = of_gpu(processes=[process])
+
+    assert line.severity == "red"
+    assert "somebody whom the host does not show" in line.message
+    assert "Choose another GPU" in line.hint
+
+
+# Leftovers
+
+
+def test_leftovers_are_told_whether_they_could_be_ended_or_not() -> None:
+    base = {"run_id": "20260101-1", "ended": [], "left": [], "keeper": False}
+    found = lines(
+        leftovers=[
+            {**base, "ended": [5, 6]},
+            {**base, "left": [77]},
+            {**base, "keeper": True},
+        ]
+    )
+
+    messages = [line.message for line in found if line.name == "leftovers"]
+    assert messages == [
+        "2 processes that the earlier run 20260101-1 had left on gpu-a were ended.",
+        "processes of the earlier run 20260101-1 on gpu-a cannot be ended: 77.",
+        "the keeper of run 20260101-1 is still on gpu-a, long after the run has ended.",
+    ]
+    assert {line.severity for line in found if line.name == "leftovers"} == {"amber"}

@@ -1,0 +1,63 @@
+"""Python, torch, CUDA and driver, compared between the hosts of a run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from torchyard_core.launch.checks.versions import check_versions
+
+SAME: dict[str, Any] = {
+    "python": {"path": "/opt/python", "version": "3.12.1"},
+    "torch": "2.13.0",
+    "torch_cuda": "12.6",
+    "driver": "560.35.03",
+    "driver_cuda": "12.6",
+    "gpus": [{"index": 0}],
+}
+
+
+def said(**hosts: dict[str, Any]) -> dict[str, str]:
+    """Messages by the check's name; each host by what is different there."""
+    lines = check_versions({name: {**SAME, **different} for name, different in hosts.items()})
+    assert all(line.ok and line.warning and line.hint for line in lines)
+    return {line.name: line.message for line in lines}
+
+
+def test_hosts_that_are_alike_raise_no_line() -> None:
+    assert said(a={}, b={}, c={"python": {"path": "/usr/bin/python3", "version": "3.12.9"}}) == {}
+
+
+@pytest.mark.parametrize(
+    ("different", "name", "message"),
+    [
+        ({"torch": "2.12.0"}, "torch", "b has torch 2.12.0; a and c have 2.13.0."),
+        ({"torch": None}, "torch", "b has no torch; a and c have 2.13.0."),
+        ({"python": {"version": "3.10.4"}}, "python", "b has Python 3.10; a and c have 3.12."),
+        ({"torch_cuda": "12.4"}, "cuda", "b has torch for CUDA 12.4; a and c have 12.6."),
+        ({"driver": "550.54.15"}, "driver", "b has NVIDIA driver 550.54.15; a and c have 560.35.03."),
+    ],
+)
+def test_the_host_that_differs_is_named_first(different: dict[str, Any], name: str, message: str) -> None:
+    assert said(a={}, b=different, c={})[name] == message
+
+
+def test_hosts_without_gpus_have_no_driver_to_compare() -> None:
+    without = {"gpus": [], "driver": None, "torch_cuda": None, "driver_cuda": None}
+
+    assert said(a={}, b=without) == {}
+
+
+def test_many_that_are_alike_are_counted() -> None:
+    hosts: dict[str, dict[str, Any]] = {f"gpu-{number}": {} for number in range(9)}
+
+    assert said(**hosts, odd={"torch": "2.9.1"})["torch"] == "odd has torch 2.9.1; the other 9 hosts have 2.13.0."
+
+
+def test_a_driver_too_old_for_its_torch_is_told_with_both() -> None:
+    old = {"torch_cuda": "13.0", "driver_cuda": "12.4", "driver": "550.54.15"}
+
+    message = said(a=old, b=old)["driver"]
+
+    assert message == "torch on b is built for CUDA 13.0, and its driver 550.54.15 runs up to 12.4."

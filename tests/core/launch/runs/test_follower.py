@@ -1,0 +1,91 @@
+"""A run's journal as a desktop follows it, from what the daemon says of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from torchyard_agent.daemon import subscriptions
+from torchyard_agent.daemon.runs import Runs
+from torchyard_agent.protocol import paths
+from torchyard_agent.unix_socket_rpc import Connection
+from torchyard_core.errors import RunFailed
+from torchyard_core.launch.agent_interface import AgentLink
+from torchyard_core.launch.runs.follower import Follower
+
+RUN = "20261122-090000-aaaa"
+
+
+class Desktop:
+    """A connection of the daemon's; what was said over it."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self.said: list[dict[str, Any]] = []
+
+    def notify(self, method: str, params: dict[str, Any]) -> None:
+        self.said.append(params)
+
+
+class Link:
+    """A host's link, on which all that a daemon has said comes in one go."""
+
+    host = "gpu-a"
+
+    def __init__(self, said: list[dict[str, Any]]) -> None:
+        self._said = said
+        self._take: Callable[[dict[str, Any]], None] = lambda message: None
+
+    def listen(self, method: str, take: Callable[[dict[str, Any]], None]) -> Callable[[], None]:
+        self._take = take
+        return lambda: None
+
+    def on_close(self, callback: Callable[[], None]) -> None:
+        pass
+
+    def call(self, method: str, params: dict[str, Any]) -> None:
+        for message in self._said:
+            self._take(message)
+
+
+def said_by_daemon(folder: Path, entries: int, *, ended: bool) -> list[dict[str, Any]]:
+    """Of a run whose keeper has left: in good order, or not."""
+    run = Path(paths.run_dir(str(folder), "gpu-a", RUN))
+    run.mkdir(parents=True)
+    common = {"epoch": "e", "time": "2026-11-22T09:00:00Z"}
+    lines = [{**common, "seq": seq, "event": "report", "replica": "worker-0", "step": seq} for seq in range(1, entries)]
+    end = {"event": "run_ended", "run_id": RUN, "state": "succeeded", "reason": "", "replicas": []}
+    lines.append({**common, "seq": entries, **(end if ended else {"event": "run_state", "state": "running"})})
+    (run / "journal.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    desktop = Desktop()
+    asyncio.run(subscriptions.follow_state(cast("Connection", desktop), Runs(str(folder), "gpu-a"), RUN, None))
+    return desktop.said
+
+
+def followed(said: list[dict[str, Any]]) -> list[str]:
+    link = cast("AgentLink", Link(said))
+    follower = Follower(RUN, link, lambda host: link, with_telemetry=False)
+    return [event["event"] for event in follower.events() if event is not None]
+
+
+@pytest.mark.parametrize("is_older", [False, True])
+def test_a_long_journal_of_a_run_that_has_ended_is_followed_to_its_end(tmp_path: Path, is_older: bool) -> None:
+    said = said_by_daemon(tmp_path, 2 * subscriptions.BATCH + 1, ended=True)
+    assert len(said) == 4
+    assert [message["alive"] for message in said] == [True, True, True, False]
+    if is_older:  # daemons have said so with each piece
+        said = [{**message, "alive": False} for message in said]
+    events = followed(said)
+    assert len(events) == 2 * subscriptions.BATCH + 1
+    assert events[-1] == "run_ended"
+
+
+def test_where_the_journal_has_no_end_the_keeper_has_died(tmp_path: Path) -> None:
+    with pytest.raises(RunFailed, match=r"the keeper of run .* on gpu-a is gone"):
+        followed(said_by_daemon(tmp_path, 3, ended=False))

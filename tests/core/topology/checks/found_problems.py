@@ -1,0 +1,28 @@
+"""What is wrong with topologies that tests write in a few words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torchyard_core.topology.file import topology_from_text
+from torchyard_core.topology.host_facts import HostFacts
+
+WORKERS = "{name: w, role: worker, replicas: 2}"
+SERVERS = "{name: s, role: ps, replicas: 2}"
+REDUCERS = "{name: r, role: reducer, replicas: 2}"
+
+
+def problems(
+    *pools: str,
+    strategy: str = "{}",
+    program: str = "{script: a.py}",
+    pins: str = "{}",
+    hosts: Sequence[HostFacts] | None = None,
+    name: str = "x",
+) -> list[str]:
+    """`line severity code message` of what is wrong with these pools. Pools begin in line 5."""
+    lines = "".join(f"  - {pool}\n" for pool in pools)
+    text = f"version: 1\nname: {name}\nstrategy: {strategy}\npools:\n{lines}pins: {pins}\nprogram: {program}\n"
+    read = topology_from_text(text, "f")
+    assert read.problems == ()
+    return [problem.printed("f").removeprefix("f:") for problem in read.check(hosts)]

@@ -1,0 +1,277 @@
+"""What a topology says that cannot work: each as a sentence with a code and a line."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+import torchyard_core
+from tests.core.examples import EVERY_KEY, host
+from tests.core.topology.checks.found_problems import REDUCERS, SERVERS, WORKERS, problems
+from torchyard_core.problems import CODES, MAX_PROBLEMS, near_miss
+from torchyard_core.topology.file import read_topology, topology_from_text
+from torchyard_core.topology.host_facts import HostFacts
+
+
+def test_the_example_of_the_format_has_no_problem(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "notify.sh").write_text("")
+    (tmp_path / "a.yaml").write_text(EVERY_KEY)
+    hosts = [host("gpu-a", 4, labels={"rack": "r1"}), host("gpu-b", 4)]
+    assert read_topology(tmp_path / "a.yaml").check(hosts) == ()
+
+
+# Pools
+
+
+def test_two_pools_of_one_name() -> None:
+    assert problems(WORKERS, "{name: w, role: evaluator, replicas: 1}") == [
+        "6: error duplicate-pool pool `w` is there twice, first as entry 1 of pools"
+    ]
+
+
+def test_more_than_one_chief() -> None:
+    assert problems("{name: c, role: chief, replicas: 2}") == ["5: error chief-count a chief pool has 1 replica, not 2"]
+    assert problems("{name: c, role: chief, replicas: 1}", "{name: d, role: chief, replicas: 1}") == [
+        "6: error chief-count there is another chief pool already; a run has one chief"
+    ]
+
+
+def test_nobody_who_trains() -> None:
+    [line] = problems("{name: e, role: evaluator, replicas: 1}")
+    assert line == "4: error no-trainers nothing trains: a topology needs a chief or workers"
+
+
+def test_min_replicas_above_replicas() -> None:
+    assert problems("{name: w, role: worker, replicas: 1, min_replicas: 2}") == [
+        "5: error min-replicas min_replicas is 2, more than the 1 replica"
+    ]
+
+
+def test_more_replicas_than_anyone_means() -> None:
+    big = "role: worker, replicas: 6000"
+    [line] = problems(f"{{name: a, {big}}}", f"{{name: b, {big}}}")
+    assert line == "4: error too-many-replicas 12000 replicas are over the limit of 10000"
+
+
+def test_gpus_that_nobody_uses() -> None:
+    lines = problems(WORKERS, "{name: s, role: ps, replicas: 1, gpus: 2}", strategy="{kind: downpour}")
+    assert lines == ["6: warning gpus-unused ps replicas use no GPU; `gpus` sets 2 aside for nothing"]
+    [line] = problems("{name: w, role: worker, replicas: 1, gpu_model: A100}")
+    assert line == "5: warning gpu-wish `gpu_model` does nothing while `gpus` is 0"
+
+
+@pytest.mark.parametrize("name", ['" x"', '"a\\nb"', '"\\u200b"'])
+def test_names_that_would_not_fit_a_line(name: str) -> None:
+    [line] = problems(WORKERS, name=name)
+    assert line == "2: error bad-name name must be one line of text without spaces round it"
+
+
+def test_several_evaluators_are_fine() -> None:
+    assert problems(WORKERS, "{name: e, role: evaluator, replicas: 3}") == []
+
+
+# Strategy
+
+
+@pytest.mark.parametrize(
+    ("kind", "needed"),
+    [("downpour", "parameter servers"), ("sandblaster", "parameter servers"), ("reduction_server", "reducers")],
+)
+def test_a_strategy_without_what_it_needs(kind: str, needed: str) -> None:
+    [line] = problems(WORKERS, strategy=f"{{kind: {kind}}}")
+    assert line.startswith(f"3: error strategy-needs {kind} needs {needed} (a pool with role ")
+
+
+@pytest.mark.parametrize(
+    ("kind", "pool", "severity"),
+    [
+        ("all_reduce", SERVERS, "error"),
+        ("hogwild", SERVERS, "error"),
+        ("hogwild", REDUCERS, "error"),
+        ("none", REDUCERS, "warning"),
+    ],
+)
+def test_a_pool_that_the_strategy_does_not_use(kind: str, pool: str, severity: str) -> None:
+    [line] = problems(WORKERS, pool, strategy=f"{{kind: {kind}}}")
+    assert line.startswith(f"6: {severity} strategy-ignores pool ")
+
+
+def test_a_surplus_pool_is_told_what_to_do_with_it() -> None:
+    [line] = problems(WORKERS, SERVERS, REDUCERS, strategy="{kind: downpour}")
+    assert line == (
+        "7: error strategy-ignores pool `r` has nothing to do: downpour uses no reducer. "
+        "Remove it, or set strategy.kind to reduction_server"
+    )
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        "{kind: sandblaster, backup_workers: 1}",
+        "{kind: downpour, worker_groups: 2, push_every: 4, max_staleness: 3, warm_start_steps: 9}",
+    ],
+)
+def test_a_strategy_with_the_servers_that_it_needs(strategy: str) -> None:
+    assert problems(WORKERS, SERVERS, strategy=strategy) == []
+
+
+def test_hogwild_and_reduction_server_with_what_they_need() -> None:
+    assert problems(WORKERS, strategy="{kind: hogwild, sync_every: 2, worker_groups: 2}") == []
+    assert problems(WORKERS, REDUCERS, strategy="{kind: reduction_server}") == []
+
+
+def test_a_lone_worker_has_nothing_to_reduce() -> None:
+    lone = "{name: w, role: worker, replicas: 1}"
+    [line] = problems(lone, REDUCERS, strategy="{kind: reduction_server}")
+    assert line.startswith("3: error strategy-counts reduction_server sums the gradients of 2 workers or more")
+    assert (
+        problems("{name: w, role: worker, replicas: 1, gpus: 2}", REDUCERS, strategy="{kind: reduction_server}") == []
+    )
+
+
+def test_another_framework_s_servers_are_its_own_affair() -> None:
+    assert problems(WORKERS, SERVERS, program="{launcher: command, command: [python, a.py]}") == []
+
+
+@pytest.mark.parametrize(
+    ("strategy", "line"),
+    [
+        ("{kind: downpour, worker_groups: 3}", "3 worker groups cannot be made of 2 workers"),
+        (
+            "{kind: downpour, server_groups: 2}",
+            "the parameter servers of downpour are one group, which share the parameters among themselves, and not 2: "
+            "drop `server_groups`",
+        ),
+        ("{kind: sandblaster, backup_workers: 2}", "2 backup workers leave none of the 2 trainers to count"),
+    ],
+)
+def test_counts_that_cannot_be(strategy: str, line: str) -> None:
+    assert problems(WORKERS, SERVERS, strategy=strategy) == [f"3: error strategy-counts {line}"]
+
+
+def test_hogwild_has_as_many_server_groups_as_worker_groups() -> None:
+    assert problems(WORKERS, strategy="{kind: hogwild, server_groups: 2}") == []
+    line = "in hogwild every worker group serves its own share of the parameters: drop `server_groups`"
+    assert problems(WORKERS, strategy="{kind: hogwild, server_groups: 3}") == [f"3: warning strategy-ignores {line}"]
+    line = "`server_groups` does nothing: all_reduce has no parameter servers"
+    assert problems(WORKERS, strategy="{kind: all_reduce, server_groups: 3}") == [f"3: warning strategy-ignores {line}"]
+
+
+def test_a_chief_and_one_worker_are_one_group_which_is_hardly_meant() -> None:
+    chief, worker = "{name: c, role: chief, replicas: 1}", "{name: w, role: worker, replicas: 1}"
+    (found,) = problems(chief, worker, strategy="{kind: hogwild}")
+    assert found.startswith("3: warning strategy-counts hogwild has one group here")
+    assert problems(chief, worker, strategy="{kind: hogwild, worker_groups: 1}") == []
+    assert problems("{name: w, role: worker, replicas: 2}", strategy="{kind: hogwild}") == []
+
+
+def test_a_bound_of_staleness_that_groups_in_turns_exceed_is_said() -> None:
+    strategy = "{kind: downpour, max_staleness: 2}"
+    assert problems(WORKERS, SERVERS, strategy=strategy) == [
+        "3: warning strategy-counts the pushes of 2 groups that take turns are 3 versions old, and would be dropped "
+        "with `max_staleness` 2: set it to 3 or more"
+    ]
+    assert problems(WORKERS, SERVERS, strategy="{kind: downpour, worker_groups: 1, max_staleness: 0}") == []
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "worker_groups: 2",
+        "backup_workers: 1",
+        "warm_start_steps: 5",
+        "push_every: 2",
+        "max_staleness: 1",
+        "sync_every: 1",
+    ],
+)
+def test_settings_of_other_strategies(setting: str) -> None:
+    [line] = problems(WORKERS, strategy=f"{{kind: all_reduce, {setting}}}")
+    assert line.startswith("3: warning strategy-ignores")
+
+
+# Pins and hosts
+
+
+@pytest.mark.parametrize(
+    ("pin", "line"),
+    [
+        ("worker-9: gpu-a", "unknown-replica there is no replica `worker-9` to pin; the last worker is `worker-1`"),
+        ("wroker-1: gpu-a", "unknown-replica there is no replica `wroker-1` to pin; did you mean `worker-1`?"),
+        ("work: gpu-a", "unknown-replica there is no replica `work` to pin; did you mean `worker-0`?"),
+        ("zebra-1: gpu-a", "unknown-replica there is no replica `zebra-1` to pin"),
+        ("worker-0: gpu-c", "unknown-host the fleet has no host `gpu-c`; did you mean `gpu-"),
+        ("worker-0: 'gpu-a:4-5'", "unknown-gpu gpu-a has no GPU 4; it has 4 GPUs"),
+        ("worker-0: 'cpu:0-1'", "unknown-gpu cpu has no GPU 0; it has no GPU"),
+        ("worker-0: 'gpu-a:1'", "pin-gpus worker-0 takes 2 GPUs, but is pinned to 1"),
+        ("worker-0: 'gpu-a:cpu'", "pin-gpus worker-0 takes 2 GPUs, but is pinned to 0"),
+        ("worker-0: 'gpu-a:'", "bad-pin in 'gpu-a:' the GPUs must be numbers"),
+        ("worker-0: 'gpu-a:3-1'", "bad-pin in 'gpu-a:3-1' the range 3-1 runs backwards"),
+        ("worker-0: 'gpu-a:1,1'", "bad-pin 'gpu-a:1,1' names a GPU twice"),
+        ("worker-0: ''", "bad-pin '' is not a host"),
+        ("worker-0: 'gpu-a:0-9999'", "bad-pin in 'gpu-a:0-9999' there is no GPU 9999"),
+    ],
+)
+def test_pins_that_cannot_be(pin: str, line: str) -> None:
+    hosts = [host("gpu-a", 4), host("gpu-b", 4), host("cpu")]
+    found = problems("{name: w, role: worker, replicas: 2, gpus: 2}", pins=f"{{{pin}}}", hosts=hosts)
+    assert found[0].startswith(f"6: error {line}")
+
+
+def test_two_replicas_pinned_to_one_gpu() -> None:
+    found = problems(
+        "{name: w, role: worker, replicas: 2, gpus: 2}", pins="{worker-0: 'gpu-a:0-1', worker-1: 'gpu-a:1,2'}"
+    )
+    assert found == ["6: error pin-clash worker-1 and worker-0 are both pinned to gpu-a:1"]
+
+
+def test_a_pin_wins_over_the_pool_s_list_and_says_so() -> None:
+    found = problems("{name: w, role: worker, replicas: 1, hosts: [a]}", pins="{worker-0: b}")
+    assert found == ["6: warning pin-outside worker-0 is pinned to b, which pool `w` does not list; it goes there"]
+
+
+def test_gpus_of_a_host_that_was_never_checked_are_taken_on_trust() -> None:
+    pool = "{name: w, role: worker, replicas: 1, gpus: 1}"
+    assert problems(pool, pins="{worker-0: 'new:7'}", hosts=[HostFacts("new")]) == []
+
+
+def test_a_listed_host_that_the_fleet_lacks() -> None:
+    found = problems(
+        "{name: w, role: worker, replicas: 1, hosts: [gpu-a, gpu-bb]}", hosts=[host("gpu-a"), host("gpu-b")]
+    )
+    assert found == ["5: error unknown-host the fleet has no host `gpu-bb`; did you mean `gpu-b`?"]
+
+
+def test_a_file_that_is_wrong_from_end_to_end_is_told_so_in_seconds() -> None:
+    hosts = [host(f"gpu-{index}") for index in range(256)]
+    pools = [f"{{name: w{index}, role: worker, replicas: 1, hosts: [gpv-{index}]}}" for index in range(3000)]
+    pins = ", ".join(f"wroker-{index}: gpu-0" for index in range(3000))
+    began = time.process_time()
+    assert len(problems(*pools, pins=f"{{{pins}}}", hosts=hosts)) == MAX_PROBLEMS
+    keys = "".join(f"replcas{index}: 1\n" for index in range(40_000))
+    text = f"version: 1\nname: x\npools: [{WORKERS}]\nprogram: {{script: a}}\n{keys}"
+    assert len(topology_from_text(text).problems) == MAX_PROBLEMS
+    assert time.process_time() - began < 10  # of this process alone, whatever else the machine does
+
+
+# The table of codes
+
+
+def test_every_code_that_is_said_is_in_the_table_and_every_one_in_it_is_said() -> None:
+    root = Path(next(iter(torchyard_core.__path__)))
+    files = [path for folder in ("topology", "launch", "fleet") for path in (root / folder).glob("*.py")]
+    said: set[str] = set()
+    for path in files:
+        source = path.read_text(encoding="utf-8")
+        said |= set(re.findall(r"\b(?:error|warning)\(\s*\"([a-z-]+)\"", source))
+        said |= set(re.findall(r"Problem\(\s*\"(?:error|warning)\",\s*\"([a-z-]+)\"", source))
+    assert said == set(CODES)
+
+
+def test_near_misses_ignore_capitals_and_dashes() -> None:
+    assert near_miss("GPU-MODEL", ["gpu_model", "gpus"]) == "gpu_model"
+    assert near_miss("zebra", ["gpu_model", "gpus"]) is None

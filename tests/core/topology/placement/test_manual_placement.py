@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.core.examples import host, topology
+from torchyard_core.errors import UsageError
+from torchyard_core.topology.document.edits import empty_topology
+from torchyard_core.topology.host_facts import HostFacts
+from torchyard_core.topology.model import Role
+from torchyard_core.topology.placement.manual_placement import pins_for, why_not, why_not_new
+
+ONE_EACH = topology("{name: w, role: worker, replicas: 4, gpus: 1}")
+TWO_EACH = topology("{name: w, role: worker, replicas: 2, gpus: 2}")
+HOSTS = [host("a", 4), host("b", 4)]
+
+
+def test_one_replica_goes_to_the_slot_under_the_mouse() -> None:
+    assert pins_for(ONE_EACH, HOSTS, ["worker-1"], "b:2") == {"worker-1": "b:2"}
+
+
+def test_several_take_the_slots_from_there_on() -> None:
+    pins = pins_for(ONE_EACH, HOSTS, ["worker-1", "worker-3"], "b:2")
+    assert pins == {"worker-1": "b:2", "worker-3": "b:3"}
+
+
+def test_slots_that_others_are_pinned_to_or_hold_are_passed_over() -> None:
+    pinned = topology("{name: w, role: worker, replicas: 4, gpus: 1}", pins="{worker-0: 'b:1'}")
+    pins = pins_for(pinned, [host("b", 4, busy=(2,))], ["worker-1", "worker-2"], "b:0")
+    assert pins == {"worker-1": "b:0", "worker-2": "b:3"}
+
+
+def test_a_replica_of_two_gpus_takes_both_and_moves_down_at_the_end() -> None:
+    assert pins_for(TWO_EACH, HOSTS, ["worker-0"], "a:1") == {"worker-0": "a:1-2"}
+    assert pins_for(TWO_EACH, HOSTS, ["worker-0"], "a:3") == {"worker-0": "a:2-3"}
+
+
+def test_gpus_that_are_not_side_by_side_are_listed() -> None:
+    assert pins_for(TWO_EACH, [host("a", 4, busy=(1,))], ["worker-0"], "a:0") == {"worker-0": "a:0,2"}
+
+
+def test_a_host_as_target_pins_to_the_host() -> None:
+    assert pins_for(ONE_EACH, HOSTS, ["worker-0", "worker-1"], "b") == {"worker-0": "b", "worker-1": "b"}
+
+
+def test_who_takes_no_gpu_is_pinned_to_the_host_of_the_slot() -> None:
+    servers = topology("{name: w, role: worker, replicas: 1}", "{name: s, role: ps, replicas: 1}")
+    assert pins_for(servers, HOSTS, ["ps-0"], "b:1") == {"ps-0": "b"}
+
+
+def test_nowhere_means_that_the_planner_chooses() -> None:
+    assert pins_for(ONE_EACH, HOSTS, ["worker-0"], "") == {"worker-0": None}
+    assert why_not(ONE_EACH, HOSTS, ["worker-0"], "") == ""
+
+
+def test_a_host_that_was_never_checked_counts_as_able() -> None:
+    unknown = [HostFacts("u")]
+    assert why_not(ONE_EACH, unknown, ["worker-0", "worker-1"], "u:5") == ""
+
+
+@pytest.mark.parametrize(
+    ("target", "reason"),
+    [
+        ("c:0", "the fleet has no host c"),
+        ("a:0", "a:0 is taken by worker-3"),
+        ("b:1", "b:1 is used by somebody else"),
+        ("cpu:0", "cpu has no GPU, and worker-0 takes 1 GPU"),
+        ("cpu", "on cpu, where it is pinned, worker-0 needs 1 GPU"),
+        ("b:3", ""),
+        ("a", ""),
+    ],
+)
+def test_the_reason_why_it_does_not_fit(target: str, reason: str) -> None:
+    pinned = topology("{name: w, role: worker, replicas: 4, gpus: 1}", pins="{worker-3: 'a:0'}")
+    hosts = [host("a", 4), host("b", 4, busy=(1,)), host("cpu")]
+    said = why_not(pinned, hosts, ["worker-0"], target)
+    assert said.startswith(reason) if reason else said == ""
+
+
+def test_a_used_gpu_is_refused_by_the_name_of_who_uses_it() -> None:
+    kims = replace(host("b", 2, busy=(1,)), gpu_users={"GPU-b-1": "kim"})
+    assert why_not(ONE_EACH, [kims], ["worker-0"], "b:1") == "b:1 is used by kim"
+
+
+def test_too_few_slots_left_is_a_reason() -> None:
+    assert why_not(ONE_EACH, HOSTS, ["worker-0", "worker-1"], "a:3") == (
+        "worker-1 takes 1 GPU; from a:4 on none is free"
+    )
+
+
+def test_an_unpinned_replica_in_the_slot_makes_way() -> None:
+    assert why_not(ONE_EACH, [host("a", 4)], ["worker-3"], "a:0") == ""
+
+
+def test_what_would_cost_another_its_place_is_refused() -> None:
+    # b is the only host where the evaluator can go.
+    two = topology("{name: w, role: worker, replicas: 1, gpus: 1}", "{name: e, role: evaluator, replicas: 1, gpus: 4}")
+    assert why_not(two, [host("a", 2), host("b", 4)], ["worker-0"], "b:1").startswith(
+        "evaluator-0 would lose its place: evaluator-0 needs 4 GPUs"
+    )
+
+
+def test_a_new_replica_of_a_role() -> None:
+    assert why_not_new(ONE_EACH, HOSTS, Role.WORKER, "b:0") == ""
+    assert why_not_new(ONE_EACH, [host("a", 4)], Role.WORKER, "a").startswith("worker-3 would lose its place")
+    assert why_not_new(empty_topology("x"), [host("c")], Role.WORKER, "c", gpus=1).startswith("on c, where it is pin")
+    chief = topology("{name: c, role: chief, replicas: 1}")
+    assert why_not_new(chief, HOSTS, Role.CHIEF, "") == "a run has one chief"
+
+
+def test_pins_for_says_why_by_raising() -> None:
+    with pytest.raises(UsageError):
+        pins_for(ONE_EACH, HOSTS, ["worker-0"], "nowhere")

@@ -1,0 +1,129 @@
+"""The window follows its calendar by what has changed, and keeps a copy of it for when the database is away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pytestqt.qtbot import QtBot
+
+from tests.gui.bookings.conftest import ZONE, Desk
+from torchyard_core.booking.model import Draft, Use
+from torchyard_core.booking.store import BookingStore
+from torchyard_core.booking.store.engine import transaction
+from torchyard_core.booking.sync.local_copy import LocalCopy
+
+DAY = timedelta(days=1)
+
+
+@dataclass
+class Counted(Desk):
+    """A desk whose window's questions to the store are counted."""
+
+    asked: list[str] = field(default_factory=list)
+
+    def reach(self, url: str, person: str) -> BookingStore:
+        store = super().reach(url, person)
+        for name in ("bookings", "changes", "uses"):
+            setattr(store, name, self._counting(name, getattr(store, name)))
+        return store
+
+    def _counting(self, name: str, work: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*args: Any, **more: Any) -> Any:
+            self.asked.append(name)
+            return work(*args, **more)
+
+        return counted
+
+    def titles(self) -> set[str]:
+        return {one.title for one in self.model.seen.bookings}
+
+    def settle(self) -> None:
+        """Waits until the window watches the calendar and has nothing more to read."""
+        self.wait(lambda: self.model._watch is not None and self.model._watch.is_watching.is_set())
+        self.wait(lambda: self.model._copied)
+        before = -1
+        while before != len(self.asked):
+            before = len(self.asked)
+            self.qtbot.wait(500)
+
+
+@pytest.fixture
+def counted(qtbot: QtBot, tmp_path: Path) -> Iterator[Counted]:
+    desk = Counted(qtbot, tmp_path)
+    yield desk
+    desk.close()
+
+
+def test_changes_by_others_are_read_and_neither_the_other_bookings_nor_the_records_of_use(counted: Counted) -> None:
+    desk = counted
+    first, second = desk.book("a0", 1, 2, "first"), desk.book("a1", 1, 2, "second")
+    desk.open()
+    desk.wait(lambda: desk.titles() == {"first", "second"})
+    desk.settle()
+    desk.asked.clear()
+    desk.book("b0", 1, 2, "third")
+    desk.store.change(first.id, title="renamed")
+    desk.store.cancel(second.id)
+    with transaction(desk.store._engine, writes=True) as connection:
+        connection.exec_driver_sql("DELETE FROM bookings WHERE title = 'second'")
+    desk.wait(lambda: desk.titles() == {"renamed", "third"})
+    assert set(desk.asked) == {"changes"}
+
+
+def test_records_of_use_are_read_within_a_minute_and_at_once_when_asked_for(counted: Counted) -> None:
+    desk = counted
+    desk.open()
+    desk.settle()
+    model = desk.model
+    model._uses_due.stop()  # the watch has begun, which is as a change
+    model._uses_due.setInterval(1500)
+
+    def used() -> set[str]:
+        return {use.gpu for use in model.seen.uses}
+
+    begin = desk.now - timedelta(hours=1)
+    desk.store.record_use([Use("GPU-a0", "gpu-a", "kim", begin, desk.now)])
+    desk.wait(model._uses_due.isActive)
+    desk.wait(lambda: used() == {"GPU-a0"})
+    assert not model._uses_due.isActive()
+
+    model._uses_due.setInterval(600_000)
+    desk.store.record_use([Use("GPU-a1", "gpu-a", "kim", begin, desk.now)])
+    model.reload()
+    desk.wait(lambda: used() == {"GPU-a0", "GPU-a1"})
+
+    before = model.seen
+    model.reload()
+    desk.wait(lambda: model.seen is not before)
+    assert model.seen.uses is before.uses, "what is the same is drawn again"
+
+
+def test_an_open_window_copies_all_of_the_coming_sixty_days(counted: Counted) -> None:
+    desk = counted
+    start = desk.now + timedelta(hours=1)
+    drafts = [
+        Draft(
+            f"n{number}",
+            ("GPU-a0",),
+            start + number * timedelta(hours=1),
+            start + (number + 0.5) * timedelta(hours=1),
+            ZONE,
+        )
+        for number in range(1300)
+    ]
+    with transaction(desk.store._engine, writes=True) as connection:
+        desk.store._insert(connection, drafts, desk.now, None)
+    desk.open()
+    desk.wait(lambda: desk.model._copied)
+    copy = LocalCopy(desk.folder / "seen.json", desk.url)
+
+    def copied() -> int:
+        kept = copy.read(desk.now, desk.now + 60 * DAY)
+        return len(kept.bookings) if kept is not None else 0
+
+    desk.wait(lambda: copied() == 1300)

@@ -1,0 +1,255 @@
+"""Drawers and dialogs of the Bookings page, on a real calendar: find a slot, waitlist, dialog, files, usage, rules."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from PySide6.QtCore import Qt
+from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QPushButton
+
+from tests.gui.bookings.conftest import Desk
+from torchyard_core.booking.ics import export_ics
+from torchyard_core.booking.model import Use
+from torchyard_core.booking.rules.team_rules import Rules
+from torchyard_core.booking.search.slot_search import Wish
+from torchyard_gui.bookings.dialogs.booking_dialog import BookingDialog
+from torchyard_gui.bookings.dialogs.ics_import_export import ImportDialog, export_bookings
+from torchyard_gui.bookings.dialogs.rules_dialog import RulesDialog
+from torchyard_gui.bookings.dialogs.usage_dialog import UsageDialog
+
+Key = Qt.Key
+
+
+def dialog_of(desk: Desk) -> BookingDialog:
+    assert isinstance(desk.page.dialog, BookingDialog)
+    return desk.page.dialog
+
+
+def test_find_a_slot_shows_five_numbered_fits_in_list_and_calendar_and_enter_books_the_first(desk: Desk) -> None:
+    desk.book("a0 a1 a2", 0, 24, "mine")
+    desk.open()
+    desk.page.acts.find.trigger()
+    find = desk.page.finder
+    find.count.setValue(4)
+    find.length.setText("6h")
+    find.search()
+    desk.wait(lambda: len(find.cards) == 5 and len(desk.page.surface.fits[0].gpus) == 4)
+    first = desk.page.surface.fits[0]
+    assert first.gpus == ("GPU-b0", "GPU-b1", "GPU-b2", "GPU-b3")
+    assert find.cards[0].accessibleName().startswith("1: Today 09:00 – 15:00, gpu-b:0-3 · H100 80 GB")
+    desk.wait(lambda: find.said.text() == "Now: at most 4 free on one host (gpu-b).")
+    QTest.keyClicks(find.title_, "found")
+    QTest.keyClick(find.length, Key.Key_Return)
+    desk.wait(lambda: "found" in desk.live())
+    assert desk.live()["found"].gpus == first.gpus
+    assert not find.isVisible()
+    assert desk.page.surface.fits == ()
+
+
+def test_a_wish_that_cannot_be_read_or_ever_be_met_says_so(desk: Desk) -> None:
+    desk.open()
+    desk.page.acts.find.trigger()
+    find = desk.page.finder
+    find.length.setText("long")
+    find.search()
+    assert "not a length of time" in find.length_row.note.text()
+    find.length.setText("6h")
+    find.count.setValue(5)
+    find.search()
+    desk.wait(lambda: "o host has 5 GPUs of that kind" in find.said.text())
+    assert not find.wait.isVisible()  # to wait for it is of no use
+    find.count.setValue(4)
+    find.search()
+    desk.wait(lambda: len(find.cards) == 5)
+    assert find.wait.isVisible()
+
+
+def test_who_waits_is_listed_in_order_gets_what_is_freed_and_can_leave(desk: Desk) -> None:
+    blocking = desk.book("a0 a1 a2 a3 b0 b1 b2 b3", 0, 24 * 7, "all of it")
+    desk.open()
+    desk.wait(lambda: desk.shown("all of it"))
+    desk.page.acts.find.trigger()
+    find = desk.page.finder
+    find.title_.setText("waits")
+    QTest.mouseClick(find.wait, Qt.MouseButton.LeftButton)
+    desk.wait(lambda: desk.model.seen.waiting)
+    desk.page.acts.waitlist.trigger()
+    assert len(desk.page.waitlist.cards) == 1
+    desk.now += timedelta(seconds=1)
+    desk.store.wait(Wish(1, timedelta(hours=1), desk.now), "second")
+    desk.wait(lambda: len(desk.page.waitlist.cards) == 2)
+    QTest.mouseClick(desk.page.waitlist.leave_buttons[1], Qt.MouseButton.LeftButton)
+    desk.wait(lambda: len(desk.page.waitlist.cards) == 1)
+    assert desk.store.waiting()[0].title == "waits"
+    desk.store.release(blocking.id)
+    desk.now += timedelta(minutes=2)
+    desk.model.reload()
+    desk.wait(lambda: "waits" in desk.live())
+
+
+def test_the_dialog_repeats_books_the_free_ones_and_lists_the_clashes(desk: Desk) -> None:
+    desk.book("a0", 24 * 7 + 4, 2, "in the way", "lee")
+    desk.open()
+    desk.page.acts.book.trigger()
+    dialog = dialog_of(desk)
+    dialog.title.setText("weekly")
+    dialog.gpus.setText("gpu-a:0")
+    dialog.start.setText("2031-01-08 13:00")
+    dialog.end.setText("+2h")
+    dialog.repeat.setCurrentText("weekly")
+    dialog.times.setText("3")
+    assert dialog.free_ones.isVisible()
+    dialog.free_ones.setChecked(True)
+    dialog.accept()
+    desk.wait(lambda: "Not booked:" in dialog.problem.text())
+    assert dialog.problem.text().startswith("2 booked. Not booked:\nWed 15 Jan 13:00 – 15:00: gpu-a:0 is booked by lee")
+    found = desk.store.bookings(desk.now, desk.now + timedelta(days=30))
+    assert [one.title for one in found] == ["weekly", "in the way", "weekly"]
+    dialog.reject()
+
+
+def test_a_clash_in_the_dialog_offers_the_nearest_free_places(desk: Desk) -> None:
+    desk.book("a0", 4, 2, "in the way", "lee")
+    desk.open()
+    desk.page.acts.book.trigger()
+    dialog = dialog_of(desk)
+    for field, text in ((dialog.title, "x"), (dialog.gpus, "gpu-a:0"), (dialog.start, "13:00"), (dialog.end, "+2h")):
+        field.setText(text)
+    dialog.accept()
+    desk.wait(lambda: "booked by lee" in dialog.problem.text())
+    assert dialog.problem.text().startswith("gpu-a:0 is booked"), "a name stays as it is"
+    # What is wrong in another way leaves nothing of it, and has the keyboard.
+    dialog.end.setText("soon")
+    dialog.accept()
+    assert dialog.problem.text() == ""
+    assert dialog.focusWidget() is dialog.end
+    assert "not a time" in dialog.end.accessibleDescription()
+    dialog.end.setText("+2h")
+    dialog.accept()
+    desk.wait(lambda: "booked by lee" in dialog.problem.text())
+    ways = [item.widget() for number in range(dialog.ways.count()) if (item := dialog.ways.itemAt(number))]
+    first = next(way for way in ways if isinstance(way, QPushButton))
+    assert first.text().startswith("Take gpu-")
+    first.click()
+    dialog.accept()
+    desk.wait(lambda: "x" in desk.live())
+
+
+def test_wrong_fields_are_told_beside_them_and_nothing_is_booked(desk: Desk) -> None:
+    desk.open()
+    desk.page.acts.book.trigger()
+    dialog = dialog_of(desk)
+    dialog.gpus.setText("gpu-x:0")
+    dialog.start.setText("tomorrow 9")
+    dialog.end.setText("tomorrow 8")
+    dialog.accept()
+    assert dialog.rows["gpus"].note.text().startswith("No host “gpu-x”")
+    assert dialog.rows["end"].note.text().startswith("The booking does not end after its start")
+    assert dialog.rows["title"].note.text().startswith("The booking has no title")
+    assert desk.live() == {}
+    dialog.reject()
+
+
+def test_several_gpus_are_edited_as_one(desk: Desk) -> None:
+    booking = desk.book("a0 a1", 4, 2, "mine")
+    desk.open()
+    desk.wait(lambda: desk.shown("mine"))
+    desk.page.surface.select(booking.id)
+    desk.page.acts.edit.trigger()
+    dialog = dialog_of(desk)
+    assert dialog.gpus.text() == "gpu-a:0-1"
+    dialog.gpus.setText("gpu-b:0-3")
+    dialog.title.setText("theirs now")
+    dialog.accept()
+    desk.wait(lambda: desk.store.booking(booking.id).title == "theirs now")
+    assert len(desk.store.booking(booking.id).gpus) == 4
+
+
+def test_a_calendar_file_goes_out_and_comes_in_with_a_preview(desk: Desk, tmp_path: Path) -> None:
+    booking = desk.book("a0", 4, 2, "mine")
+    desk.open()
+    desk.wait(lambda: desk.shown("mine"))
+    file = tmp_path / "mine.ics"
+    said: list[str] = []
+    export_bookings(desk.model, desk.page, said.append, said.append, file)
+    desk.wait(lambda: said)
+    assert said == ["1 bookings written to mine.ics"]
+    desk.store.cancel(booking.id)
+    desk.page.import_bookings(file)
+    dialog = desk.page.dialog
+    assert isinstance(dialog, ImportDialog)
+    desk.wait(lambda: dialog.previewed)
+    assert [one.verdict for one in dialog.previewed] == ["new"]
+    assert "mine" not in desk.live()  # a preview writes nothing
+    dialog.accept()
+    desk.wait(lambda: "mine" in desk.live())
+    desk.wait(lambda: desk.page.dialog is None)
+
+
+@pytest.mark.parametrize("text", ["", "BEGIN:VCALENDAR\nBEGIN:VEVENT\nEND:VCALENDAR", "\x00\x01"])
+def test_a_file_that_is_no_calendar_is_refused_with_a_sentence(desk: Desk, tmp_path: Path, text: str) -> None:
+    desk.open()
+    file = tmp_path / "bad.ics"
+    file.write_text(text)
+    desk.page.import_bookings(file)
+    dialog = desk.page.dialog
+    assert isinstance(dialog, ImportDialog)
+    desk.wait(lambda: "cannot be read" in dialog.said.text())
+    assert not dialog.ok.isEnabled()
+    dialog.reject()
+
+
+def test_a_clash_in_a_calendar_file_is_shown_before_anything_is_booked(desk: Desk, tmp_path: Path) -> None:
+    theirs = desk.book("a0", 4, 2, "theirs", "lee")
+    file = tmp_path / "theirs.ics"
+    text = export_ics([theirs], desk.slots)
+    file.write_text(text)
+    desk.open()
+    desk.page.import_bookings(file)
+    dialog = desk.page.dialog
+    assert isinstance(dialog, ImportDialog)
+    desk.wait(lambda: dialog.previewed)
+    assert dialog.previewed[0].verdict == "clash"
+    cell = dialog.table.item(0, 3)
+    assert cell is not None
+    assert "booked by lee" in cell.text()
+    assert not dialog.ok.isEnabled()
+    dialog.reject()
+
+
+def test_the_usage_report_counts_and_is_saved_as_csv(desk: Desk, tmp_path: Path) -> None:
+    desk.book_long_ago("a0 a1", -20, 10, "mine")
+    start = desk.now - timedelta(hours=20)
+    desk.store.record_use([Use("GPU-a0", "gpu-a", "kim", start, start + timedelta(hours=10))])
+    desk.open()
+    desk.page.acts.usage.trigger()
+    dialog = desk.page.dialog
+    assert isinstance(dialog, UsageDialog)
+    desk.wait(lambda: dialog.rows_)
+    assert dialog.said.text() == "20.0 GPU-hours booked, 10.0 used."
+    assert dialog.bars.accessibleName() == "kim: 20.0 h booked, 10.0 h used, 10.0 h idle"
+    dialog.by.set_value("host")
+    desk.wait(lambda: dialog.rows_ and dialog.rows_[0].key == "gpu-a")
+    dialog.save_csv(tmp_path / "hours.csv")
+    assert (tmp_path / "hours.csv").read_bytes().splitlines()[1] == b"gpu-a,20.00,10.00,10.00,0.00"
+    dialog.reject()
+
+
+def test_an_admin_changes_the_rules_and_they_hold_at_once(desk: Desk) -> None:
+    desk.open()
+    desk.page.acts.rules.trigger()
+    dialog = desk.page.dialog
+    assert isinstance(dialog, RulesDialog)
+    dialog.fields["longest_h"].setText("many")  # type: ignore[union-attr]
+    dialog.accept()
+    assert "is not a number" in dialog.problem.text()
+    dialog.fields["longest_h"].setText("3")  # type: ignore[union-attr]
+    dialog.accept()
+    desk.wait(lambda: desk.model.seen.rules.longest_h == 3)
+    assert desk.store.rules() == Rules(longest_h=3)
+    desk.drag(desk.place("a0", 2), desk.place("a0", 9), drop=False)
+    assert "at most 3 h long" in desk.page.surface.tip.text()
+    desk.page.surface.cancel()

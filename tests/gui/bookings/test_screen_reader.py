@@ -1,0 +1,121 @@
+"""Screen readers are told what becomes of bookings, and of the calendar itself."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QAccessible, QAccessibleAnnouncementEvent
+from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QWidget
+from pytestqt.qtbot import QtBot
+
+from tests.gui.bookings.conftest import Desk
+from torchyard_gui.bookings.dialogs.booking_dialog import BookingDialog
+from torchyard_gui.widgets import screen_reader
+from torchyard_gui.widgets.screen_reader import Announcer
+
+Politeness = QAccessible.AnnouncementPoliteness
+
+
+class Listener:
+    """Where Qt hands events over to the system's screen reader."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, bool]] = []
+
+    def __call__(self, event: QAccessibleAnnouncementEvent) -> None:
+        assert event.type() == QAccessible.Event.Announcement
+        self.heard.append((event.message(), event.politeness() == Politeness.Assertive))
+
+    def has(self, words: str, *, urgent: bool = False) -> bool:
+        return any(words in text and urgent == loud for text, loud in self.heard)
+
+
+@pytest.fixture
+def listener(monkeypatch: pytest.MonkeyPatch) -> Listener:
+    made = Listener()
+    monkeypatch.setattr(screen_reader, "send", made)
+    return made
+
+
+def test_what_is_booked_moved_undone_and_refused_is_told(
+    desk: Desk, listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(screen_reader, "EVERY_MS", 0)
+    desk.book("a2", 3, 2, "theirs", "lee")
+    desk.open()
+    desk.wait(lambda: desk.shown("theirs"))
+    desk.drag(desk.place("b0", 2), desk.place("b1", 5))
+    dialog = desk.page.dialog
+    assert isinstance(dialog, BookingDialog)
+    QTest.keyClicks(dialog.title, "mine")
+    QTest.keyClick(dialog.title, Qt.Key.Key_Return)
+    desk.wait(lambda: listener.has("Booked: gpu-b:0-1, Today 11:00"))
+    desk.wait(lambda: desk.shown("mine"))
+
+    desk.drag(desk.place("b0", 3), desk.place("b2", 7))
+    desk.wait(lambda: listener.has("Changed: gpu-b:2-3, Today 15:00"))
+    desk.wait(desk.page.acts.undo.isEnabled)
+    desk.page.acts.undo.trigger()
+    desk.wait(lambda: listener.has("Undone: change “mine”"))
+
+    desk.drag(desk.place("a1", 2), desk.place("a3", 8))
+    assert listener.has("booked by lee", urgent=True)
+    # In the dialog too, whose words lie over the page's.
+    desk.page.acts.book.trigger()
+    dialog = desk.page.dialog
+    assert isinstance(dialog, BookingDialog)
+    for field, text in ((dialog.title, "x"), (dialog.gpus, "gpu-a:2"), (dialog.start, "12:00"), (dialog.end, "+1h")):
+        field.setText(text)
+    listener.heard.clear()
+    dialog.accept()
+    desk.wait(lambda: listener.has("booked by lee", urgent=True))
+    dialog.reject()
+
+
+def test_a_calendar_that_goes_and_comes_back_is_told_once_each(
+    desk: Desk, listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(screen_reader, "EVERY_MS", 0)
+    desk.book("a0", 1, 5, "mine")
+    desk.open()
+    desk.wait(lambda: desk.shown("mine"))
+    desk.is_away = True
+    desk.calendar.close()
+    for _ in range(2):
+        desk.now += timedelta(minutes=5)
+        desk.model.reload()
+        desk.wait(lambda: not desk.model.seen.is_live and desk.model._loading.is_finished)  # type: ignore[union-attr]
+    assert [loud for text, loud in listener.heard if "The calendar is away" in text] == [True]
+    desk.is_away = False
+    desk.calendar._away = None  # its own pause between two attempts is by a clock that stands still here
+    desk.model.reload()
+    desk.wait(lambda: listener.has("The calendar is back."))
+
+
+def test_who_listens_is_told_one_sentence_every_few_seconds_and_then_the_newest(
+    qtbot: QtBot, listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(screen_reader, "EVERY_MS", 60_000)
+    widget = QWidget()
+    qtbot.addWidget(widget)
+    widget.show()
+    announcer = Announcer(widget)
+
+    def time_passes() -> None:
+        assert announcer._timer.isActive()
+        announcer._timer.start(0)
+
+    announcer.say("one")
+    for text in ("two", "three", "four"):
+        announcer.say(text)
+    assert [text for text, _ in listener.heard] == ["one"]
+    time_passes()
+    qtbot.waitUntil(lambda: len(listener.heard) > 1)
+    announcer.say("refused", urgent=True)
+    announcer.say("by the way")  # does not take the place of what is urgent
+    time_passes()
+    qtbot.waitUntil(lambda: len(listener.heard) > 2)
+    assert listener.heard == [("one", False), ("four", False), ("refused", True)]

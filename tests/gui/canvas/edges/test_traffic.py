@@ -1,0 +1,112 @@
+"""Lines between hosts are what the strategy's traffic is between replicas; none lies over a rack."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from tests.gui.canvas import samples
+from torchyard_core.launch.rank_assignment import Plan, plan
+from torchyard_core.topology.model import Role, Strategy, StrategyKind
+from torchyard_core.topology.strategies.traffic import traffic_of
+from torchyard_gui.canvas.edges.edge_items import EdgeItem
+from torchyard_gui.canvas.edges.traffic import Wiring, lay, wiring_of
+from torchyard_gui.canvas.geometry import Box
+from torchyard_gui.canvas.hulls import hull
+from torchyard_gui.canvas.racks.layout import arrange
+from torchyard_gui.canvas.scene import TopologyScene
+from torchyard_gui.canvas.trunk_item import TrunkItem
+
+Kind = StrategyKind
+TRAIN, SERVE = [f"t{number}" for number in range(12)], [f"s{number}" for number in range(4)]
+
+
+def planned(kind: StrategyKind, workers: int = 4, servers: int = 2, *, role: Role = Role.PS, **settings: int) -> Plan:
+    hosts = [samples.host(name, 2) for name in TRAIN] + [samples.host(name) for name in SERVE]
+    pools = [samples.pool("workers", Role.WORKER, workers, 1, *TRAIN)]
+    if servers:
+        pools.append(samples.pool("servers", role, servers, 0, *SERVE))
+    design = samples.topology(*pools, kind=kind)
+    return plan(design.model_copy(update={"strategy": Strategy(kind=kind, **settings)}), hosts)  # type: ignore[arg-type]
+
+
+def wiring(found: Plan) -> Wiring:
+    host_of = {replica.name: replica.host for replica in found.replicas if replica.host}
+    return wiring_of(traffic_of(found.topology), host_of, found.topology.strategy)
+
+
+def shown(found: Plan) -> TopologyScene:
+    scene = TopologyScene()
+    scene.show_plan(found, [samples.host(name, 2) for name in TRAIN] + [samples.host(name) for name in SERVE])
+    return scene
+
+
+def test_a_trunk_says_which_hosts_train_and_which_serve() -> None:
+    found = wiring(planned(Kind.SANDBLASTER))
+    assert found.trunk == (("s0", "serves"), ("s1", "serves"), ("t0", "trains"), ("t1", "trains"))
+    assert found.count == 0, "8 edges are few"
+    assert found.in_step
+
+
+def test_beyond_sixteen_edges_the_trunk_is_thick_and_says_how_many() -> None:
+    scene = shown(planned(Kind.SANDBLASTER, workers=9, servers=2))
+    (trunk,) = [item for item in scene.items() if isinstance(item, TrunkItem)]
+    assert (trunk.thick, trunk.label) == (True, ("18 edges",))
+    (trunk,) = [item for item in shown(planned(Kind.SANDBLASTER, 8, 2)).items() if isinstance(item, TrunkItem)]
+    assert (trunk.thick, trunk.label) == (False, ())
+
+
+def test_too_few_reducers_make_the_trainers_ports_reduce_too() -> None:
+    few = wiring(planned(Kind.REDUCTION_SERVER, 4, 2, role=Role.REDUCER))
+    enough = wiring(planned(Kind.REDUCTION_SERVER, 4, 4, role=Role.REDUCER))
+    assert {port for host, port in few.trunk if host in TRAIN} == {"both"}
+    assert {port for host, port in enough.trunk if host in TRAIN} == {"trains"}
+
+
+def test_downpour_is_dashed_and_says_how_often_it_pushes() -> None:
+    scene = shown(planned(Kind.DOWNPOUR, worker_groups=2, push_every=3))
+    (trunk,) = [item for item in scene.items() if isinstance(item, TrunkItem)]
+    assert trunk.dashed
+    assert trunk.label == ("push 3 · pull 1",)
+    chip = scene.chip("worker-3")
+    assert chip is not None
+    assert chip.group == 1
+    assert "worker group 1" in scene.described("worker-3")
+
+
+def test_hogwilds_lines_go_between_the_hosts_of_neighbours() -> None:
+    found = wiring(planned(Kind.HOGWILD, workers=6, servers=0, sync_every=5))
+    assert found.neighbours == (("t0", "t1"), ("t1", "t2"), ("t2", "t0"))
+    hops = [item for item in shown(planned(Kind.HOGWILD, 6, 0, sync_every=5)).items() if isinstance(item, EdgeItem)]
+    assert all(item.hop.look.dashed and not item.hop.look.arrows for item in hops)
+    assert [item.label for item in hops if item.label] == [("f = 5",)]
+
+
+def test_another_strategy_takes_the_lines_of_the_one_before_away() -> None:
+    scene = shown(planned(Kind.SANDBLASTER))
+    scene.show_plan(planned(Kind.NONE), [samples.host(name, 2) for name in (*TRAIN, *SERVE)])
+    assert not scene.has_edges
+    assert not [item for item in scene.items() if isinstance(item, TrunkItem | EdgeItem)]
+
+
+@pytest.mark.parametrize("columns", range(1, 7))
+@pytest.mark.parametrize("racks", [2, 3, 7, 16])
+def test_no_line_of_a_trunk_lies_over_a_rack(columns: int, racks: int) -> None:
+    grid = arrange({f"r{number}": 120.0 + 48 * (number % 3) for number in range(racks)}, columns)
+    members = tuple((cell.key, "serves" if number % 3 == 0 else "trains") for number, cell in enumerate(grid.cells))
+    lines = lay(grid, Wiring(trunk=members, checkpoints=(("r0", f"r{racks - 1}"),)))  # type: ignore[arg-type]
+    assert lines.trunk is not None
+    assert {branch.host for branch in lines.trunk.branches} == set(grid_keys := [cell.key for cell in grid.cells])
+    stretches = [stretch for branch in lines.trunk.branches for stretch in pairwise(branch.points)]
+    stretches += [*lines.trunk.stems, *(stretch for hop in lines.hops for stretch in pairwise(hop.points))]
+    for (x1, y1), (x2, y2) in stretches:
+        line = Box(min(x1, x2), min(y1, y2), abs(x1 - x2), abs(y1 - y2)).grown(0.5)
+        inside = [cell.key for cell in grid.cells if cell.box.grown(-1).meets(line)]
+        assert inside == [], f"{grid_keys}: {(x1, y1)} to {(x2, y2)}"
+
+
+def test_a_groups_frame_is_one_piece_where_its_chips_touch() -> None:
+    four = [Box(12, 36, 76, 40), Box(96, 36, 76, 40), Box(12, 84, 76, 40), Box(96, 84, 76, 40)]
+    assert len(hull(four).toSubpathPolygons()) == 1
+    assert len(hull([four[0], four[3]]).toSubpathPolygons()) == 2

@@ -1,0 +1,73 @@
+"""Nothing on a chip or in a rack's header is cut that there is room to say in fewer words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from PySide6.QtGui import QImage, QPainter
+
+from tests.gui.canvas import samples
+from torchyard_gui.canvas import labels, paint_cache
+from torchyard_gui.canvas.live_state import ReplicaLook
+from torchyard_gui.canvas.racks import rack_painting
+from torchyard_gui.canvas.racks.chip_painting import TEXT_END, TEXT_X, fitting
+from torchyard_gui.canvas.racks.content import gpu_summary, racks_of
+from torchyard_gui.canvas.racks.layout import PAD
+from torchyard_gui.canvas.scene import TopologyScene
+from torchyard_gui.theme.tokens import METRICS as M
+
+ROOM = M.slot_width - TEXT_X - TEXT_END
+STATES = ["pending", "waiting", "starting", "running", "restarting", "stopping", "succeeded", "failed", "stopped"]
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_the_word_for_each_state_fits_on_a_chip_and_keeps_off_its_edge(qapp: object, state: str) -> None:
+    word = labels.short_state_word(state)
+    assert fitting(word, ReplicaLook(state), ROOM, 0) == word
+    assert TEXT_END >= 4
+
+
+def test_what_nobody_knows_and_what_ran_out_fit_too(qapp: object) -> None:
+    for look, word in ((ReplicaLook("unknown"), "unknown"), (ReplicaLook("lost"), "lost")):
+        assert fitting(labels.last_heard(look), look, ROOM, 0) == word
+    full = ReplicaLook("failed", tint="fail", cause="out of memory")
+    assert fitting(full.cause, full, ROOM, 600) == "OOM"
+    assert fitting(full.cause, full, 3 * ROOM, 600) == "out of memory"
+
+
+def test_since_when_a_replica_is_unknown_is_never_cut(qapp: object) -> None:
+    look = ReplicaLook("running", stale_since="14:21")
+    assert fitting(labels.last_heard(look), look, ROOM, 0) == "14:21"
+    assert fitting(labels.last_heard(look), look, 2 * ROOM, 0) == "last 14:21"
+
+
+def test_a_long_kind_of_gpu_is_whole_in_the_header_and_the_use_is_said_in_fewer_words(qapp: object) -> None:
+    drawn, hosts = samples.drawn_example()
+    racks = {rack.key: rack for rack in racks_of(drawn, hosts)}
+    a6000 = replace(racks["gpu-c"], gpus=gpu_summary(samples.host("x", 4, ("NVIDIA RTX A6000", 49140)).gpus))
+    use = labels.use_of(a6000, None, None)
+    short = rack_painting._fitting(a6000, use, a6000.layout.width - 2 * PAD - 18)
+    assert (use, short) == ("3 of 4 used by this design", "3 of 4 used")
+    left = (
+        PAD + 18 + paint_cache.width_of("gpu-c", "strong") + 9 + paint_cache.width_of(labels.gpu_kinds(a6000), "small")
+    )
+    assert left < a6000.layout.width - PAD - paint_cache.width_of(short, "small")
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_who_uses_a_host_now_is_no_part_of_a_run_s_picture(qapp: object, live: bool) -> None:
+    drawn, hosts = samples.drawn_example()
+    unknown = [replace(host, use_known=False) for host in hosts]
+    pictures = []
+    for known in (hosts, unknown):
+        scene = TopologyScene()
+        scene.show_plan(drawn, known, also=["gpu-d"])
+        scene.show_states({} if live else None)
+        picture = QImage(900, 700, QImage.Format.Format_ARGB32)
+        picture.fill(0)
+        painter = QPainter(picture)
+        scene.render(painter)
+        painter.end()
+        pictures.append(picture)
+    assert (pictures[0] == pictures[1]) is live

@@ -1,0 +1,162 @@
+"""A person at the whole window: presses, moves, releases and keys on its real widgets, and what is seen there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from PySide6.QtCore import QPoint, Qt
+from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QAbstractButton, QApplication, QFileDialog, QPushButton, QWidget
+from pytestqt.qtbot import QtBot
+
+from tests.gui.theme_fixture import undressed
+from tests.gui.topology.page_driver import CONTROL, LEFT, PLAIN, Driver
+from torchyard_core.home import Home
+from torchyard_gui import app
+from torchyard_gui.bridge.fleet_model import FleetModel
+from torchyard_gui.bridge.run_state import RunPicture
+from torchyard_gui.fleet.page import FleetPage
+from torchyard_gui.launch.panel import LaunchPanel
+from torchyard_gui.runs.page import RunsPage
+from torchyard_gui.runs.stop_dialog import StopDialog
+from torchyard_gui.topology.page import TopologyPage
+from torchyard_gui.windows.connections import Wiring
+from torchyard_gui.windows.main_window import MainWindow
+
+SOON_MS = 60_000
+LAUNCHED_WITHIN_MS = 90_000
+
+
+class Person:
+    """Opens the window on somebody's home and works with it. `draw` works on the Topology page."""
+
+    def __init__(self, qtbot: QtBot, home: Path, fleet_file: Path | None = None, file: Path | None = None) -> None:
+        self.qtbot = qtbot
+        place = Home(home)
+        with undressed():
+            self.window: MainWindow = app.make_window(place, fleet_file or place.fleet_file, file)
+        # What is unsaved would keep the window from closing.
+        qtbot.addWidget(self.window, before_close_func=lambda _: self.topology.document.start_new())
+        self.window.show()
+        self.window.activateWindow()
+        self.until(self.window.isActiveWindow)
+        self.until(lambda: all(self.window.has_page(key) for key in self.window.keys))
+        self.draw = Driver(qtbot, self.topology, self.window, self.fleet, self.window.settings)  # type: ignore[arg-type]
+
+    # The window's parts
+
+    @property
+    def topology(self) -> TopologyPage:
+        return self.window.page("topology")  # type: ignore[return-value]
+
+    @property
+    def runs(self) -> RunsPage:
+        return self.window.page("runs")  # type: ignore[return-value]
+
+    @property
+    def fleet_page(self) -> FleetPage:
+        return self.window.page("fleet")  # type: ignore[return-value]
+
+    @property
+    def fleet(self) -> FleetModel:
+        wiring = self.window.findChild(Wiring)
+        assert isinstance(wiring, Wiring)
+        return wiring.fleet
+
+    @property
+    def panel(self) -> LaunchPanel:
+        panel = self.window.findChild(LaunchPanel)
+        assert isinstance(panel, LaunchPanel), "the launch panel is not there"
+        return panel
+
+    @property
+    def picture(self) -> RunPicture:
+        """The run that the Runs page shows."""
+        assert self.runs.feed is not None
+        return self.runs.feed.picture
+
+    # Hands and eyes
+
+    def until(self, condition: Callable[[], object], within_ms: int = SOON_MS) -> None:
+        self.qtbot.waitUntil(lambda: bool(condition()), timeout=within_ms)
+
+    def press(self, button: QAbstractButton) -> None:
+        assert button.isVisible(), f"nobody can see “{button.text()}”"
+        assert button.isEnabled(), f"“{button.text()}” cannot be pressed"
+        QTest.mouseClick(button, LEFT)
+
+    def keys(self, key: Qt.Key, modifiers: Qt.KeyboardModifier = PLAIN) -> None:
+        QTest.keyClick(QApplication.focusWidget() or self.window, key, modifiers)
+
+    def button(self, around: QWidget, text: str) -> QPushButton:
+        """The button with these words."""
+        found = [button for button in around.findChildren(QPushButton) if button.isVisible() and text in button.text()]
+        assert found, f"no button says “{text}”"
+        return found[0]
+
+    def click_in(self, widget: QWidget, at: QPoint) -> None:
+        QTest.mouseClick(widget, LEFT, PLAIN, at)
+
+    # What people do
+
+    def hosts_were_asked(self) -> None:
+        """Waits until every host has answered, or was found not to."""
+        self.until(lambda: self.fleet.has_looked, LAUNCHED_WITHIN_MS)
+        self.until(lambda: all(status.doing is None for status in self.fleet.hosts), LAUNCHED_WITHIN_MS)
+
+    def save_as(self, path: Path) -> None:
+        """Ctrl+S, and a name given in the dialog."""
+        self.draw.on_canvas()
+        self.keys(Qt.Key.Key_S, CONTROL)
+        self.type_file_name(path)
+
+    def type_file_name(self, path: Path) -> None:
+        """Into the dialog that asks where to save, and waits until it is saved there."""
+        self.until(lambda: self._file_dialog() is not None)
+        dialog = self._file_dialog()
+        assert dialog is not None
+        dialog.selectFile(str(path))
+        QTest.keyClick(dialog, Qt.Key.Key_Return)
+        self.until(lambda: self.topology.document.path == path and not self.topology.document.is_modified)
+
+    def _file_dialog(self) -> QFileDialog | None:
+        return next((box for box in self.window.findChildren(QFileDialog) if box.isVisible()), None)
+
+    def press_launch(self) -> LaunchPanel:
+        self.press(self.topology.bar.launch)
+        self.until(lambda: self.panel.isVisible() or self.window.current == "runs")
+        return self.panel
+
+    def on_the_runs_page(self) -> None:
+        """Waits until a launch has led to its run."""
+        panel = self.panel
+
+        def there() -> bool:
+            assert not panel.again.isVisible(), (panel.notice.text, [row.texts for row in panel._rows.values()])
+            return self.window.current == "runs" and self.runs.feed is not None
+
+        self.until(there, LAUNCHED_WITHIN_MS)
+        assert not panel.isVisible()
+        assert self.picture.run_id == (panel.job.run_id if panel.job else "")
+
+    def stop_the_run(self) -> None:
+        """Stop, and yes."""
+        self.press(self.button(self.runs.bar, "Stop"))
+        self.until(lambda: self._stop_dialog() is not None)
+        dialog = self._stop_dialog()
+        assert dialog is not None
+        self.press(dialog.stop)
+
+    def _stop_dialog(self) -> StopDialog | None:
+        return next((box for box in self.window.findChildren(StopDialog) if box.isVisible()), None)
+
+    def log_lines(self) -> list[str]:
+        """What can be read in the log view now."""
+        return self.runs.run_view.log.view.shown_lines
+
+    def open_log(self) -> None:
+        log = self.runs.run_view.log
+        if not log.is_open:
+            QTest.mouseClick(log.toggle, LEFT)
+        assert log.view.isVisible()

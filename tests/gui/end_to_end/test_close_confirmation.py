@@ -1,0 +1,157 @@
+"""The window is closed while it launches: it asks, takes back, and then goes; nothing half-done stays on a host."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PySide6.QtCore import Qt
+from PySide6.QtTest import QTest
+
+from tests.core.cli.sample_runs import sleeping
+from tests.end_to_end.running import programs_on, wait_until
+from tests.gui.end_to_end.conftest import OpenWindow
+from tests.gui.end_to_end.simulated_user import LAUNCHED_WITHIN_MS, Person
+from tests.gui.topology.page_driver import CONTROL
+from tests.lab import Desktop, Lab
+from torchyard_core.fleet.daemon_client import Link
+from torchyard_gui.bridge.launch_job import LaunchJob
+from torchyard_gui.widgets.dialogs import Question
+
+pytestmark = pytest.mark.lab
+
+
+def question(person: Person) -> Question | None:
+    """What the window asks when it is to be closed while it launches."""
+    return next((box for box in person.window.findChildren(Question) if box.isVisible()), None)
+
+
+def answer(person: Person, words: str) -> None:
+    box = question(person)
+    assert box is not None
+    person.press(person.button(box, words))
+
+
+def at_step(job: LaunchJob | None, step: str, act: Callable[[], None]) -> list[str]:
+    """Has `act` done once the launch has come to a step; what is given says whether it was."""
+    done: list[str] = []
+    assert job is not None
+
+    def progressed(name: str, so_far: int, total: int) -> None:
+        if name == step and not done:
+            done.append(name)
+            act()
+
+    job.progressed.connect(progressed)
+    return done
+
+
+def left_on(lab: Lab) -> list[str]:
+    """Keepers, ranks and folders of runs on the lab's hosts."""
+    folders = [str(path) for host in lab.hosts for path in host.home.glob(".torchyard/hosts/*/runs/*")]
+    return programs_on(lab) + folders
+
+
+def long_run(folder: Path) -> Path:
+    """Three sleeping workers, and something to send."""
+    file = sleeping(folder)
+    (file.parent / "data.bin").write_bytes(bytes(range(256)) * 4096)
+    return file
+
+
+@pytest.mark.parametrize("step", ["reaching", "sending", "preparing", "starting"])
+def test_a_window_closed_while_it_launches_leaves_nothing_half_done(
+    window_of: OpenWindow, desktop: Desktop, lab3: Lab, tmp_path: Path, step: str
+) -> None:
+    person = window_of(desktop, long_run(tmp_path / "long"))
+    closed: list[bool] = []
+    person.window.closed.connect(lambda: closed.append(True))
+    panel = person.press_launch()
+
+    def close() -> None:
+        person.window.close()  # as its cross does
+        assert not closed
+        answer(person, "Take it back and close")
+
+    asked = at_step(panel.job, step, close)
+    person.until(lambda: closed, LAUNCHED_WITHIN_MS)
+
+    assert asked == [step]
+    assert not panel.is_launching
+    assert not panel.isVisible()
+    assert not person.window.isVisible()
+    # A keeper that was told to give up answers first, and is gone a moment later.
+    wait_until(lambda: not left_on(lab3))
+    assert person.runs.model.history.records() == []
+
+
+def test_a_run_that_was_quicker_than_the_answer_is_taken_back_all_the_same(
+    window_of: OpenWindow, desktop: Desktop, lab3: Lab, tmp_path: Path
+) -> None:
+    person = window_of(desktop, long_run(tmp_path / "long"))
+    person.hosts_were_asked()
+    closed: list[bool] = []
+    person.window.closed.connect(lambda: closed.append(True))
+    panel = person.press_launch()
+    # The run starts on its hosts while nothing reaches the window: its loop does not turn here.
+    wait_until(lambda: sum("talk.py" in line for line in programs_on(lab3)) >= 3)
+    wait_until(lambda: not any(thread.name == "background-act" for thread in threading.enumerate()))
+    assert panel.is_launching
+    person.window.close()
+    answer(person, "Take it back and close")
+    person.until(lambda: closed, LAUNCHED_WITHIN_MS)
+    wait_until(lambda: not left_on(lab3))
+    assert person.runs.model.history.records() == []
+
+
+def test_a_launch_goes_on_where_the_answer_is_so(
+    window_of: OpenWindow, desktop: Desktop, lab3: Lab, tmp_path: Path
+) -> None:
+    person = window_of(desktop, long_run(tmp_path / "long"))
+    panel = person.press_launch()
+
+    def close_twice() -> None:
+        person.window.close()
+        person.window.close()
+        answer(person, "Go on launching")  # at once: the question goes with the launch, which may be over by now
+        assert question(person) is None
+
+    asked = at_step(panel.job, "sending", close_twice)
+    person.until(lambda: asked, LAUNCHED_WITHIN_MS)
+    person.on_the_runs_page()
+    person.until(lambda: person.picture.state == "running")
+    assert person.window.isVisible()
+    person.stop_the_run()
+    person.until(lambda: person.picture.is_over)
+    wait_until(lambda: not programs_on(lab3))
+
+
+def test_a_question_that_nobody_answers_goes_when_the_run_is_on_its_way(
+    window_of: OpenWindow, desktop: Desktop, lab3: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call, is_asked = Link.call, threading.Event()
+
+    def held(link: Link, method: str, params: dict[str, Any] | None = None, timeout_s: float = 60.0) -> Any:
+        if method == "run.start":
+            is_asked.wait(60)
+        return call(link, method, params, timeout_s)
+
+    monkeypatch.setattr(Link, "call", held)
+    person = window_of(desktop, long_run(tmp_path / "long"))
+    person.press_launch()
+    person.window.activateWindow()
+    person.until(person.window.isActiveWindow)
+    QTest.keyClick(person.window, Qt.Key.Key_Q, CONTROL)
+    assert question(person) is not None
+    is_asked.set()
+
+    person.on_the_runs_page()
+    assert question(person) is None
+    assert person.window.isVisible()
+    # The run is the hosts' own now: closing asks nothing, and leaves it alone.
+    person.until(lambda: person.picture.state == "running")
+    assert person.window.close()
+    assert sum("sleep" in line or "python" in line for line in programs_on(lab3)) >= 3

@@ -1,0 +1,180 @@
+"""A host's state in words, and the way out of each trouble."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from torchyard_core.errors import (
+    AgentFailed,
+    AgentMissing,
+    HostError,
+    KeyChanged,
+    KeyUnknown,
+    LoginRefused,
+    NoPython,
+    Unreachable,
+)
+from torchyard_core.fleet.host_audit import Act
+from torchyard_core.fleet.host_check import HostCheck, failed_check
+from torchyard_core.fleet.inventory import Host
+from torchyard_core.topology.host_facts import HostFacts
+from torchyard_gui.bridge.host_status import Doing, GpuNow, HostStatus
+from torchyard_gui.fleet.audit_labels import act_pairs
+from torchyard_gui.fleet.labels import (
+    full_time,
+    gpu_kinds,
+    policing_lines,
+    sentence,
+    short_time,
+    since,
+    spoken,
+    state_mark,
+    state_word,
+    tint,
+    used_of,
+    way_out,
+)
+
+NOW = datetime.now(UTC)
+
+
+def fresh(name: str = "gpu-a") -> HostStatus:
+    return HostStatus(Host(name=name), HostFacts(name))
+
+
+def failed(error: HostError) -> HostStatus:
+    return fresh(error.host).checked(failed_check(error.host, error.state, error), NOW)
+
+
+TROUBLES = [
+    (Unreachable("gpu-a", "port 22 of 10.0.0.1 (gpu-a) refused.", hint="Is sshd running there?"), "failed", "check"),
+    (KeyUnknown("gpu-a", "the host key of gpu-a is not known.", fingerprint="SHA256:x"), "warning", "trust"),
+    (KeyChanged("gpu-a", "the host key of gpu-a has changed.", fingerprint="SHA256:x"), "failed", "trust"),
+    (LoginRefused("gpu-a", "gpu-a refused the login of lee."), "failed", "check"),
+    (NoPython("gpu-a", "there is no Python ≥ 3.9 on gpu-a: found 3.6 at /usr/bin/python3."), "failed", "check"),
+    (AgentFailed("gpu-a", "the agent could not be installed on gpu-a."), "failed", "deploy"),
+    (AgentMissing("gpu-a", "there is no agent on gpu-a."), "planned", "deploy"),
+]
+
+
+@pytest.mark.parametrize(("error", "mark", "action"), TROUBLES)
+def test_each_trouble_has_its_mark_word_sentence_and_way_out(error: HostError, mark: str, action: str) -> None:
+    status = failed(error)
+    found = way_out(status)
+    assert state_mark(status) == mark
+    assert state_word(status)
+    assert error.message.lower() in sentence(status).lower()
+    assert found is not None
+    assert (found.action, bool(found.text)) == (action, True)
+
+
+@pytest.mark.parametrize(
+    ("level", "dry_run", "acts_on", "is_fresh", "said"),
+    [
+        ("off", True, "all", True, ["not enforced"]),
+        ("warn", False, "own", True, ["warns", "its user's processes"]),
+        ("stop", True, "all", True, ["warns and stops, dry run", "everybody's processes"]),
+        ("stop", False, "all", False, ["warns and stops", "once it knows today's"]),
+    ],
+)
+def test_what_its_agent_does_for_bookings_and_to_whom(
+    level: str, dry_run: bool, acts_on: str, is_fresh: bool, said: list[str]
+) -> None:
+    told = {"enforcement": {"level": level, "dry_run": dry_run}, "capabilities": {"acts_on": acts_on}}
+    check = HostCheck("gpu-a", "ready", bookings={**told, "fresh": is_fresh, "findings": []})
+    assert policing_lines(fresh().checked(check, NOW)) == said
+    assert policing_lines(fresh()) == []
+
+
+def test_violations_that_its_agent_does_not_end_are_listed() -> None:
+    told = {"enforcement": {"level": "stop", "dry_run": False}, "capabilities": {"acts_on": "all"}, "fresh": True}
+    sudo = {"user": "ann", "as_root": True, "known_by": "claim", "container": "", "session": ""}
+    findings = [
+        {"verdict": "root", "program": "py\x1bthon", "pid": 7, "user": "ann", "origin": sudo},
+        {"verdict": "unknown", "program": "python", "pid": 8, "user": "carl", "origin": None},
+        {"verdict": "unknown", "program": "python", "pid": 8, "user": "carl", "origin": None},
+        {"verdict": "own", "program": "python", "pid": 9, "user": "lee", "origin": None},
+    ]
+    check = HostCheck("gpu-a", "ready", bookings={**told, "findings": findings})
+    assert policing_lines(fresh().checked(check, NOW)) == [
+        "warns and stops",
+        "everybody's processes",
+        "python (PID 7) of root, sudo says from a login of ann",
+        "python (PID 8) of carl",
+    ]
+
+
+def test_a_missing_agent_is_nothing_to_worry_about() -> None:
+    assert tint(failed(AgentMissing("gpu-a", "there is no agent on gpu-a."))) == ""
+    assert tint(failed(AgentFailed("gpu-a", "no room."))) == "fail"
+
+
+def test_a_healthy_host_has_no_sentence_and_no_way_out() -> None:
+    status = fresh().checked(HostCheck("gpu-a", "ready"), NOW)
+    assert (sentence(status), way_out(status), tint(status), state_mark(status)) == ("", None, "", "ok")
+
+
+def test_a_host_that_nobody_looked_at_says_so() -> None:
+    assert sentence(fresh()) == "Nobody has looked at gpu-a yet."
+    assert since(fresh()) == "never checked"
+    found = way_out(fresh())
+    assert found is not None
+    assert found.action == "check"
+
+
+def test_what_is_under_way_can_be_cancelled() -> None:
+    status = HostStatus(Host(name="gpu-a"), HostFacts("gpu-a"), doing=Doing("checking"))
+    found = way_out(status)
+    assert found is not None
+    assert found.action == "cancel"
+    assert "logging in" in spoken(status)
+
+
+def test_a_sentence_begins_with_a_capital_but_a_hosts_name_stays() -> None:
+    assert sentence(failed(Unreachable("the", "the did not answer."))).startswith("the did")
+    assert sentence(failed(Unreachable("gpu-a", "gpu-a did not answer."))).startswith("gpu-a did")
+    assert sentence(failed(Unreachable("gpu-a", "port 22 refused."))).startswith("Port 22")
+
+
+def test_times_are_local_with_the_day_where_it_is_another_and_the_zone_in_full() -> None:
+    noon = datetime.now().astimezone().replace(hour=12, minute=5)
+    assert short_time(noon) == "12:05"
+    assert short_time(noon - timedelta(days=3)).endswith(" 12:05")
+    assert "UTC" in full_time(noon)
+
+
+def test_gpus_are_named_as_people_say_them() -> None:
+    h100, a100 = GpuNow(0, "NVIDIA H100 80GB HBM3", 81559), GpuNow(1, "NVIDIA A100-SXM4-40GB", 40960)
+    assert gpu_kinds([h100, h100, a100]) == "2 × H100 80 GB, 1 × A100 40 GB"
+    assert gpu_kinds([GpuNow(0, "", 0)]) == "1 × GPU"
+
+
+def test_what_nobody_knows_is_a_question_mark() -> None:
+    assert used_of(None, 81920) == "? of 80 GB"
+    assert used_of(None, None) == "?"
+    assert used_of(62464, 81920) == "61 of 80 GB"
+
+
+def test_a_little_memory_is_not_told_as_none() -> None:
+    assert used_of(4, 81920) == "4 MB of 80 GB"
+    assert used_of(1536, 81920) == "1.5 of 80 GB"
+
+
+def test_what_was_done_lately_is_told_newest_first_with_who_asked_for_it() -> None:
+    time = NOW.isoformat()
+    acts: list[Act] = [
+        {"time": time, "what": "upgrade", "by": "kim", "from": "laptop", "version": "1.1", "before": "1.0"},
+        {"time": time, "what": "housekeeping", "by": "", "from": "", "runs": 2},
+        {"time": time, "what": "enforcement", "by": "", "act": "warned", "user": "lee", "dry_run": True},
+        {"time": "soon", "what": "unheard of", "by": ""},
+    ]
+    assert act_pairs(acts) == [
+        ("?", "unheard of"),
+        (short_time(NOW), "dry run: lee warned"),
+        (short_time(NOW), "tidied up by itself"),
+        (short_time(NOW), "agent replaced"),
+        ("", "1.1 after 1.0"),
+        ("", "by kim@laptop"),
+    ]

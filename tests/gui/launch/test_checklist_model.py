@@ -1,0 +1,82 @@
+"""Checks of many hosts come in a few rows, and what is the same is said once."""
+
+from __future__ import annotations
+
+from torchyard_core.launch.checks.host_facts import Check
+from torchyard_gui.launch.checklist_model import Checklist, where
+from torchyard_gui.launch.checklist_row import found_in
+
+
+def test_what_is_fine_on_many_hosts_is_one_row() -> None:
+    checklist = Checklist()
+    for number in range(128):
+        row = checklist.take(Check("torch", f"n{number:03d}", True, "torch 2.13.0"))
+    assert row.state == "passed"
+    assert row.hosts == 128
+    assert found_in(row) == "torch 2.13.0 · 128 hosts"
+
+
+def test_rows_stand_in_the_order_of_a_launch_however_checks_come() -> None:
+    checklist = Checklist()
+    for name in ("disk", "python", "something new", "torch"):
+        checklist.take(Check(name, "gpu-a", True, "fine"))
+    names = list(checklist.rows)
+    assert names == [
+        "topology",
+        "host",
+        "looking",
+        "python",
+        "torch",
+        "disk",
+        "something new",
+        "sending",
+        "preparing",
+        "starting",
+    ]
+
+
+def test_progress_is_told_until_it_is_done() -> None:
+    checklist = Checklist()
+    row = checklist.progress("sending", 1_500_000, 3_000_000)
+    assert row.state == "running"
+    assert found_in(row) == "1.5 MB of 3.0 MB"
+    row = checklist.progress("sending", 3_000_000, 3_000_000)
+    assert row.state == "passed"
+    row = checklist.progress("reaching", 1, 3)
+    assert (row.name, row.state, found_in(row)) == ("host", "running", "1 of 3 hosts")
+
+
+def test_a_red_line_beats_all_that_is_fine() -> None:
+    checklist = Checklist()
+    checklist.take(Check("disk", "gpu-a", True, "400 GB free"))
+    row = checklist.take(Check("disk", "gpu-b", False, "the disk of gpu-b is full"))
+    assert row.state == "failed"
+    assert found_in(row) == "gpu-b"
+
+
+def test_an_error_that_no_check_told_is_of_the_step_under_way() -> None:
+    checklist = Checklist()
+    checklist.progress("reaching", 2, 2)
+    checklist.progress("preparing", 1, 2)
+    assert checklist.fail("gpu-b", "GPU 3 is held by somebody", "", "gpu_held").name == "preparing"
+    assert Checklist().fail("", "pools: nothing trains", "", "topology_problems").name == "topology"
+
+
+def test_a_launch_that_went_well_leaves_no_row_open() -> None:
+    checklist = Checklist()
+    checklist.take(Check("topology", "", True, "digits"))
+    checklist.take(Check("host", "gpu-a", True, "agent 1"))
+    checklist.end(started=True)  # no code was to be sent
+    assert {row.state for row in checklist.rows.values()} == {"passed"}
+
+
+def test_hosts_whose_keys_are_unknown_are_told() -> None:
+    checklist = Checklist()
+    checklist.take(Check("host", "gpu-a", False, "the key of gpu-a is unknown", code="key_unknown"))
+    checklist.take(Check("host", "gpu-b", False, "gpu-b refuses", code="unreachable"))
+    assert checklist.unknown_keys == ["gpu-a"]
+
+
+def test_few_hosts_are_named_and_many_counted() -> None:
+    assert where(["a", "b"]) == ("a, b", 2)
+    assert where([f"n{number}" for number in range(9)]) == ("", 9)

@@ -1,0 +1,400 @@
+"""Hosts that act a run at the level of their links: journal, telemetry and logs, as daemons tell them."""
+
+from __future__ import annotations
+
+import base64
+import math
+import random
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from tests.core.examples import host, topology
+from torchyard_core.errors import AgentRefused, HostError, Unreachable
+from torchyard_core.home import Home
+from torchyard_core.launch.launch import planned_replicas
+from torchyard_core.launch.rank_assignment import Plan, plan
+from torchyard_core.launch.run_id import as_utc
+from torchyard_core.launch.runs.history import History, RunRecord
+from torchyard_core.topology.file import dump
+from torchyard_core.topology.host_facts import HostFacts
+from torchyard_core.topology.model import Topology
+from torchyard_gui.bridge.fleet_model import FleetModel
+from torchyard_gui.bridge.runs_model import RunsModel
+
+EPOCH = "e1"
+BEGAN = 1_760_000_000.0
+
+
+class ActingLink:
+    """One host's link, with what is said over it."""
+
+    def __init__(self, cast: Acting, name: str):
+        self.host = name
+        self.hello = {"version": "1"}
+        self.python = "3.11 at /usr/bin/python3"
+        self.ssh_address = ""
+        self.archive = ""
+        self.is_open = True
+        self._cast = cast
+        self._listeners: dict[str, list[Callable[[dict[str, Any]], None]]] = {}
+        self._on_close: list[Callable[[], None]] = []
+        self._lock = threading.Lock()
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+
+    def submit(self, method: str, params: dict[str, Any]) -> Future[Any]:
+        future: Future[Any] = Future()
+        self.asked.append((method, params))
+        if not self.is_open:
+            future.set_exception(Unreachable(self.host, f"the connection to {self.host} was lost."))
+            return future
+        try:
+            future.set_result(self._cast.answer(self, method, params))
+        except (AgentRefused, HostError) as error:
+            future.set_exception(error)
+        return future
+
+    def call(self, method: str, params: dict[str, Any] | None = None, timeout_s: float = 60.0) -> Any:
+        return self.submit(method, params or {}).result(timeout_s)
+
+    def listen(self, method: str, listener: Callable[[dict[str, Any]], None]) -> Callable[[], None]:
+        listeners = self._listeners.setdefault(method, [])
+        listeners.append(listener)
+        return lambda: listeners.remove(listener) if listener in listeners else None
+
+    def on_close(self, callback: Callable[[], None]) -> None:
+        with self._lock:
+            if self.is_open:
+                self._on_close.append(callback)
+                return
+        callback()
+
+    def say(self, method: str, params: dict[str, Any]) -> None:
+        for listener in list(self._listeners.get(method, [])):
+            listener(params)
+
+    def hears(self, method: str) -> int:
+        """How many listen to what is said by this name."""
+        return len(self._listeners.get(method, []))
+
+    def break_off(self) -> None:
+        with self._lock:
+            self.is_open = False
+            callbacks, self._on_close = self._on_close, []
+        for callback in callbacks:
+            callback()
+
+    def close(self) -> None:
+        self.is_open = False
+
+
+class Acting:
+    """A run on hosts, acted: `play` what its journal says, `measure` what its hosts do."""
+
+    def __init__(
+        self,
+        hosts: Sequence[HostFacts] = (host("gpu-a", 2), host("gpu-b", 2)),
+        *pools: str,
+        name: str = "digits",
+        run_id: str = "20251009-101010-acted",
+        design: Topology | None = None,
+    ):
+        """`design`: another topology than one of `pools`."""
+        pools = pools or (
+            "{name: chief, role: chief, replicas: 1, gpus: 1}",
+            "{name: workers, role: worker, replicas: 3, gpus: 1}",
+        )
+        self.facts = tuple(hosts)
+        self.topology = design or topology(*pools)
+        self.plan: Plan = plan(self.topology, self.facts)
+        self.name, self.run_id = name, run_id
+        self.links = {facts.name: ActingLink(self, facts.name) for facts in self.facts}
+        self.down: set[str] = set()
+        """Hosts that cannot be reached."""
+        self.journal: list[dict[str, Any]] = []
+        self.alive = True
+        self.is_forgotten = False
+        """Whether its hosts have nothing of it any more."""
+        self.logs: dict[str, bytes] = {}
+        self.stopped: list[dict[str, Any]] = []
+        self.step = 0
+        self.random = random.Random(7)
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether somebody listens to all of its hosts, and to its journal."""
+        asked = [method for method, _ in self.links[self.plan.primary].asked]
+        return "state.subscribe" in asked and all(link.hears("telemetry") for link in self.links.values())
+
+    # What the fleet is asked
+
+    @property
+    def hosts(self) -> dict[str, HostFacts]:
+        return {facts.name: facts for facts in self.facts}
+
+    def known(self) -> Sequence[HostFacts]:
+        return self.facts
+
+    def use(self, hosts: object) -> None:
+        pass
+
+    def open_link(self, name: str) -> ActingLink | None:
+        link = self.links.get(name)
+        return link if link is not None and link.is_open else None
+
+    def link(self, name: str, *, install: bool = True) -> ActingLink:
+        if name in self.down:
+            raise Unreachable(name, f"{name} does not answer on port 22.")
+        if not self.links[name].is_open:
+            self.links[name] = ActingLink(self, name)
+        return self.links[name]
+
+    def links_(self, names: Iterable[str]) -> dict[str, ActingLink | HostError]:
+        found: dict[str, ActingLink | HostError] = {}
+        for name in names:
+            try:
+                found[name] = self.link(name)
+            except HostError as error:
+                found[name] = error
+        return found
+
+    def each(self, names: Iterable[str], ask: Callable[[str], Any], arrived: Any = None) -> dict[str, Any]:
+        return {name: ask(name) for name in names}
+
+    def close(self) -> None:
+        pass
+
+    # What the hosts are asked
+
+    def answer(self, link: ActingLink, method: str, params: dict[str, Any]) -> Any:
+        if self.is_forgotten and "run_id" in params:
+            raise AgentRefused(link.host, f"there is no run {self.run_id} on {link.host}", code="no_run")
+        if method == "run.list":
+            return [] if self.is_forgotten else [self._line()]
+        if method == "run.show":
+            return self._shown()
+        if method == "state.subscribe":
+            seen = params.get("seen")
+            after = [entry for entry in self.journal if seen is None or entry["seq"] > seen[1]]
+            link.say("state", {"run_id": self.run_id, "entries": after, "alive": self.alive})
+            return {}
+        if method == "logs.read":
+            return self._log(params)
+        if method == "run.stop":
+            self.stopped.append(params)
+            return {}
+        if method == "files.list":
+            return [{"path": "outputs/model.pt", "size": 5}]
+        if method == "files.read":
+            return {"data": base64.b64encode(b"model").decode(), "next": 5, "size": 5}
+        return {}
+
+    def _record(self) -> dict[str, Any]:
+        return {
+            "primary": self.plan.primary,
+            "hosts": list(self.plan.hosts),
+            "submitted": as_utc(BEGAN),
+            "launched_from": "somebody@desktop",
+            "topology_file": "digits.yaml",
+            "topology": dump(self.topology),
+            "replicas": planned_replicas(self.plan),
+        }
+
+    def _shown(self) -> dict[str, Any]:
+        from torchyard_agent.protocol import journal_replay
+
+        view = journal_replay.fold(self.run_id, self.journal)
+        view["replicas"] = list(view["replicas"].values())
+        return {**view, "alive": self.alive, "record": {"name": self.name, "record": self._record()}}
+
+    def _line(self) -> dict[str, Any]:
+        shown = self._shown()
+        fields = {key: shown[key] for key in ("run_id", "state", "reason", "as_of", "alive")}
+        return {**fields, "name": self.name, "record": self._record()}
+
+    def _log(self, params: dict[str, Any]) -> dict[str, Any]:
+        rank = params.get("local_rank", 0)
+        log = self.logs.get(f"{params['replica']}.{rank}" if rank else params["replica"], b"")
+        begin = params["offset"]
+        data = log[begin : begin + min(params.get("limit", 512 * 1024), 512 * 1024)]
+        end = begin + len(data)
+        ended = not self.alive and end >= len(log)
+        return {"data": base64.b64encode(data).decode(), "next": end, "size": len(log), "ended": ended}
+
+    # The play
+
+    def play(self, event: str, at: float = 0.0, **fields: Any) -> None:
+        """The next entry of the journal, told to who listens. `at`: seconds after the beginning."""
+        entry = {"epoch": EPOCH, "seq": len(self.journal) + 1, "time": as_utc(BEGAN + at), "event": event, **fields}
+        self.journal.append(entry)
+        primary = self.plan.primary
+        if primary is not None and self.links[primary].is_open:
+            self.links[primary].say("state", {"run_id": self.run_id, "entries": [entry], "alive": self.alive})
+
+    def start(self, at: float = 1.0) -> None:
+        """Everything runs."""
+        self.play("run_state", at, state="starting")
+        for replica in self.plan.replicas:
+            self.play("replica_state", at, replica=replica.name, host=replica.host, state="running", exit_code=None)
+        self.play("run_state", at + 0.5, state="running")
+
+    def fail(self, name: str, reason: str, at: float = 60.0) -> None:
+        """One replica fails, and the run with it."""
+        self.end("failed", f"{name} {reason}", at, {name: reason})
+
+    def end(self, state: str, reason: str, at: float = 60.0, failed: dict[str, str] | None = None) -> None:
+        """The run's end."""
+        failed = failed or {}
+        ended = []
+        for replica in self.plan.replicas:
+            how = "failed" if replica.name in failed else ("succeeded" if state == "succeeded" else "stopped")
+            code = {"failed": 1, "succeeded": 0}.get(how)
+            why = failed.get(replica.name, "")
+            fields = {"replica": replica.name, "host": replica.host, "state": how, "exit_code": code, "reason": why}
+            self.play("replica_state", at, **fields)
+            ended.append({**fields, "name": replica.name, "restarts": 0})
+        self.play("run_state", at + 0.1, state=state, reason=reason)
+        last = {"run_id": self.run_id, "state": state, "reason": reason, "replicas": ended, "metrics": {}}
+        self.play("run_ended", at + 0.1, **last, timings={"started_s": 1.5, "first_step_s": 2.0, "ended_s": at})
+        self.alive = False
+
+    def sample(
+        self,
+        name: str,
+        at: float,
+        *,
+        loss: float,
+        use: float = 92.0,
+        slow: str = "",
+        step: Mapping[str, float] | None = None,
+        served: Mapping[str, float] | None = None,
+    ) -> dict[str, Any]:
+        """What a host measures `at` seconds after the beginning. `step`: what its trainers tell of a step besides;
+        `served`: what its servers and reducers tell."""
+        own = self.plan.on_host(name)
+        key = {replica.name: f"{self.run_id}/{replica.name}" for replica in own}
+        jitter = self.random.uniform
+        gpus = [
+            {
+                "index": gpu.index,
+                "uuid": gpu.uuid,
+                "name": gpu.name,
+                "memory_mb": gpu.memory_mb,
+                "memory_used_mb": 31_000 + jitter(0, 400),
+                "utilisation": min(100.0, use + jitter(-4, 5)),
+                "power_w": 380 + jitter(-20, 20),
+                "temperature_c": 66,
+                "processes": [],
+                "problem": None,
+            }
+            for replica in own
+            for gpu in replica.gpus
+        ]
+        reports = {
+            key[replica.name]: {
+                "step": self.step,
+                "loss": loss + jitter(-0.01, 0.01),
+                "throughput": 74 + jitter(-3, 3),
+                "compute_s": 0.9 if replica.name == slow else 0.5,
+                **(step or {}),
+            }
+            for replica in own
+            if replica.trains
+        }
+        if served is not None:
+            reports |= {key[replica.name]: {**served} for replica in own if replica.role.value in ("ps", "reducer")}
+        replicas = {each: {"cpu": 96 + jitter(-9, 9), "memory_mb": 2100, "processes": 5} for each in key.values()}
+        return {"time": BEGAN + at, "host": {}, "gpus": gpus, "replicas": replicas, "reports": reports}
+
+    def measure(self, at: float, **how: Any) -> None:
+        """All hosts say what they measure."""
+        self.step += 12
+        loss = 0.41 + 1.8 * math.exp(-at / 90)
+        for name in self.plan.hosts:
+            link = self.links[name]
+            if link.is_open and name not in self.down:
+                link.say("telemetry", self.sample(name, at, loss=loss, **how))
+
+    def note(self, home: Home, state: str = "running", at: float = 1.0, **more: Any) -> None:
+        """The record that the launching desktop has."""
+        assert self.plan.primary is not None
+        History(home.history).save(
+            RunRecord(
+                self.run_id,
+                self.name,
+                "digits.yaml",
+                self.plan.primary,
+                self.plan.hosts,
+                submitted=as_utc(BEGAN),
+                state=state,
+                as_of=as_utc(BEGAN + at),
+                topology=dump(self.topology),
+                planned=planned_replicas(self.plan),
+                **more,
+            )
+        )
+
+
+class ActingFleet:
+    """The fleet's face of several acted runs, one host in one of them at most."""
+
+    def __init__(self, *runs: Acting):
+        self._runs = runs
+
+    @property
+    def hosts(self) -> dict[str, HostFacts]:
+        return {name: facts for run in self._runs for name, facts in run.hosts.items()}
+
+    def known(self) -> Sequence[HostFacts]:
+        return tuple(self.hosts.values())
+
+    def use(self, hosts: object) -> None:
+        pass
+
+    def open_link(self, name: str) -> ActingLink | None:
+        return self._of(name).open_link(name)
+
+    def link(self, name: str, *, install: bool = True) -> ActingLink:
+        return self._of(name).link(name)
+
+    def links(self, names: Iterable[str] | None = None, *, install: bool = True) -> dict[str, Any]:
+        wanted = list(self.hosts if names is None else names)
+        return {name: link for name in wanted for link in self._of(name).links_([name]).values()}
+
+    def each(self, names: Iterable[str], ask: Callable[[str], Any], arrived: Any = None) -> dict[str, Any]:
+        return {name: ask(name) for name in names}
+
+    def close(self) -> None:
+        pass
+
+    def add(self, run: Acting) -> None:
+        """Its hosts are in the fleet from now on."""
+        self._runs += (run,)
+
+    def _of(self, name: str) -> Acting:
+        for run in self._runs:
+            if name in run.hosts:
+                return run
+        raise HostError(name, f"{name} is no longer in the fleet.")
+
+
+def runs_model(home: Home, *runs: Acting) -> RunsModel:
+    """A model over acted hosts; they are in no fleet file."""
+    home.path.mkdir(parents=True, exist_ok=True)
+    fleet_file = home.path / "fleet.yaml"
+    fleet_file.write_text("version: 1\nhosts: []\n")
+    fleet = FleetModel(home, Path(fleet_file))
+    acted = ActingFleet(*runs)
+    fleet._fleet = acted  # type: ignore[assignment]
+    fleet.facts = acted.known  # type: ignore[method-assign]
+    model = RunsModel(home, fleet)
+    fleet.setParent(model)
+    return model
+
+
+def close(model: RunsModel) -> None:
+    """As a window that closes."""
+    model.close()
+    model.fleet_model.close()

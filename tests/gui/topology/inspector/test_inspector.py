@@ -1,0 +1,323 @@
+"""The inspector edits what is selected, many at once, and says beside the field what cannot be."""
+
+from __future__ import annotations
+
+import pytest
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QHelpEvent
+from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QApplication, QMenu, QToolTip
+from pytestqt.qtbot import QtBot
+
+from tests.gui.topology.conftest import DIGITS
+from tests.gui.topology.page_driver import CONTROL, Driver
+from torchyard_core.topology.model import Launcher, ReductionOrder, Role, Strategy, StrategyKind
+from torchyard_gui.topology.inspector.fields import ChoiceField, LineField, LinesField
+from torchyard_gui.topology.inspector.lines_field import PairsField
+from torchyard_gui.topology.inspector.strategy_group import USES
+
+
+def test_it_says_what_is_selected(digits: Driver) -> None:
+    inspector = digits.page.inspector
+    assert inspector.title.text() == "Design"
+    assert inspector.subtitle.text() == "5 replicas in 2 pools"
+    digits.select("worker-1", "worker-2")
+    assert inspector.title.text() == "2 workers selected"
+    assert inspector.subtitle.text().startswith("pool “workers” · ")
+    digits.select("chief-0")
+    assert inspector.title.text() == "Chief 0"
+    digits.click("worker-0", CONTROL)
+    assert inspector.subtitle.text() == "2 pools"
+
+
+def test_many_pools_are_edited_at_once(digits: Driver) -> None:
+    digits.select("chief-0", "worker-1")
+    needs = digits.page.inspector.pools.needs
+    digits.fill(needs, "cpus", "2.5")
+    assert [pool.cpus for pool in digits.value.pools] == [2.5, 2.5]
+    assert digits.undo_text() == "Change CPUs of 2 pools"
+
+
+def test_values_that_differ_are_said_to(digits: Driver) -> None:
+    digits.select("chief-0", "worker-1")
+    field = digits.page.inspector.pools.pool.field("replicas")
+    assert (field.text(), field.placeholderText()) == ("", "several values")  # type: ignore[union-attr]
+    assert not digits.page.inspector.pools.pool.rows["name"].isVisible()
+
+
+def test_what_cannot_be_is_refused_beside_the_field(digits: Driver) -> None:
+    digits.select("worker-1")
+    pool = digits.page.inspector.pools.pool
+    for text, sentence in (
+        ("0", "replicas must be a whole number of at least 1, not 0"),
+        ("many", "replicas must be a whole number of at least 1, not 'many'"),
+        ("", "replicas must be a whole number of at least 1, but is empty"),
+    ):
+        digits.fill(pool, "replicas", text)
+        assert pool.rows["replicas"].note.text() == sentence
+        assert pool.field("replicas").property("invalid") is True
+    assert digits.counts()["workers"] == 4
+    digits.fill(pool, "replicas", "3")
+    assert pool.field("replicas").property("invalid") is False
+    digits.select("chief-0")
+    digits.fill(pool, "replicas", "2")
+    assert pool.rows["replicas"].note.text() == "a run has one chief"
+
+
+def test_the_arrows_step_and_are_one_undo(digits: Driver) -> None:
+    digits.select("worker-1")
+    field = digits.page.inspector.pools.pool.field("replicas")
+    field.setFocus()
+    for key in (Qt.Key.Key_Up, Qt.Key.Key_Up, Qt.Key.Key_Up, Qt.Key.Key_Down):
+        QTest.keyClick(field, key)
+    assert digits.counts()["workers"] == 6
+    assert digits.page.editor.stack.count() == 1
+    digits.on_canvas()
+    digits.keys(Qt.Key.Key_Z, CONTROL)
+    assert digits.counts()["workers"] == 4
+
+
+@pytest.mark.parametrize(
+    ("key", "typed", "value"),
+    [
+        ("notify", "./notify.sh", "./notify.sh"),
+        ("checkpoint_dir", "/shared/digits", "/shared/digits"),
+        ("checkpoint_every_s", "90", 90.0),
+        ("max_restarts", "5", 5),
+        ("host_wait_s", "30", 30.0),
+    ],
+)
+def test_what_survives_a_failure_is_typed_and_taken_back(digits: Driver, key: str, typed: str, value: object) -> None:
+    before = digits.value
+    program = digits.page.inspector.program
+    (group,) = (group for group in program.groups if key in group.rows)
+    assert group.field(key).isVisible()
+    assert group.field(key).toolTip()
+    digits.fill(group, key, typed)
+    assert getattr(digits.value.program, key) == value
+    assert digits.page.editor.stack.count() == 1
+    digits.on_canvas()
+    digits.keys(Qt.Key.Key_Z, CONTROL)
+    assert digits.value == before
+    assert digits.page.document.text == DIGITS
+
+
+def test_spares_are_switched_off_and_on(digits: Driver) -> None:
+    failures = digits.page.inspector.program.failures
+    field = failures.field("warm_spares")
+    assert field.currentText() == "one a rank"
+    digits.pick(field, "none")
+    assert digits.value.program.warm_spares is False
+    assert "warm_spares: false" in digits.page.document.text
+    digits.pick(field, "one a rank")
+    assert digits.value.program.warm_spares is True
+
+
+def test_the_least_replicas_are_set_for_many_pools_at_once(digits: Driver) -> None:
+    digits.select("chief-0", "worker-1")
+    pool = digits.page.inspector.pools.pool
+    digits.fill(pool, "min_replicas", "1")
+    assert [there.min_replicas for there in digits.value.pools] == [1, 1]
+    assert digits.undo_text() == "Change Least replicas of 2 pools"
+    digits.select("worker-1")
+    digits.fill(pool, "min_replicas", "9")
+    digits.page.checks.now()
+    assert pool.rows["min_replicas"].note.text() == "min_replicas is 9, more than the 4 replicas"
+    digits.fill(pool, "min_replicas", "")
+    assert digits.value.pools[1].min_replicas is None
+
+
+@pytest.mark.parametrize(("size", "hosts"), [((1280, 800), "gpu-a +3"), ((1440, 900), "gpu-a, gpu-b +2")])
+def test_what_is_too_long_for_its_field_ends_with_a_mark_and_is_told_whole(
+    digits: Driver, size: tuple[int, int], hosts: str
+) -> None:
+    digits.window.resize(*size)
+    digits.select("worker-1")
+    digits.page.fields.reveal()
+    pools = digits.page.inspector.pools
+    digits.fill(pools.pool, "hosts", "gpu-a, gpu-b, gpu-c, cpu-d")
+    digits.fill(pools.pool, "machine", "a2-ultragpu-8g-with-much-memory")
+    digits.on_canvas()
+    machine = pools.pool.field("machine")
+    assert isinstance(machine, LineField)
+    assert pools.hosts.shown_text == hosts
+    assert machine.shown_text.endswith("…")
+    at = machine.rect().center()
+    QApplication.sendEvent(machine, QHelpEvent(QHelpEvent.Type.ToolTip, at, machine.mapToGlobal(at)))
+    assert QToolTip.text().startswith("a2-ultragpu-8g-with-much-memory\n")
+    QToolTip.hideText()
+    machine.setFocus()
+    assert machine.shown_text == "a2-ultragpu-8g-with-much-memory"
+
+
+def test_a_long_line_of_a_list_is_broken_not_cut(digits: Driver) -> None:
+    digits.select("worker-1")
+    field = digits.page.inspector.pools.runs_with.field("env")
+    assert isinstance(field, LinesField)
+    before = field.height()
+    digits.fill(digits.page.inspector.pools.runs_with, "env", "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
+    assert field.height() > before
+    assert field.horizontalScrollBar().maximum() == 0
+
+
+def test_a_list_that_gets_narrower_shows_all_its_lines(qtbot: QtBot) -> None:
+    field = PairsField()
+    qtbot.addWidget(field)
+    field.set_values([{"OMP_NUM_THREADS": "1"}])
+    field.resize(400, field.height())
+    field.show()
+    wide = field.height()
+    field.resize(138, field.height())
+    assert field.height() > wide
+    assert not field.verticalScrollBar().isVisible()
+
+
+def test_leaving_a_field_commits_it(digits: Driver) -> None:
+    digits.select("worker-1")
+    args = digits.page.inspector.pools.runs_with
+    field = args.field("args")
+    field.setFocus()
+    QTest.keyClicks(field, "--lr 1e-3 'a b'")
+    digits.on_canvas()
+    assert digits.value.pools[1].args == ("--lr", "1e-3", "a b")
+    lines = args.field("env")
+    lines.setFocus()
+    QTest.keyClicks(lines, "A=1")
+    QTest.keyClick(lines, Qt.Key.Key_Return)
+    QTest.keyClicks(lines, "B = x=y")
+    digits.on_canvas()
+    assert digits.value.pools[1].env == {"A": "1", "B": " x=y"}
+
+
+def test_text_that_is_no_value_is_told(digits: Driver) -> None:
+    digits.select("worker-1")
+    group = digits.page.inspector.pools.runs_with
+    digits.fill(group, "args", "--x 'y")
+    assert group.rows["args"].note.text() == "a quote in this line is never closed"
+    digits.fill(group, "env", "A")
+    assert group.rows["env"].note.text() == "write each line as NAME=value"
+    assert digits.page.editor.stack.count() == 0
+
+
+def test_hosts_are_chosen_from_the_fleet(digits: Driver) -> None:
+    digits.select("worker-1")
+    field = digits.page.inspector.pools.hosts
+    field.setFocus()
+    QTest.keyClick(field, Qt.Key.Key_Down, Qt.KeyboardModifier.AltModifier)
+    menu = QApplication.activePopupWidget()
+    assert isinstance(menu, QMenu)
+    assert [action.text() for action in menu.actions()] == ["gpu-a", "gpu-b", "gpu-c", "cpu-d"]
+    QTest.keyClick(menu, Qt.Key.Key_Down)
+    QTest.keyClick(menu, Qt.Key.Key_Down)
+    QTest.keyClick(menu, Qt.Key.Key_Return)
+    assert digits.value.pools[1].hosts == ("gpu-b",)
+
+
+def test_a_role_is_changed_and_one_that_cannot_be_is_not(digits: Driver) -> None:
+    digits.select("worker-1")
+    pool = digits.page.inspector.pools.pool
+    roles = pool.field("role")
+    assert isinstance(roles, ChoiceField)
+    digits.pick_from_popup(roles, "Chief")
+    assert pool.rows["role"].note.text() == "a run has one chief"
+    assert roles.currentText() == "Worker"
+    digits.pick_from_popup(roles, "Evaluator")
+    assert digits.value.pools[1].role is Role.EVALUATOR
+
+
+def test_a_pin_is_typed_set_and_freed(digits: Driver) -> None:
+    place = digits.page.inspector.place
+    digits.select("worker-1")
+    assert "The planner's choice." in place._where.text()
+    place.pin.setFocus()
+    QTest.keyClicks(place.pin, "gpu-b:2")
+    QTest.keyClick(place.pin, Qt.Key.Key_Return)
+    assert digits.where("worker-1") == "gpu-b:2"
+    QTest.mouseClick(place.unpin, Qt.MouseButton.LeftButton)
+    assert digits.value.pins == {}
+    where = digits.where("worker-1")
+    QTest.mouseClick(place.pin_here, Qt.MouseButton.LeftButton)
+    assert digits.value.pins == {"worker-1": where}
+    assert "Pinned." in place._where.text()
+
+
+def test_a_pin_that_cannot_be_is_told_beside_it(digits: Driver) -> None:
+    place = digits.page.inspector.place
+    digits.select("worker-1")
+    place.pin.setFocus()
+    QTest.keyClicks(place.pin, "gpu-b:9")
+    QTest.keyClick(place.pin, Qt.Key.Key_Return)
+    digits.page.checks.now()
+    assert place.row.note.text() == "gpu-b has no GPU 9; it has 4 GPUs"
+
+
+def test_the_program_shows_the_keys_of_its_launcher(digits: Driver) -> None:
+    program = digits.page.inspector.program
+    assert program.program.rows["script"].isVisible()
+    assert not program.program.rows["command"].isVisible()
+    digits.pick(program.program.field("launcher"), "any command")  # type: ignore[arg-type]
+    assert digits.value.program.launcher is Launcher.COMMAND
+    assert program.program.rows["command"].isVisible()
+    digits.page.checks.now()
+    assert program.program.rows["command"].note.text().startswith("launcher command needs “command”")
+    # It is set, and in the way of the other launcher: it stays to be seen, with the reason.
+    assert "is for launcher torch" in program.program.rows["script"].note.text()
+
+
+def test_an_empty_working_folder_sends_nothing(digits: Driver) -> None:
+    digits.fill(digits.page.inspector.program.around, "workdir", "")
+    assert digits.value.program.workdir is None
+
+
+def test_the_strategy_is_chosen_with_a_sentence(digits: Driver) -> None:
+    strategy = digits.page.inspector.strategy
+    assert [strategy.kind.itemText(row) for row in range(strategy.kind.count())] == [
+        "None", "All-reduce", "Sandblaster", "Reduction server", "Downpour", "Hogwild",
+    ]  # fmt: skip
+    digits.pick(strategy.kind, "None")
+    assert digits.value.strategy.kind == "none"
+    assert digits.page.bar.strategy.currentText() == "None"
+    assert strategy._sentence.text().startswith("The script keeps its parameters in step itself")
+
+
+@pytest.mark.parametrize("kind", list(StrategyKind))
+def test_a_strategys_settings_are_there_with_a_sentence_each_and_no_others(digits: Driver, kind: StrategyKind) -> None:
+    digits.page.editor.set_strategy("kind", kind.value, "strategy")
+    rows = digits.page.inspector.strategy.group.rows
+    shown = {key for key, row in rows.items() if row.isVisible()}
+    assert shown == {"kind", *USES.get(kind, ())}
+    assert all(rows[key].note.text() for key in shown - {"kind"})
+    ignored = [problem for problem in digits.page.problems.problems if problem.code == "strategy-ignores"]
+    assert ignored == []
+
+
+def test_every_setting_is_some_strategys() -> None:
+    assert {key for keys in USES.values() for key in keys} | {"kind"} == set(Strategy.model_fields)
+
+
+def test_a_setting_is_typed_or_chosen_and_taken_back(digits: Driver) -> None:
+    digits.page.editor.set_strategy("kind", "downpour", "strategy")
+    group = digits.page.inspector.strategy.group
+    digits.fill(group, "max_staleness", "3")
+    order = group.field("reduction_order")
+    assert isinstance(order, ChoiceField)
+    digits.pick(order, "as they come")
+    assert digits.value.strategy.max_staleness == 3
+    assert digits.value.strategy.reduction_order is ReductionOrder.ARRIVAL
+    digits.on_canvas()
+    digits.keys(Qt.Key.Key_Z, CONTROL)
+    assert digits.value.strategy.reduction_order is ReductionOrder.RANK
+
+
+def test_what_the_exchange_costs_is_worked_out_for_the_design(digits: Driver) -> None:
+    sums = digits.page.inspector.strategy.sums
+    assert sums.text() == "5 trainers round a ring: a step's exchange takes about 1.6·M/B."
+    digits.page.editor.remove(["chief-0"])
+    digits.page.editor.set_strategy("kind", "reduction_server", "strategy")
+    assert not sums.isVisible(), "there are no reducers yet"
+    digits.page.editor.add(Role.REDUCER, 2)
+    digits.page.editor.select(())
+    assert sums.text() == (
+        "4 trainers, 2 reducers: mixed, about 1.2·M/B; the ring takes 1.5, reducers alone 2. "
+        "Reducers alone beat the ring from 3 on."
+    )

@@ -1,0 +1,88 @@
+"""Says something in a window, and prints what a screen reader hears of it on the accessibility bus.
+
+python -m tests.gui.widgets.accessibility_bus
+
+Run in a process of its own by test_announced, on a virtual display and a bus of its own: Qt's offscreen platform talks
+to no screen reader.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from PySide6.QtCore import SLOT, QDeadlineTimer, QObject, Slot
+from PySide6.QtDBus import QDBusConnection, QDBusInterface, QDBusMessage
+from PySide6.QtWidgets import QApplication, QWidget
+
+from torchyard_gui.widgets import NoticeBar, Toast, screen_reader
+
+REGISTRY = ("org.a11y.atspi.Registry", "/org/a11y/atspi/registry", "org.a11y.atspi.Registry")
+EVENTS = "org.a11y.atspi.Event.Object"
+GIVE_UP_MS = 20_000
+
+
+class Reader(QObject):
+    """Hears announcements as a screen reader does: registered for them, on the bus."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: dict[str, int] = {}
+        """How urgent each was: 1 is polite, 2 breaks into what is read."""
+        self._bus = QDBusConnection.connectToBus(_address(), "accessibility")
+        slot = SLOT("take(QDBusMessage)")
+        # The stubs want bytes, of which PySide takes none.
+        self._bus.connect("", "", EVENTS, "Announcement", self, slot)  # type: ignore[call-overload]
+        register = QDBusMessage.createMethodCall(*REGISTRY, "RegisterEvent")
+        register.setArguments(["object:announcement:", ["all"], ""])
+        answer = self._bus.call(register)
+        assert answer.type() is QDBusMessage.MessageType.ReplyMessage, answer.errorMessage()
+
+    @Slot(QDBusMessage)
+    def take(self, message: QDBusMessage) -> None:
+        said = message.arguments()
+        self.heard[str(said[3].variant())] = int(said[1])
+
+
+def _address() -> str:
+    """Where the accessibility bus is, once its launcher is there."""
+    found: list[str] = []
+
+    def ask() -> bool:
+        answer = QDBusInterface("org.a11y.Bus", "/org/a11y/bus", "org.a11y.Bus").call("GetAddress")
+        found.extend(map(str, answer.arguments() if not answer.errorName() else ()))
+        return bool(found)
+
+    until(ask)
+    return found[0]
+
+
+def until(condition: Callable[[], bool]) -> None:
+    waiting = QDeadlineTimer(GIVE_UP_MS)
+    while not condition():
+        assert not waiting.hasExpired()
+        QApplication.processEvents()
+
+
+def main() -> None:
+    app = QApplication([])
+    screen_reader.EVERY_MS = 0
+    reader = Reader()
+    window = QWidget()
+    bar, toast = NoticeBar(window), Toast(window)
+    window.show()
+
+    def heard() -> bool:
+        """Says it again: Qt learns a little later that somebody listens."""
+        bar.clear()
+        bar.show_notice("fail", "The run failed: out of memory")
+        toast.say("Booked: gpu-b:0-1")
+        QApplication.processEvents()
+        return len(reader.heard) >= 2
+
+    until(heard)
+    print(json.dumps([app.platformName(), reader.heard]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""The status line says how the fleet is, and never more than is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from torchyard_core.errors import AgentMissing, TorchyardError
+from torchyard_core.fleet.host_check import HostCheck
+from torchyard_core.home import Home
+from torchyard_core.topology.host_facts import Gpu, HostFacts
+from torchyard_gui.bridge.fleet_model import FleetModel
+from torchyard_gui.bridge.host_status import Doing, HostStatus
+from torchyard_gui.windows.fleet_summary import fleet_texts, gpu_text
+
+MakeFleet = Callable[[str], FleetModel]
+
+
+@pytest.fixture
+def fleet_of(qapp: object, home: Home) -> Iterator[MakeFleet]:
+    """A model of a fleet file with hosts of these names; nobody is asked."""
+    made: list[FleetModel] = []
+
+    def make(names: str) -> FleetModel:
+        home.path.mkdir(parents=True)
+        lines = "".join(f"  - {{name: {name}}}\n" for name in names.split())
+        home.fleet_file.write_text(f"version: 1\nhosts:\n{lines}" if lines else "version: 1\nhosts: []\n")
+        made.append(FleetModel(home, home.fleet_file))
+        return made[-1]
+
+    yield make
+    for fleet in made:
+        fleet.close()
+
+
+def put(fleet: FleetModel, name: str, **changes: object) -> HostStatus:
+    """Make a host's status what a check would have made it."""
+    status = fleet._statuses[name] = replace(fleet._statuses[name], **changes)  # type: ignore[arg-type]
+    return status
+
+
+def test_before_anyone_asked_nothing_is_claimed(fleet_of: MakeFleet) -> None:
+    assert fleet_texts(fleet_of("gpu-a gpu-b")) == [("unknown", "Hosts not asked yet")]
+
+
+def test_while_hosts_are_asked_it_says_which(fleet_of: MakeFleet) -> None:
+    fleet = fleet_of("gpu-a gpu-b")
+    put(fleet, "gpu-a", doing=Doing("checking"))
+    assert fleet_texts(fleet) == [("checking", "Asking gpu-a, gpu-b …")]
+
+
+def test_all_answer(fleet_of: MakeFleet) -> None:
+    fleet = fleet_of("gpu-a gpu-b")
+    for name in ("gpu-a", "gpu-b"):
+        put(fleet, name, state="ready")
+    assert fleet_texts(fleet) == [("ok", "2 of 2 hosts answer")]
+
+
+def test_the_one_that_is_silent_is_named_with_since_when(fleet_of: MakeFleet) -> None:
+    fleet = fleet_of("gpu-a gpu-b")
+    put(fleet, "gpu-a", state="ready")
+    now = datetime.now(UTC)
+    put(fleet, "gpu-b", since=now)
+    here = now.astimezone().strftime("%H:%M")
+    assert fleet_texts(fleet) == [("ok", "1 of 2 hosts answer"), ("unknown", f"gpu-b unknown since {here}")]
+
+
+def test_several_that_are_silent_are_counted(fleet_of: MakeFleet) -> None:
+    fleet = fleet_of("gpu-a gpu-b gpu-c")
+    put(fleet, "gpu-a", state="ready")
+    assert fleet_texts(fleet) == [("ok", "1 of 3 hosts answer"), ("unknown", "2 unknown")]
+
+
+def test_a_host_without_agent_answers_all_the_same(fleet_of: MakeFleet) -> None:
+    fleet = fleet_of("gpu-a")
+    why = AgentMissing("gpu-a", "there is no agent on gpu-a.")
+    put(fleet, "gpu-a", state=why.state, check=HostCheck("gpu-a", why.state, error=why))
+    assert fleet_texts(fleet) == [("ok", "The host answers"), ("planned", "gpu-a has no agent yet")]
+
+
+def test_no_hosts(fleet_of: MakeFleet) -> None:
+    fleet = fleet_of("")
+    assert fleet_texts(fleet) == ["No hosts in the fleet"]
+    assert gpu_text(fleet) == ""
+
+
+def test_a_fleet_file_that_cannot_be_read(fleet_of: MakeFleet) -> None:
+    fleet = fleet_of("gpu-a")
+    fleet.problem = TorchyardError("fleet.yaml: line 2: no", code="x")
+    assert fleet_texts(fleet) == [("failed", "The fleet file cannot be read: see Fleet")]
+
+
+def test_one_host_is_not_told_as_one_of_one(fleet_of: MakeFleet) -> None:
+    fleet = fleet_of("gpu-a")
+    put(fleet, "gpu-a", state="ready")
+    assert fleet_texts(fleet) == [("ok", "The host answers")]
+
+
+def test_gpus_that_nobody_knows_are_never_none(fleet_of: MakeFleet) -> None:
+    fleet = fleet_of("gpu-a gpu-b")
+    assert gpu_text(fleet) == "GPUs unknown"
+    put(fleet, "gpu-a", facts=HostFacts("gpu-a", checked=True))
+    assert gpu_text(fleet) == "GPUs unknown"
+    two = (Gpu(0, "GPU-1", "H100", 81559), Gpu(1, "GPU-2", "H100", 81559))
+    put(fleet, "gpu-a", facts=HostFacts("gpu-a", gpus=two, checked=True))
+    assert gpu_text(fleet) == "at least 2 GPUs"
+
+
+def test_gpus_are_counted_over_all_hosts(fleet_of: MakeFleet) -> None:
+    fleet = fleet_of("gpu-a gpu-b")
+    for name in ("gpu-a", "gpu-b"):
+        put(fleet, name, facts=HostFacts(name, checked=True))
+    assert gpu_text(fleet) == "no GPU"
+    put(fleet, "gpu-a", facts=HostFacts("gpu-a", gpus=(Gpu(0, "GPU-1", "H100", 81559),), checked=True))
+    assert gpu_text(fleet) == "1 GPU"
+    put(fleet, "gpu-b", facts=HostFacts("gpu-b", gpus=(Gpu(0, "GPU-2", "H100", 81559),), checked=True))
+    assert gpu_text(fleet) == "2 GPUs"

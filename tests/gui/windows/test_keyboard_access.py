@@ -1,0 +1,147 @@
+"""All that the window can do is within reach of the keyboard, and has a name for who cannot see it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QAccessible, QAction
+from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QAbstractScrollArea, QListWidget, QMenu, QWidget
+from pytestqt.qtbot import QtBot
+from tools.launch_phases import phases
+from tools.sample_yard import FAILED_RUN, let_hosts_answer, write_yard
+
+from tests.gui.theme_fixture import undressed
+from torchyard_gui import app
+from torchyard_gui.launch import panel as launch_panel
+from torchyard_gui.widgets import screen_reader
+from torchyard_gui.windows.connections import Wiring
+from torchyard_gui.windows.main_window import MainWindow
+
+CONTROL, SHIFT = Qt.KeyboardModifier.ControlModifier, Qt.KeyboardModifier.ShiftModifier
+
+
+@pytest.fixture
+def window(qtbot: QtBot, tmp_path: Path) -> Iterator[MainWindow]:
+    """The window on eight hosts that nobody asks, with all pages made."""
+    with undressed():
+        window = app.make_window(*write_yard(tmp_path / "yard", "eight"))
+        qtbot.addWidget(window)
+        window.painted.disconnect()
+        wiring_of(window).runs.refresh = lambda: None  # type: ignore[method-assign]  # asks no host
+        let_hosts_answer(wiring_of(window).fleet)
+        window.make_pages()
+    window.show()
+    window.activateWindow()
+    qtbot.waitUntil(window.isActiveWindow)
+    qtbot.waitUntil(lambda: all(window.has_page(key) for key in window.keys))
+    yield window
+    wiring_of(window).document.start_new()
+
+
+def wiring_of(window: MainWindow) -> Wiring:
+    wiring = window.findChild(Wiring)
+    assert isinstance(wiring, Wiring)
+    return wiring
+
+
+def listed(palette: QListWidget) -> list[str]:
+    return [palette.item(row).text() for row in range(palette.count())]
+
+
+def nameless(root: QWidget) -> list[str]:
+    """Widgets that the keyboard comes to and a screen reader has no name for."""
+    found = []
+    for widget in root.findChildren(QWidget):
+        # A viewport speaks by its area, the line of a spin box by that.
+        inside = isinstance(widget.parent(), QAbstractScrollArea) or widget.focusProxy() is not None
+        if widget.isVisible() and widget.focusPolicy() != Qt.FocusPolicy.NoFocus and not inside:
+            told = QAccessible.queryAccessibleInterface(widget)
+            if told is None or not told.text(QAccessible.Text.Name).strip():
+                found.append(f"{type(widget).__name__} in {type(widget.parent()).__name__}")
+    return found
+
+
+@pytest.mark.parametrize("page", ["topology", "fleet", "runs", "bookings"])
+def test_the_palette_offers_all_that_can_be_done_now(window: MainWindow, page: str) -> None:
+    window.show_page(page)
+    QTest.keyClick(window, Qt.Key.Key_P, CONTROL | SHIFT)
+    offered = listed(window.palette_.list)
+    can = [action for key in window.keys for action in window.page_actions(key)] + window.actions_.all()
+    assert len(can) > 40
+    wanted = {action.text().replace("&", "") for action in can if action.isEnabled() and action.menu() is None}
+    assert wanted - set(offered) == set()
+
+
+def test_no_action_is_out_of_the_keyboards_reach(window: MainWindow) -> None:
+    """What is in no palette has a button or a menu of ours, which Tab or F10 come to."""
+    in_palette = set(window.all_actions())
+    ours = [action for action in window.findChildren(QAction) if action.text() and action.menu() is None]
+    beside = {action.text() for action in ours if action not in in_palette and not action.isSeparator()}
+    # The empty page's button, and what pyqtgraph brings along for a menu that is never shown.
+    assert beside <= {"Go to the topology", "Export..."}
+
+
+def test_long_menus_have_menus_within_them(window: MainWindow) -> None:
+    window.menu.fill()
+    edit = window.menu.menus["edit"]
+    assert len(edit.actions()) < 18
+    within = {each.title(): [action.text() for action in each.actions()] for each in edit.findChildren(QMenu)}
+    assert within["Add a role"][:2] == ["Add chief", "Add worker"]
+    assert "Preset BASIC_GPU" in within["Presets"]
+
+
+def test_what_becomes_of_a_run_is_told_on_any_page(window: MainWindow, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[tuple[str, bool]] = []
+    assertive = QAccessible.AnnouncementPoliteness.Assertive
+    monkeypatch.setattr(screen_reader, "EVERY_MS", 0)
+    monkeypatch.setattr(
+        screen_reader, "send", lambda event: heard.append((event.message(), event.politeness() == assertive))
+    )
+    runs = wiring_of(window).runs
+    failed = runs.history.load(FAILED_RUN)
+    assert failed is not None
+    record = replace(failed, run_id="20261125-100000-f0f0", name="digits", ended=None, reason="")
+    for state, reason in (("running", ""), ("restarting", ""), ("running", ""), ("failed", "gpu-a was lost")):
+        runs.history.save(replace(record, state=state, reason=reason))
+        runs.read_history()
+    window.show_page("runs")
+    assert heard == [("digits starts again", False), ("digits failed: gpu-a was lost", True)]
+    assert window.toast.label.text() == "digits failed: gpu-a was lost"
+
+
+@pytest.mark.parametrize("page", ["topology", "fleet", "runs", "bookings"])
+def test_what_the_keyboard_comes_to_has_a_name(window: MainWindow, qtbot: QtBot, page: str) -> None:
+    shown = window.show_page(page)
+    assert shown.accessibleName()
+    qtbot.waitUntil(shown.isVisible)
+    assert nameless(window) == []
+
+
+def test_the_launch_panel_has_names_in_words(window: MainWindow, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch_panel, "LaunchJob", launch_panel.LaunchJob)  # the phases put theirs there
+    for name, panel in phases(wiring_of(window)):
+        assert panel.isVisible()
+        assert nameless(panel) == []
+        if name == "failed-check":
+            assert panel.row("torch").accessibleName() == "torch: failed. gpu-f"
+            assert panel.row("topology").accessibleName() == "Topology: fine. resnet-imagenet"
+
+
+def test_enter_trusts_where_an_unknown_key_is_in_the_way(
+    window: MainWindow, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch_panel, "LaunchJob", launch_panel.LaunchJob)
+    for name, panel in phases(wiring_of(window)):
+        if name == "unknown-key":
+            panel.activateWindow()
+            qtbot.waitUntil(panel.isActiveWindow)
+            assert panel.focusWidget() is panel.notice.buttons[0]
+            panel.trust_requested.disconnect()
+            with qtbot.waitSignal(panel.trust_requested) as asked:
+                QTest.keyClick(panel.focusWidget(), Qt.Key.Key_Return)
+            assert asked.args == ["gpu-f"]

@@ -1,0 +1,191 @@
+"""SIGTERM ends a gang in good order: after one step for all, with that step's checkpoint, and with 0."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.roles import join_stores
+from tests.roles.checkpointed import Gang
+from tests.roles.processes import DEADLINE_S, Start, free_port, trainer_environment
+from torchyard_roles.checkpoints import files
+from torchyard_roles.coordination.graceful_stop import ECHO_S
+from torchyard_roles.coordination.join_store_client import JoinStore
+
+pytestmark = pytest.mark.train
+
+
+@pytest.fixture
+def store() -> Iterator[join_stores.Served]:
+    served = join_stores.serve_in_a_process()
+    yield served
+    served.end()
+
+
+def stopped_after(output: str) -> int:
+    found = re.search(r"torchyard: stopped after step (\d+); a checkpoint is saved\.", output)
+    assert found is not None, output
+    return int(found[1])
+
+
+@pytest.mark.parametrize("signalled", ["all of them", "one of them"])
+def test_three_ranks_some_blocked_in_a_collective_leave_after_the_same_step_with_0(
+    start: Start, tmp_path: Path, store: join_stores.Served, signalled: str
+) -> None:
+    gang = Gang(start, tmp_path, 3, store)
+    gang.launch(1000, 0, every_s=600)
+    gang.wait_for(lambda: len(gang.losses(2)) > 5, "the first steps")
+    (tmp_path / "slow.1").touch()  # ranks 0 and 2 now wait for it in the all-reduce of each step
+    done = len(gang.losses(1))
+    gang.wait_for(lambda: len(gang.losses(1)) > done + 1, "a slow step")
+    if signalled == "all of them":
+        gang.stop()
+    else:
+        gang.processes[2].send_signal(signal.SIGTERM)
+    ended = gang.ended()
+    assert [code for code, _ in ended] == [0, 0, 0], ended
+    (step,) = {stopped_after(output) for _, output in ended}
+    assert files.complete(gang.checkpoints)[0].step == step
+    assert [max(gang.losses(rank)) for rank in range(3)] == [step] * 3
+    for rank in range(3):
+        assert files.part_steps(gang.checkpoints, f"worker-{rank}.0")[0] == step
+
+
+def test_a_process_alone_with_workers_of_its_loader_saves_and_leaves_with_0(start: Start, tmp_path: Path) -> None:
+    program = tmp_path / "loads.py"
+    program.write_text(
+        "import pathlib, sys, torch, torchyard_roles as ty\n"
+        "cluster = ty.join()\n"
+        "model = torch.nn.Linear(1, 1)\n"
+        "model, optimizer = cluster.distribute(model, torch.optim.SGD(model.parameters(), lr=0.1))\n"
+        "loader = cluster.loader(torch.ones(64, 1), batch_size=1, shuffle=True, num_workers=2)\n"
+        "for _ in range(100000):\n"
+        "    for batch in loader:\n"
+        "        model(batch).sum().backward()\n"
+        "        optimizer.step()\n"
+        "        pathlib.Path(sys.argv[1], 'steps').touch()\n"
+    )
+    gang = Gang(start, tmp_path, 1)
+    environment = gang.environment(0, free_port(), 600)
+    process = start(
+        "-c",
+        # A session of its own, as the keeper gives every rank: SIGTERM goes to all that is in it.
+        f"import os, sys; os.setsid(); os.execv(sys.executable, [sys.executable, {str(program)!r}, {str(tmp_path)!r}])",
+        environment=environment,
+    )
+    gang.processes = [process]
+    gang.wait_for((tmp_path / "steps").exists, "a step")
+    os.killpg(process.pid, signal.SIGTERM)
+    ((code, output),) = gang.ended()
+    assert code == 0, output
+    assert files.complete(gang.checkpoints)[0].step == stopped_after(output)
+
+
+def test_a_second_sigterm_ends_a_step_that_takes_too_long_at_once(start: Start, tmp_path: Path) -> None:
+    program = tmp_path / "endless.py"
+    program.write_text(
+        "import time, torch, torchyard_roles as ty\n"
+        "cluster = ty.join()\n"
+        "model = torch.nn.Linear(1, 1)\n"
+        "model, optimizer = cluster.distribute(model, torch.optim.SGD(model.parameters(), lr=0.1))\n"
+        "model(torch.ones(1, 1)).sum().backward()\n"
+        "print('in a step', flush=True)\n"
+        "time.sleep(600)\n"
+        "optimizer.step()\n"
+    )
+    gang = Gang(start, tmp_path, 1)
+    gang.launch(program=program)
+    (process,) = gang.processes
+    assert process.stdout is not None
+    assert process.stdout.readline() == "in a step\n"
+    gang.stop()
+    time.sleep(ECHO_S + 0.1)
+    assert process.poll() is None
+    deadline = time.monotonic() + DEADLINE_S
+    while process.poll() is None:  # a busy machine may have it hear of the first so late that the next is its echo
+        assert time.monotonic() < deadline
+        gang.stop()
+        time.sleep(ECHO_S + 0.1)
+    ((code, output),) = gang.ended()
+    assert code == 128 + signal.SIGTERM
+    assert "torchyard: ended by a second SIGTERM, without saving" in output
+
+
+def test_under_plain_torchrun_sigterm_ends_a_rank_as_ever(start: Start, tmp_path: Path) -> None:
+    environment = trainer_environment(0, 1, free_port())
+    for name in [name for name in environment if name.startswith("TORCHYARD_")]:
+        del environment[name]
+    process = start(
+        "-c",
+        "import time, torch, torchyard_roles as ty\n"
+        "cluster = ty.join()\n"
+        "model = torch.nn.Linear(1, 1)\n"
+        "cluster.distribute(model, torch.optim.SGD(model.parameters(), lr=0.1))\n"
+        "print('ready', flush=True)\n"
+        "time.sleep(600)\n",
+        environment=environment,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(DEADLINE_S) == -signal.SIGTERM
+
+
+def test_in_a_gang_that_has_failed_nothing_is_waited_for(start: Start, store: join_stores.Served) -> None:
+    process = start(
+        "-c",
+        "import sys, time\n"
+        "from torchyard_roles.coordination import graceful_stop\n"
+        "from torchyard_roles.coordination.graceful_stop import Stopping\n"
+        "from torchyard_roles.coordination.join_store_client import JoinStore\n"
+        f"store = JoinStore.connect({store.address!r}, bytes.fromhex({join_stores.KEY.hex()!r}), 'worker-0', 0)\n"
+        f"graceful_stop.AGREEMENT_S = {10 * DEADLINE_S}\n"
+        "Stopping(store, 'trainers', 3, 0, 2).install(7)\n"
+        "print('ready', flush=True)\n"
+        "time.sleep(600)\n",
+        environment=dict(os.environ),
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    keeper = JoinStore.connect(store.address, join_stores.KEY, "worker-1", 0)
+    keeper.set("failed/trainers/3", b"1")
+    keeper.close()
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert "another of its gang has failed" in output
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_stop_waits_for_no_rank_that_has_come_to_its_end(start: Start, store: join_stores.Served, first: int) -> None:
+    """As while the chief evaluates after its last step, or writes its last checkpoint."""
+    process = start("-c", ONE_HAS_LEFT, store.address, join_stores.KEY.hex(), str(first))
+    output, _ = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0, output
+    assert output == "leaves after step 4\n"
+
+
+ONE_HAS_LEFT = """
+import os, signal, sys, time
+from torchyard_roles.coordination.graceful_stop import Stopping
+from torchyard_roles.coordination.join_store_client import JoinStore
+
+address, key, first = sys.argv[1], bytes.fromhex(sys.argv[2]), int(sys.argv[3])
+ranks = [Stopping(JoinStore.connect(address, key, f"worker-{rank}"), "gang", 0, rank, 2) for rank in range(2)]
+ranks[first].install(3)
+ranks[first].may_begin(3)
+ranks[first].uninstall()
+other = ranks[1 - first]
+other.install(4)
+os.kill(os.getpid(), signal.SIGTERM)
+while other.may_begin(4, begin=False):
+    time.sleep(0.01)
+print("leaves after step 4", flush=True)
+os._exit(0)
+"""

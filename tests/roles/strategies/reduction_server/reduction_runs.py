@@ -1,0 +1,102 @@
+"""Runs of the strategy reduction_server on the loopback interface: workers and reducers, each a process."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.nursery import Forked, Nursery
+from tests.roles.processes import DEADLINE_S, bare_environment, free_port, trainer_environment
+
+PROGRAMS = Path(__file__).parents[2] / "programs"
+
+
+class Runs:
+    """Starts them, and ends all that is left."""
+
+    def __init__(self, nursery: Nursery) -> None:
+        self._nursery = nursery
+        self._started: list[Forked] = []
+
+    def start(self, *arguments: str | Path, environment: dict[str, str]) -> Forked:
+        process = self._nursery.start(*arguments, environment={**bare_environment(), **environment})
+        self._started.append(process)
+        return process
+
+    def topology(self, workers: int, reducers: int, **options: Any) -> Topology:
+        return Topology(self, workers, reducers, **options)
+
+    def close(self) -> None:
+        for each in self._started:
+            each.close()
+
+
+class Topology:
+    """`all_reduce` without reducers, else `reduction_server` with `options`. Reducers run at once.
+
+    `ranks`: of each worker, where one has several. `report` is where all report to.
+    """
+
+    def __init__(
+        self, runs: Runs, workers: int, reducers: int, *, ranks: Sequence[int] = (), report: str = "", **options: Any
+    ) -> None:
+        self._ranks = ranks or [1] * workers
+        self._runs = runs
+        self._master = free_port()
+        kind = "reduction_server" if reducers else "all_reduce"
+        peers = {
+            "reducer": [[f"reducer-{n}", "127.0.0.1", free_port()] for n in range(reducers)],
+            "trainers": [[f"worker-{n}", "127.0.0.1", free_port(), ranks, 0] for n, ranks in enumerate(self._ranks)],
+        }
+        self.environment = {
+            "TORCHYARD_STRATEGY": kind,
+            "TORCHYARD_OPTIONS": json.dumps({"kind": kind, **options}),
+            "TORCHYARD_PEERS": json.dumps(peers),
+            "TORCHYARD_KEY": os.urandom(32).hex(),
+            "TORCHYARD_REPORT": report,
+        }
+        self.reducers = [self.reducer(number) for number in range(reducers)]
+
+    def reducer(self, number: int) -> Forked:
+        role = {"TORCHYARD_ROLE": "reducer", "TORCHYARD_REPLICA": f"reducer-{number}"}
+        return self._runs.start(PROGRAMS / "reduces.py", environment={**self.environment, **role})
+
+    def train(self, program: str, *arguments: str) -> list[Forked]:
+        places = [(worker, local) for worker, ranks in enumerate(self._ranks) for local in range(ranks)]
+        started = []
+        for rank, (worker, local) in enumerate(places):
+            place = {
+                "TORCHYARD_REPLICA": f"worker-{worker}",
+                "LOCAL_RANK": str(local),
+                "LOCAL_WORLD_SIZE": str(self._ranks[worker]),
+            }
+            environment = trainer_environment(rank, len(places), self._master, **self.environment, **place)
+            started.append(self._runs.start(PROGRAMS / program, *arguments, environment=environment))
+        return started
+
+    def outputs(self, program: str, *arguments: str) -> list[str]:
+        """What each worker printed, once all have ended with 0."""
+        return [output_of(each) for each in self.train(program, *arguments)]
+
+
+def output_of(process: Forked) -> str:
+    output, _ = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0, output
+    return output
+
+
+def digests(output: str) -> list[str]:
+    lines = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+    return [line["digest"] for line in lines if "digest" in line]
+
+
+@pytest.fixture
+def runs(torch_imported: Nursery) -> Iterator[Runs]:
+    runs = Runs(torch_imported)
+    yield runs
+    runs.close()
