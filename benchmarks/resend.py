@@ -26,8 +26,8 @@ from torchyard_core.fleet.inventory import Host
 from torchyard_core.launch.agent_interface import AgentLink
 from torchyard_core.launch.file_hash_cache import RACY_NS
 from torchyard_core.launch.progress import Telling
-from torchyard_core.launch.sending import send_everywhere
 from torchyard_core.launch.snapshot import take_snapshot
+from torchyard_core.launch.snapshot_upload import send_everywhere
 
 FILES, IN_A_FOLDER = 10_000, 100
 HOSTS = 4

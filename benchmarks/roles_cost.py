@@ -116,9 +116,8 @@ def by_server(kind: str, chunk: int, rank: int, port: int) -> Callable[[int], ob
     from torchyard_roles.exchange.chunk_staging import Staging
     from torchyard_roles.exchange.parameter_layout import Layout
     from torchyard_roles.exchange.tensor_connection import Peer
-    from torchyard_roles.serving.exchanges import Completion, Exchange
     from torchyard_roles.strategies.parameter_server import messages, remote_optimizer
-    from torchyard_roles.strategies.parameter_server.server_link import ServerLink
+    from torchyard_roles.strategies.parameter_server.server_link import Completion, Exchange, ServerLink
 
     model = torch.nn.ParameterList(torch.nn.Parameter(torch.zeros(BYTES // 32)) for _ in range(8))
     optimizer = getattr(torch.optim, kind)(model.parameters(), lr=1e-3)

@@ -213,7 +213,7 @@ class Cluster:
         all trainers can meet at. A script run by hand is checkpointed from the first call on, if TORCHYARD_CHECKPOINTS
         names a folder; else this does nothing. Raises UsageProblem for what cannot be saved.
         """
-        from torchyard_roles.checkpoints.plain import copied
+        from torchyard_roles.checkpoints.training_state import copied
 
         if not self._optimizers:
             raise UsageProblem("checkpoint() was called before distribute().", "Call it after distribute().")
@@ -309,7 +309,7 @@ class Cluster:
 
     def unwrap(self, model: torch.nn.Module) -> torch.nn.Module:
         """The script's own module: without what distribute() or torch.compile() put around it."""
-        from torchyard_roles.models import unwrap
+        from torchyard_roles.module_hooks import unwrap
 
         return unwrap(model)
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from torchyard_roles.errors import UsageProblem
-from torchyard_roles.models import unwrap
+from torchyard_roles.module_hooks import unwrap
 
 
 class OptimizerList:

@@ -36,10 +36,11 @@ def join(strategy: Callable[[Environment], Strategy] | None = None) -> Cluster:
             _serve(environment)
             raise SystemExit(0)
         # torch and all that needs it are imported here, so that importing torchyard_roles costs nothing.
-        from torchyard_roles import devices, strategies
+        from torchyard_roles import devices
+        from torchyard_roles.strategies import registry
 
         device = devices.choose(environment)
-        chosen = strategies.choose(environment, strategy)
+        chosen = registry.choose(environment, strategy)
         chosen.start(device)
         _joined = Cluster(environment, chosen, device)
         _at_exit(_joined._leave_at_exit)
@@ -50,7 +51,7 @@ def _serve(environment: Environment) -> None:
     """Until the trainers have gone. Raises SystemExit with a sentence: a traceback would tell the user nothing."""
     try:
         if environment.role == "ps":
-            from torchyard_roles.serving import process as serving
+            from torchyard_roles.strategies.parameter_server import server_process as serving
 
             serving.serve(environment)
         else:

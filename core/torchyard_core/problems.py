@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from typing import Any, Literal
@@ -110,3 +110,27 @@ def nearest(word: str, known: Iterable[str], cutoff: float = 0.55) -> str:
     """`Did you mean `x`?` as a sentence of its own, or nothing."""
     close = near_miss(word, known, cutoff)
     return f"Did you mean `{close}`?" if close is not None else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    severity: Severity
+    code: str
+    message: str
+    place: Place
+
+
+Findings = Iterator[Finding]
+
+
+def error(code: str, message: str, *place: str | int) -> Finding:
+    return Finding("error", code, message, place)
+
+
+def warning(code: str, message: str, *place: str | int) -> Finding:
+    return Finding("warning", code, message, place)
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 worker`, `2 workers`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

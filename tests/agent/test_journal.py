@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from torchyard_agent.daemon.journal_file import JournalReader, after
+from torchyard_agent.journal import JournalReader, after
 
 
 def line(seq: int, epoch: str = "e1") -> str:

@@ -16,8 +16,8 @@ from typing import Any, cast
 import pytest
 
 from tests.lab.boot import REPOSITORY
-from torchyard_agent.protocol import refusals
-from torchyard_agent.protocol.refusals import Refusals
+from torchyard_agent.protocol import authenticated_transport
+from torchyard_agent.protocol.authenticated_transport import Refusals
 from torchyard_roles.errors import ProtocolError
 from torchyard_roles.exchange import listener as admission
 from torchyard_roles.exchange.tensor_connection import Connection, Peer, listen
@@ -136,7 +136,7 @@ def test_refusals_are_counted_and_said_once_a_minute() -> None:
     now = 100.0
     counted = Refusals(lambda: now)
     said = [counted.note(f"{number}") for number in range(1000)]
-    now += refusals.EVERY_S
+    now += authenticated_transport.EVERY_S
     said.append(counted.note("the next"))
     assert [line for line in said if line] == ["0", "the next (999 more since the last such line, 1001 in all)"]
 

@@ -23,7 +23,7 @@ from tests.attacks.parsers import (
     link_says,
 )
 from torchyard_agent.daemon import audit
-from torchyard_agent.daemon.journal_file import JournalReader
+from torchyard_agent.journal import JournalReader
 from torchyard_agent.keeper.checkpoints.checkpoint_folders import newest
 from torchyard_agent.protocol import metrics_report
 from torchyard_core.booking.model import from_rfc3339

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from torchyard_core.telemetry.latest import Latest, replica_values, slow_ones
+from torchyard_core.replica_metrics import Latest, replica_values, slow_ones
 
 
 def test_the_latest_sample_of_each_host_wins() -> None:

@@ -19,7 +19,7 @@ from torchyard_core.cli.context import Settings
 from torchyard_core.fleet.daemon_client import Link
 from torchyard_core.home import Home
 from torchyard_core.launch.launch import Launch
-from torchyard_core.launch.snapshot_upload import Cancelled
+from torchyard_core.launch.progress import Cancelled
 from torchyard_core.topology.file import read_topology
 
 pytestmark = pytest.mark.lab

@@ -17,7 +17,7 @@ from torchyard_core.booking.launch_booking import LaunchBooking, Wanted
 from torchyard_core.booking.sync.cached_calendar import Calendar
 from torchyard_core.launch.checks.host_facts import Check
 from torchyard_core.launch.launch import Launch
-from torchyard_core.launch.snapshot_upload import Cancelled
+from torchyard_core.launch.progress import Cancelled
 from torchyard_core.topology.file import read_topology
 
 pytestmark = pytest.mark.lab

@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from torchyard_agent.daemon.journal_file import JournalReader
+from torchyard_agent.journal import JournalReader
 from torchyard_agent.protocol import journal_replay
 from torchyard_agent.protocol.jsonrpc import RpcError
 from torchyard_agent.unix_socket_rpc import Connection

@@ -9,12 +9,12 @@ from typing import Any, Callable
 
 from torchyard_agent.daemon import audit, run_logs, run_outputs
 from torchyard_agent.daemon.bookings import Bookings
-from torchyard_agent.daemon.journal_file import JournalReader
 from torchyard_agent.daemon.network_probe import Ways
 from torchyard_agent.daemon.runs import Runs
 from torchyard_agent.daemon.subscriptions import Telemetry, follow_state
 from torchyard_agent.daemon.undeploy import remove_everything
 from torchyard_agent.daemon.uploads import Receiving
+from torchyard_agent.journal import JournalReader
 from torchyard_agent.network_addresses import address_towards, interface_of
 from torchyard_agent.protocol.jsonrpc import RpcError
 from torchyard_agent.telemetry import host_facts

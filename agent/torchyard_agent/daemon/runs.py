@@ -13,9 +13,9 @@ import sys
 from typing import Any
 
 from torchyard_agent import unix_socket_rpc
-from torchyard_agent.daemon.journal_file import JournalReader
+from torchyard_agent.journal import JournalReader
 from torchyard_agent.keeper import control_socket as keeper_address
-from torchyard_agent.keeper import leftovers
+from torchyard_agent.keeper.processes import orphans
 from torchyard_agent.protocol import journal_replay, paths
 from torchyard_agent.protocol.jsonrpc import METHOD_NOT_FOUND, RpcError
 from torchyard_agent.telemetry.procfs import boot_id
@@ -330,9 +330,9 @@ class Runs:
     async def end_leftovers(self, run_id: str, folder: str) -> None:
         """Ends every process that names the run's folder in its environment, and notes for the next launch which."""
         loop = asyncio.get_running_loop()
-        found = await loop.run_in_executor(None, leftovers.find, folder)
+        found = await loop.run_in_executor(None, orphans.find, folder)
         if found:
-            stuck = await loop.run_in_executor(None, leftovers.end, folder)
+            stuck = await loop.run_in_executor(None, orphans.end, folder)
             self._ended[run_id] = {"ended": [pid for pid in found if pid not in stuck], "left": stuck}
 
     def take_ended(self) -> dict[str, dict[str, list[int]]]:

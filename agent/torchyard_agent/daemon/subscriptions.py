@@ -6,8 +6,8 @@ import asyncio
 from contextlib import suppress
 from typing import Any
 
-from torchyard_agent.daemon.journal_file import JournalReader, after
 from torchyard_agent.daemon.runs import Runs
+from torchyard_agent.journal import JournalReader, after
 from torchyard_agent.protocol.jsonrpc import RpcError
 from torchyard_agent.telemetry.sampler import Sampler
 from torchyard_agent.unix_socket_rpc import Connection

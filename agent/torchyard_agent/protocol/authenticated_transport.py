@@ -16,6 +16,9 @@ from __future__ import annotations
 import hmac
 import os
 import struct
+import threading
+import time
+from typing import Callable
 
 MAGIC = b"torchyard-link-1"
 NONCE_BYTES = 32
@@ -111,3 +114,29 @@ class FrameCodec:
             raise AuthenticationError("a frame's MAC does not match: forged, replayed or damaged")
         self._opened += 1
         return payload
+
+
+EVERY_S = 60.0
+"""One line about refused callers in so many seconds."""
+
+
+class Refusals:
+    """Counts refused callers of one listener. May be used from any thread."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic):
+        self.count = 0
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._unsaid = 0
+        self._said_at = float("-inf")
+
+    def note(self, sentence: str) -> str:
+        """The line for the log about a refusal, at most one a minute; empty for one that is only counted."""
+        with self._lock:
+            self.count += 1
+            now = self._clock()
+            if now - self._said_at < EVERY_S:
+                self._unsaid += 1
+                return ""
+            unsaid, self._unsaid, self._said_at = self._unsaid, 0, now
+        return f"{sentence} ({unsaid} more since the last such line, {self.count} in all)" if unsaid else sentence

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from torchyard_roles.checkpoints import files, group_broadcast, training_state
-from torchyard_roles.checkpoints.plain import copied
+from torchyard_roles.checkpoints.training_state import copied
 from torchyard_roles.environment import Environment
 from torchyard_roles.errors import RolesError, UsageProblem
 

@@ -10,11 +10,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from typing import NamedTuple
 
 import torch
 
 from torchyard_roles.exchange.parameter_layout import Chunk, dtype_named
-from torchyard_roles.serving.exchanges import Gradient
+
+
+class Gradient(NamedTuple):
+    """A chunk's gradient as it is sent: 1-D on the CPU, None where all of its pieces are absent."""
+
+    values: torch.Tensor | None
+    absent: frozenset[int]
 
 
 class Staging:

@@ -18,7 +18,7 @@ from torchyard_roles.data_loader import Share
 from torchyard_roles.environment import Environment
 from torchyard_roles.errors import EnvironmentProblem
 from torchyard_roles.module_hooks import ModuleHook
-from torchyard_roles.strategies import closures
+from torchyard_roles.strategies import finite_gradients
 from torchyard_roles.strategies.base import Strategy
 from torchyard_roles.strategies.finite_gradients import FiniteGradients
 from torchyard_roles.strategies.gradient_averaging import BUCKET_BYTES, Average, GradientAverager
@@ -128,7 +128,7 @@ class AllReduce(Strategy):
                 return None
             return averager.average_value(torch.tensor(float(loss), dtype=torch.float64, device="cpu")).item()
 
-        with_closure = closures.with_closure(arguments, named, averaged)
+        with_closure = finite_gradients.with_closure(arguments, named, averaged)
         if with_closure is None:
             averager.settle([optimizer])
         return with_closure

@@ -6,12 +6,11 @@ word between them.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Callable
 
 import torch
 
 from torchyard_roles.errors import NotFinite
-from torchyard_roles.strategies import closures
 
 
 class FiniteGradients:
@@ -49,10 +48,10 @@ class FiniteGradients:
             self._look(optimizer)
             return loss
 
-        with_closure = closures.with_closure(arguments, named, looked_at)
-        if with_closure is None:
+        replaced = with_closure(arguments, named, looked_at)
+        if replaced is None:
             self._look(optimizer)
-        return with_closure
+        return replaced
 
     def _look(self, optimizer: torch.optim.Optimizer) -> None:
         if getattr(optimizer, "found_inf", None) is not None:
@@ -116,3 +115,18 @@ def all_finite(gradients: list[torch.Tensor]) -> torch.Tensor:
         if len(flags) == 1:
             return flags[0]
         return torch.stack([flag.to(flags[0].device) for flag in flags]).all()
+
+
+def with_closure(arguments: tuple[Any, ...], named: dict[str, Any], after: Callable[[Any], Any]) -> Any:
+    """For a hook before a step: its arguments with `after(loss)` in place of what the closure returns, made once its
+    gradients are there. None where the step has no closure."""
+    closure = named.get("closure", arguments[1] if len(arguments) > 1 else None)
+    if closure is None:
+        return None
+
+    def followed() -> Any:
+        return after(closure())
+
+    if "closure" in named:
+        return arguments, {**named, "closure": followed}
+    return (arguments[0], followed, *arguments[2:]), named

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from torchyard_core.booking.catalogue import slots_of
 from torchyard_core.booking.errors import Refused, StoreAway
 from torchyard_core.booking.intervals import Interval
 from torchyard_core.booking.launch_availability import (
@@ -29,7 +28,7 @@ from torchyard_core.booking.model import Booking, Draft, whole_seconds
 from torchyard_core.booking.rules.team_rules import Rules, windows
 from torchyard_core.booking.search.conflict import Conflict, span
 from torchyard_core.booking.search.slot_search import Fit, Wish
-from torchyard_core.booking.slots import name_slots
+from torchyard_core.booking.slots import name_slots, slots_of
 from torchyard_core.booking.sync.cached_calendar import Calendar, View, age
 from torchyard_core.booking.time_format import command_length, command_time, hours_of, until
 from torchyard_core.errors import RunFailed, TorchyardError

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from torchyard_core.booking.errors import Refused
-from torchyard_core.booking.model import Slot
+from torchyard_core.booking.model import Slot, cpu_slot
 from torchyard_core.problems import did_you_mean
+from torchyard_core.topology.host_facts import HostFacts
 
 
 def slots_named(text: str, slots: Sequence[Slot]) -> tuple[Slot, ...]:
@@ -97,3 +98,16 @@ def _ranges(numbers: list[int]) -> str:
         else:
             parts.append((number, number))
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
+
+
+def slots_of(hosts: Iterable[HostFacts], *, is_private: bool) -> tuple[Slot, ...]:
+    """Every GPU of the hosts that were looked at, and the one CPU slot of those without.
+
+    The CPUs of *this computer* are left out of a team's calendar: everybody's computer is called so.
+    """
+    found: list[Slot] = []
+    for host in hosts:
+        found += [Slot(gpu.uuid, host.name, gpu.index, gpu.name, gpu.memory_mb) for gpu in host.gpus]
+        if host.checked and not host.gpus and (is_private or host.address is not None):
+            found.append(cpu_slot(host.name))
+    return tuple(found)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from torchyard_core.interop.document_reader import Reading
 from torchyard_core.interop.remarks import Remark
 from torchyard_core.problems import Place, did_you_mean
-from torchyard_core.topology.machine_types import accelerator_for, accelerators
-from torchyard_core.topology.model import Pool
+from torchyard_core.topology.machine_types import Machine, accelerator_for, accelerators
+from torchyard_core.topology.model import Pool, Role
 
 UNSPECIFIED = "ACCELERATOR_TYPE_UNSPECIFIED"
 USUAL = "NVIDIA_TESLA_T4"
@@ -47,3 +48,26 @@ def written_gpus(pool: Pool, remarks: list[Remark]) -> tuple[str, int] | None:
         why = f"they have no {pool.gpu_model}" if pool.gpu_model else "the pool takes any GPU"
         remarks.append(Remark(f"pool `{pool.name}`: {USUAL} was chosen, for {why}."))
     return name, pool.gpus
+
+
+def read_sizes(reading: Reading, known: Machine, place: Place) -> dict[str, Any]:
+    """What a pool on this machine says, with a remark where nobody knows its size."""
+    if known.cpus is None:
+        reading.remark(
+            f"the size of {known.name} is not known here: its name is kept, and no size is asked for.", place
+        )
+    return known.as_pool()
+
+
+def leave_gpus_of_servers(reading: Reading, said: dict[str, Any], role: Role, place: Place) -> None:
+    """Takes the GPUs out of what a pool of servers or reducers says, with a remark: they use none."""
+    if role in (Role.PS, Role.REDUCER) and said.pop("gpus", None):
+        for key in ("gpu_model", "gpu_memory_gb"):
+            said.pop(key, None)
+        reading.remark(f"{role} replicas use no GPU: theirs are left out.", place)
+
+
+def remark_on_sizes(reading: Reading, pools: Iterable[Mapping[str, Any]]) -> None:
+    """Says what machine types mean on one's own hosts, where there are any."""
+    if any("cpus" in pool for pool in pools):
+        reading.remark("the machines' sizes are asked of your hosts: lower `cpus` and `memory_gb` for smaller ones.")

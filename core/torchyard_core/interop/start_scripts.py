@@ -12,7 +12,7 @@ from torchyard_agent.protocol.placeholders import NAMES
 from torchyard_core.interop.document_writer import file_name
 from torchyard_core.interop.program_conversion import role_pools, words
 from torchyard_core.interop.remarks import Remark
-from torchyard_core.topology.machine_pools import with_machine_sizes
+from torchyard_core.topology.machine_types import with_machine_sizes
 from torchyard_core.topology.model import Launcher, Pool, Role, Topology
 
 MASTER_PORT = 29400

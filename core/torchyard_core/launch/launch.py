@@ -29,10 +29,9 @@ from torchyard_core.launch.planning import Checking, Ground
 from torchyard_core.launch.progress import Telling
 from torchyard_core.launch.rank_assignment import Plan
 from torchyard_core.launch.restart import EndedRun, check_resumed, provide_code
-from torchyard_core.launch.run_id import as_utc, new_run_id, utc_now
-from torchyard_core.launch.runs.history import RunRecord
-from torchyard_core.launch.sending import send_everywhere
+from torchyard_core.launch.runs.history import RunRecord, as_utc, new_run_id, utc_now
 from torchyard_core.launch.snapshot import Listing, Snapshot, take_snapshot
+from torchyard_core.launch.snapshot_upload import send_everywhere
 from torchyard_core.launch.submission import prepare, start, take_back
 from torchyard_core.launch.warm_start import early_imports, imports_package, start_early
 from torchyard_core.topology.file import TopologyFile, dump, topology_from_text

@@ -12,8 +12,11 @@ from typing import Any
 from torchyard_core.background_thread import Answers
 from torchyard_core.errors import RunFailed, TorchyardError
 from torchyard_core.launch.checks.host_facts import Check, failed
-from torchyard_core.launch.run_id import utc_now
-from torchyard_core.launch.snapshot_upload import Cancelled
+from torchyard_core.launch.runs.history import utc_now
+
+
+class Cancelled(Exception):
+    """Raised where the user has changed their mind; nothing half-done is left on the host."""
 
 
 @dataclass

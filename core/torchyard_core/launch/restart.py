@@ -34,8 +34,8 @@ from torchyard_core.launch.progress import Telling
 from torchyard_core.launch.rank_assignment import Plan
 from torchyard_core.launch.runs.history import RunRecord
 from torchyard_core.launch.runs.known_runs import KnownRun, is_over, shown_of
-from torchyard_core.launch.sending import send_everywhere
 from torchyard_core.launch.snapshot import Snapshot
+from torchyard_core.launch.snapshot_upload import send_everywhere
 from torchyard_core.launch.warm_start import IMPORTS
 from torchyard_core.text_sanitizer import one_line
 from torchyard_core.topology.file import TopologyFile, topology_from_text

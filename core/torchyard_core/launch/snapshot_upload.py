@@ -5,14 +5,16 @@ from __future__ import annotations
 import base64
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from pathlib import Path
 from threading import Event
 from typing import Any
 
-from torchyard_core.errors import AgentRefused, RunFailed
-from torchyard_core.launch.agent_interface import AgentLink
+from torchyard_core.background_thread import in_background
+from torchyard_core.errors import AgentRefused, HostError, RunFailed, Unreachable
+from torchyard_core.launch.agent_interface import AgentLink, Hosts
 from torchyard_core.launch.confirmations import size_of
+from torchyard_core.launch.progress import Cancelled, Telling
 from torchyard_core.launch.snapshot import Snapshot
 
 PIECE = 1 << 20
@@ -29,10 +31,6 @@ ROOM = 100_000_000
 
 Progress = Callable[[int, int], None]
 """(bytes sent, bytes to send)."""
-
-
-class Cancelled(Exception):
-    """Raised where the user has changed their mind; nothing half-done is left on the host."""
 
 
 def send_snapshot(snapshot: Snapshot, link: AgentLink, progress: Progress, cancelled: Event) -> None:
@@ -130,3 +128,62 @@ def _messages(files: list[tuple[str, Path, int]]) -> Iterator[tuple[list[dict[st
             raise RunFailed(f"{path} cannot be read: {error.strerror}.", code="workdir") from error
     if pieces:
         yield pieces, size
+
+
+RECONNECTS = 2
+"""So often is a connection made anew that broke while it sent."""
+PAUSE_S = 1.0
+
+
+def send_everywhere(snapshot: Snapshot, links: dict[str, AgentLink], hosts: Hosts, telling: Telling) -> None:
+    """Makes `snapshot` available on every host of `links`. Raises as `send_snapshot` does.
+
+    A link that breaks is made anew, in `links` too, and the sending goes on with what has not arrived.
+    """
+    sent: dict[str, tuple[int, int]] = {}
+
+    def send(host: str) -> None:
+        for tries in range(RECONNECTS + 1):
+            try:
+                send_snapshot(snapshot, links[host], note(host), telling.cancelled)
+                return
+            except Unreachable as lost:
+                if tries == RECONNECTS or links[host].is_open:
+                    raise _broke_off(host) from lost
+                links[host] = _again(host, hosts, telling)
+
+    def note(host: str) -> Callable[[int, int], None]:
+        return lambda done, total: sent.__setitem__(host, (done, total))
+
+    sending = {host: in_background(send, host) for host in links}
+    told = (-1, -1)
+    while True:
+        finished = wait(sending.values(), timeout=0.1).not_done == set()
+        now = (sum(done for done, _ in sent.values()), sum(total for _, total in sent.values()))
+        if now != told and now[1]:
+            told = now
+            telling.say("progress", what="sending", done=now[0], total=now[1])
+            telling.on_progress("sending", *now)
+        if finished:
+            break
+    telling.all(sending)
+    telling.stop_if_cancelled()
+
+
+def _again(host: str, hosts: Hosts, telling: Telling) -> AgentLink:
+    """A fresh link, after a moment. Raises a HostError, Cancelled."""
+    if telling.cancelled.wait(PAUSE_S):
+        raise Cancelled
+    link = hosts.reach([host], lambda name, found: None)[host]
+    if isinstance(link, HostError):
+        raise _broke_off(host) from link
+    return link
+
+
+def _broke_off(host: str) -> Unreachable:
+    return Unreachable(
+        host,
+        f"the connection to {host} was lost while the code was sent, and could not be made again.",
+        hint=f"Look whether {host} is up (`torchyard hosts check {host}`), then launch again: "
+        "what has arrived there is not sent twice.",
+    )

@@ -12,7 +12,7 @@ from torchyard_gui.bookings.calendar.blocks import is_shown
 from torchyard_gui.bookings.calendar.display_list import Picture
 from torchyard_gui.bridge.bookings_model import Seen
 from torchyard_gui.theme.tokens import METRICS
-from torchyard_gui.widgets.nothing_found import NothingFound
+from torchyard_gui.widgets.empty_state import NothingFound
 
 Index = QModelIndex | QPersistentModelIndex
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from datetime import datetime
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from PySide6.QtCore import QObject, QTimer
 
+from torchyard_core.booking.model import Booking
 from torchyard_core.booking.slots import name_slots
 from torchyard_core.errors import TorchyardError
 from torchyard_gui.bookings import labels
-from torchyard_gui.bookings.reminders import Reminder, reminders
 from torchyard_gui.bridge.bookings_model import BookingsModel
 from torchyard_gui.widgets import NoticeBar
 from torchyard_gui.widgets.screen_reader import announce
@@ -122,3 +123,49 @@ class BookingReminder(QObject):
             self._sent_away.add(self.shown.key)
             self.shown = None
             self.look()
+
+
+BEFORE = timedelta(minutes=15)
+"""How long before the end one is reminded; a run that has to stop is warned 10 min before."""
+LONGER = timedelta(hours=1)
+STEP = timedelta(minutes=15)
+
+
+@dataclass(frozen=True)
+class Reminder:
+    """`follower` is the next booking of one of its GPUs, where that leaves less than an hour; `longer` is by how much
+    it can be extended, nothing where somebody follows at once."""
+
+    booking: Booking
+    follower: Booking | None
+    longer: timedelta
+
+    @property
+    def key(self) -> tuple[str, datetime]:
+        """The same for as long as there is nothing new to say."""
+        return self.booking.id, self.booking.end
+
+
+def reminders(
+    bookings: Collection[Booking], person: str, now: datetime, in_use: Collection[str], with_run: Collection[str]
+) -> tuple[Reminder, ...]:
+    """The soonest end first. `in_use`: slots that somebody is on; `with_run`: bookings that a live run stands on."""
+    found = [
+        _reminder(one, bookings)
+        for one in bookings
+        if one.owner == person
+        and one.is_live
+        and one.is_running(now)
+        and one.end - now <= BEFORE
+        and (one.id in with_run or any(gpu in in_use for gpu in one.gpus))
+    ]
+    return tuple(sorted(found, key=lambda one: (one.booking.end, one.booking.id)))
+
+
+def _reminder(booking: Booking, bookings: Iterable[Booking]) -> Reminder:
+    gpus = set(booking.gpus)
+    following = [one for one in bookings if one.is_live and one.start >= booking.end and gpus.intersection(one.gpus)]
+    follower = min(following, key=lambda one: (one.start, one.id), default=None)
+    if follower is None or follower.start - booking.end >= LONGER:
+        return Reminder(booking, None, LONGER)
+    return Reminder(booking, follower, (follower.start - booking.end) // STEP * STEP)

@@ -21,9 +21,9 @@ from torchyard_gui.bookings.calendar.calendar_view import Surface
 from torchyard_gui.bookings.calendar.display_list import Pictures, mark_of
 from torchyard_gui.bookings.calendar.lanes import folded_at_first
 from torchyard_gui.bookings.calendar.time_axis import Span, days_of, local_day, stepped, utc
-from torchyard_gui.bookings.command_line import command_for
 from torchyard_gui.bookings.commands import Deeds
 from torchyard_gui.bookings.connections import join
+from torchyard_gui.bookings.dialogs.booking_form import command_for
 from torchyard_gui.bookings.dialogs.dialog_controller import Dialogs
 from torchyard_gui.bookings.draft_validation import Known, refusal
 from torchyard_gui.bookings.drawers.drawer_controller import Drawers

@@ -15,7 +15,7 @@ from torchyard_gui.bookings.menu_actions import BookingActions
 from torchyard_gui.bridge.bookings_model import Seen
 from torchyard_gui.theme.icons import icon
 from torchyard_gui.widgets import ElidedLabel, SearchField, Segmented, label
-from torchyard_gui.widgets.menus import empty_menu
+from torchyard_gui.widgets.clear_layout import empty_menu
 
 translate = QCoreApplication.translate
 

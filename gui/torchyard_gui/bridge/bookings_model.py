@@ -225,8 +225,8 @@ class BookingsModel(QObject):
         anew: bool,
     ) -> _Looked:
         """On a thread. `known`: records of use of that time as they were last read; `anew`: they are read again."""
-        from torchyard_core.booking.catalogue import slots_of
         from torchyard_core.booking.errors import StoreAway
+        from torchyard_core.booking.slots import slots_of
 
         calendar = self._calendar_now()
         try:

@@ -23,16 +23,15 @@ from torchyard_core.fleet.host_key_trust import ShownKey, record_key, show_key
 from torchyard_core.fleet.inventory import DEFAULT_HOSTS, Host, Inventory, add_host, read_fleet, remove_host
 from torchyard_core.home import Home
 from torchyard_core.topology.host_facts import HostFacts
-from torchyard_gui.bridge.file_signature import signature_of
-from torchyard_gui.bridge.first_status import checked_at, first_status
 from torchyard_gui.bridge.host_availability import PlannedHosts
 from torchyard_gui.bridge.host_links import HostLinks
-from torchyard_gui.bridge.host_status import UNKNOWN, Doing, HostStatus, now
+from torchyard_gui.bridge.host_status import UNKNOWN, Doing, HostStatus, checked_at, first_status, now
 from torchyard_gui.bridge.jobs import Cancelled, Job, Jobs, explain
 from torchyard_gui.bridge.login_questions import LoginQuestions
 
 if TYPE_CHECKING:
     from torchyard_core.fleet.fleet import Fleet
+
 
 SAMPLE_EVERY_MS = 1000
 
@@ -393,3 +392,12 @@ class FleetModel(QObject):
         if status is not None:
             self._statuses[name] = replace(status, **changes)
             self.host_changed.emit(name)
+
+
+def signature_of(path: Path) -> object:
+    """Another one after every change of the file; None where it cannot be looked at."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino

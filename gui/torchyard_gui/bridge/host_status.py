@@ -11,6 +11,7 @@ from torchyard_core.errors import AgentMissing, HostError, TorchyardError
 from torchyard_core.fleet.gpu_occupancy import beside_gpus, users_of
 from torchyard_core.fleet.host_audit import Act
 from torchyard_core.fleet.host_check import DEGRADED, READY, HostCheck
+from torchyard_core.fleet.host_facts_cache import Facts
 from torchyard_core.fleet.inventory import Host
 from torchyard_core.topology.host_facts import HostFacts
 
@@ -157,3 +158,17 @@ class HostStatus:
 def now() -> datetime:
     """Of this computer's clock."""
     return datetime.now(UTC)
+
+
+def first_status(host: Host, facts: HostFacts, found: Facts) -> HostStatus:
+    """Unknown, with what was found when somebody last looked."""
+    known = found if facts.checked else {}
+    return HostStatus(host, facts, known, since=checked_at(known))
+
+
+def checked_at(found: Facts) -> datetime | None:
+    """When somebody last looked."""
+    try:
+        return datetime.fromisoformat(str(found["checked_at"]))
+    except (KeyError, ValueError):
+        return None

@@ -110,7 +110,7 @@ class LaunchJob(QObject):
     def _run(self, tell: Callable[..., None]) -> Started | TorchyardError | None:
         """The run that is on its way; what stopped the launch; None where it was cancelled."""
         from torchyard_core.launch.launch import StartUnknown
-        from torchyard_core.launch.snapshot_upload import Cancelled
+        from torchyard_core.launch.progress import Cancelled
 
         try:
             launch = self._launch = self._made(tell)

@@ -13,11 +13,10 @@ from PySide6.QtCore import QObject, QTimer, Signal
 
 from torchyard_core.errors import HostError, TorchyardError
 from torchyard_core.formatting import traffic
-from torchyard_core.launch.run_id import utc_now
 from torchyard_core.launch.runs.follower import RETRY_S, Follower
-from torchyard_core.launch.runs.history import History, RunRecord, ending
+from torchyard_core.launch.runs.history import History, RunRecord, ending, utc_now
 from torchyard_core.launch.runs.known_runs import KnownRun, ask_run, shown_of
-from torchyard_core.telemetry.latest import Latest
+from torchyard_core.replica_metrics import Latest
 from torchyard_core.topology.host_facts import HostFacts
 from torchyard_gui.bridge.jobs import Job, Jobs
 from torchyard_gui.bridge.run_state import RunPicture

@@ -6,6 +6,7 @@ A state is never invented: what a host that does not answer said last stays, wit
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -14,11 +15,9 @@ from torchyard_agent.protocol.metrics_report import of_event, own_of_event
 from torchyard_core.launch.rank_assignment import Plan
 from torchyard_core.launch.runs.known_runs import is_over
 from torchyard_core.launch.runs.recorded_plan import recorded_plan
-from torchyard_core.replica_metrics import Ring, capacity_for
-from torchyard_core.telemetry.latest import Sample, replica_values, reported_values, slow_ones
+from torchyard_core.replica_metrics import Ring, Sample, capacity_for, replica_values, reported_values, slow_ones
 from torchyard_core.topology.host_facts import HostFacts
 from torchyard_gui.bridge.run_state_types import Changes, Moment, Track, Waiting, waiting_for, when
-from torchyard_gui.bridge.run_totals import SUMS, TOTALS, TRAINERS, add_up, those_asked, told
 
 SILENT_S = 6.0
 """A host that said nothing for so long is unknown; it speaks once a second."""
@@ -421,3 +420,47 @@ class RunPicture:
 
 def _same(one: float | None, other: float) -> bool:
     return one == other or (one is not None and math.isnan(one) and math.isnan(other))
+
+
+TOTALS = ("throughput", "loss", "gpu", "memory_mb", "gpu_memory_mb", "step")
+SUMS = ("throughput", "memory_mb", "gpu_memory_mb")
+TRAINERS = ("chief", "worker")
+OF_TRAINERS = ("throughput", "loss", "step")
+
+
+def known(tracks: Iterable[Track], name: str) -> list[float]:
+    """The newest value of each replica that has reported one; NaN where it is not finite."""
+    values = (track.ring.last(name) for track in tracks)
+    return [value for value in values if value is not None]
+
+
+def told(tracks: Iterable[Track], name: str) -> list[float]:
+    """The same, finite ones only."""
+    return [value for value in known(tracks, name) if not math.isnan(value)]
+
+
+def those_asked(tracks: Iterable[Track], name: str) -> list[Track]:
+    """The replicas that can have a value of this name."""
+    if name in OF_TRAINERS:
+        return [track for track in tracks if track.role in TRAINERS]
+    return [track for track in tracks if track.gpus or not name.startswith("gpu")]
+
+
+def add_up(tracks: Sequence[Track], *, is_whole: bool = True) -> dict[str, float | None]:
+    """`step` (the most), `loss` (the first trainer's), `gpu` (median) and the sums, from what each told last.
+
+    Where the tracks are not the whole run, sums are None: one without a part of it would be a lie.
+    """
+    found: dict[str, float | None] = {}
+    for name in TOTALS:
+        asked = those_asked(tracks, name)
+        values = known(asked, name) if name == "loss" else told(asked, name)
+        if not values or (name in SUMS and not is_whole):
+            found[name] = None
+        elif name in SUMS:
+            found[name] = sum(values)
+        elif name == "step":
+            found[name] = max(values)
+        else:
+            found[name] = values[0] if name == "loss" else statistics.median(values)
+    return found

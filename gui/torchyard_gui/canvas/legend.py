@@ -11,9 +11,8 @@ from PySide6.QtWidgets import QWidget
 
 from torchyard_core.topology.model import StrategyKind
 from torchyard_gui.canvas import paint_cache
-from torchyard_gui.canvas.edges.edge_items import DASHES
+from torchyard_gui.canvas.edges.edge_items import DASHES, paint_port
 from torchyard_gui.canvas.edges.traffic import Wiring
-from torchyard_gui.canvas.ports import paint_port
 from torchyard_gui.canvas.racks.tile_painting import STEPS
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.theme.tokens import METRICS as M

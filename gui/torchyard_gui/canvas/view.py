@@ -19,14 +19,20 @@ from PySide6.QtGui import (
 )
 from PySide6.QtWidgets import QWidget
 
-from torchyard_gui.canvas.gestures.carried import HOST_MIME, MACHINE_MIME, PRESET_MIME, ROLE_MIME, carried
 from torchyard_gui.canvas.gestures.drag_chips import DragChips, Fits
-from torchyard_gui.canvas.gestures.drop_machine import DropMachine, Told
-from torchyard_gui.canvas.gestures.palette_drop import DropRole
+from torchyard_gui.canvas.gestures.palette_drop import (
+    HOST_MIME,
+    MACHINE_MIME,
+    PRESET_MIME,
+    ROLE_MIME,
+    DropMachine,
+    DropRole,
+    Told,
+    carried,
+)
 from torchyard_gui.canvas.gestures.pan import Pan
 from torchyard_gui.canvas.gestures.rubber_band import RubberBand
-from torchyard_gui.canvas.keyboard import ARROWS, command_of
-from torchyard_gui.canvas.neighbours import neighbour
+from torchyard_gui.canvas.keyboard import ARROWS, command_of, neighbour
 from torchyard_gui.canvas.racks.layout import MARGIN
 from torchyard_gui.canvas.scene import TopologyScene
 from torchyard_gui.canvas.zoom_view import ZoomView

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from PySide6.QtCore import QStringListModel, Qt, Signal
+from PySide6.QtCore import QCoreApplication, QStringListModel, Qt, Signal
 from PySide6.QtWidgets import (
     QCheckBox,
     QComboBox,
@@ -21,12 +23,13 @@ from PySide6.QtWidgets import (
 from torchyard_core.errors import TorchyardError
 from torchyard_core.fleet.inventory import Host
 from torchyard_core.fleet.ssh_config import config_text, host_names
+from torchyard_core.problems import no_lines
+from torchyard_core.yaml_io.model_validation import validate
 from torchyard_gui.bridge.fleet_model import FleetModel
-from torchyard_gui.fleet.host_form import REMOTE_ONLY, host_of
 from torchyard_gui.theme.icons import icon
 from torchyard_gui.widgets import FormRow, NoticeBar, label, scrolled
 from torchyard_gui.widgets.advice import in_the_window
-from torchyard_gui.widgets.dialog_buttons import DialogButtons
+from torchyard_gui.widgets.dialogs import DialogButtons, Question
 
 WIDTH = 520
 NAME_WIDTH = 128
@@ -241,3 +244,70 @@ class AddDialog(QDialog):
     def done(self, result: int) -> None:
         self._job.cancel()
         super().done(result)
+
+
+REMOTE_ONLY = ("address", "port", "user", "identity_file", "proxy_jump", "transport")
+"""What does nothing for this computer, which is reached without SSH."""
+
+
+def host_of(typed: Mapping[str, str], *, local: bool, taken: Iterable[str] = ()) -> tuple[Host | None, dict[str, str]]:
+    """(the host, {}) or (None, what is wrong by field). Empty fields are left out of the fleet file.
+
+    `taken`: names that the fleet has already.
+    """
+    entry: dict[str, Any] = {"local": True} if local else {}
+    wrong: dict[str, str] = {}
+    for key, text in typed.items():
+        if not text.strip() or (local and key in REMOTE_ONLY):
+            continue
+        try:
+            entry[key] = _value(key, text.strip())
+        except ValueError as error:
+            wrong[key] = str(error)
+    host, problems = validate(Host, {"name": "", **entry}, {}, no_lines)
+    for problem in problems:
+        wrong.setdefault(problem.path.split(".")[0], f"{problem.message}.")
+    if "name" not in entry:
+        wrong["name"] = "a host needs a name: what topologies call it."
+    elif entry["name"] in taken:
+        wrong["name"] = f"the fleet has a host `{entry['name']}` already."
+    return (None, wrong) if wrong else (host, {})
+
+
+def _value(key: str, text: str) -> Any:
+    """Raises ValueError with a sentence."""
+    if key == "port":
+        return int(text) if text.isdecimal() else text
+    if key == "bandwidth_gbps":
+        try:
+            return float(text)
+        except ValueError:
+            return text
+    if key == "labels":
+        return dict(_label(word) for word in text.replace(",", " ").split())
+    return text
+
+
+def _label(word: str) -> tuple[str, str]:
+    key, equals, value = word.partition("=")
+    if not equals or not key:
+        raise ValueError(f"a label is written KEY=VALUE, not '{word}'.")
+    return key, value
+
+
+class RemoveDialog(Question):
+    """Accepted where the hosts are to go."""
+
+    def __init__(self, names: Sequence[str], parent: QWidget | None = None):
+        whom = names[0] if len(names) == 1 else _tr("{count} hosts").format(count=len(names))
+        listed = _tr("They are {names}. ").format(names=", ".join(names)) if len(names) > 1 else ""
+        stays = _tr("The agent stays, with the logs and outputs of past runs; to take it away, run this first:")
+        question = _tr("Remove {hosts} from the fleet?").format(hosts=whom)
+        super().__init__(question, listed + stays, _tr("Remove"), _tr("Keep"), parent)
+        command = label(f"torchyard undeploy {' '.join(names)}", ink="2", wrap=True)
+        command.setTextInteractionFlags(command.textInteractionFlags().TextSelectableByMouse)
+        self.rows.addWidget(command)
+
+
+def _tr(text: str) -> str:
+    return QCoreApplication.translate("RemoveDialog", text)

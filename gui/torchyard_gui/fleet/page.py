@@ -14,13 +14,12 @@ from torchyard_core.fleet.inventory import Host
 from torchyard_gui.bridge.fleet_model import FleetModel
 from torchyard_gui.bridge.host_status import HostStatus
 from torchyard_gui.fleet.host_details import Details
-from torchyard_gui.fleet.host_dialogs import AddDialog
+from torchyard_gui.fleet.host_dialogs import AddDialog, RemoveDialog
 from torchyard_gui.fleet.host_key_dialog import TrustDialog
 from torchyard_gui.fleet.host_list import MARGIN, HostList
 from torchyard_gui.fleet.host_list_model import HostRows
 from torchyard_gui.fleet.labels import answer_sentence, way_out
 from torchyard_gui.fleet.menu_actions import FleetActions
-from torchyard_gui.fleet.remove_dialog import RemoveDialog
 from torchyard_gui.theme.icons import icon
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets import EmptyState, NoticeBar, SearchField, label

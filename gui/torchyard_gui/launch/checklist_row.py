@@ -12,7 +12,7 @@ from torchyard_gui.launch.checklist_model import Row, where
 from torchyard_gui.theme.icons import icon
 from torchyard_gui.widgets import ElidedLabel, StateMark, drop_all, label
 from torchyard_gui.widgets.advice import as_sentence
-from torchyard_gui.widgets.meter_bar import MeterBar
+from torchyard_gui.widgets.indicators import MeterBar
 
 translate = QCoreApplication.translate
 

@@ -26,7 +26,7 @@ from torchyard_gui.runs.run_view import RunView
 from torchyard_gui.runs.stop_dialog import StopDialog
 from torchyard_gui.widgets import EmptyState, SearchField
 from torchyard_gui.widgets.advice import as_sentence
-from torchyard_gui.widgets.nothing_found import NothingFound
+from torchyard_gui.widgets.empty_state import NothingFound
 
 BAR_EVERY_MS = 1000
 REFRESH_EVERY_MS = 30_000

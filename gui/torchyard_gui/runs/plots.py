@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyqtgraph as pg
 from PySide6.QtCore import QEvent, QObject, QSignalBlocker, Qt, QTimer
-from PySide6.QtGui import QHideEvent, QKeyEvent, QResizeEvent, QShowEvent
+from PySide6.QtGui import QHideEvent, QKeyEvent, QPainter, QPaintEvent, QPen, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QComboBox, QGridLayout, QHBoxLayout, QVBoxLayout, QWidget
 
 from torchyard_core.replica_metrics import OWN
@@ -15,7 +15,6 @@ from torchyard_gui.bridge.run_feed import RunFeed
 from torchyard_gui.bridge.run_state_types import Track
 from torchyard_gui.bridge.step_breakdown import name_of
 from torchyard_gui.runs.downsampling import Values, bounds, calmed, extremes
-from torchyard_gui.runs.plot_key import PlotKey, curve_pen
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets import EmptyState, Segmented, drop_all, label
 
@@ -388,3 +387,36 @@ def _values(kind: str, track: Track) -> Values:
     if kind == "memory":
         return ring.values("gpu_memory_mb" if track.gpus else "memory_mb") / np.float32(1024)
     return ring.values(kind)
+
+
+COLOURS = ("worker", "chief", "reducer", "evaluator", "wait", "accent", "run", "text2")
+"""Of the curves in turn; the second eight are dashed."""
+
+
+def curve_pen(number: int) -> QPen:
+    """Of width 1: a wider one costs seconds a frame."""
+    pen = QPen(theme().pen(COLOURS[number % len(COLOURS)]))
+    pen.setCosmetic(True)
+    if number >= len(COLOURS):
+        pen.setStyle(Qt.PenStyle.DashLine)
+    return pen
+
+
+class PlotKey(QWidget):
+    """A curve's line and name."""
+
+    def __init__(self, name: str, number: int):
+        super().__init__()
+        self._number = number
+        layout = QHBoxLayout(self)
+        layout.setContentsMargins(20, 0, 0, 0)
+        layout.addWidget(label(name, role="small", ink="2"))
+        theme().changed.connect(self.update)
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        pen = curve_pen(self._number)
+        pen.setWidth(2)
+        painter.setPen(pen)
+        middle = self.height() // 2
+        painter.drawLine(0, middle, 14, middle)

@@ -2,15 +2,39 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
+from typing import Any
 
-from PySide6.QtCore import QModelIndex, Qt, QTimer, Signal
-from PySide6.QtGui import QHideEvent, QResizeEvent
-from PySide6.QtWidgets import QAbstractItemView, QHeaderView, QTableView, QWidget
+import numpy as np
+from PySide6.QtCore import QModelIndex, QPointF, QRect, QRectF, QSortFilterProxyModel, Qt, QTimer, Signal
+from PySide6.QtGui import QHideEvent, QPainter, QPolygonF, QResizeEvent
+from PySide6.QtWidgets import (
+    QAbstractItemView,
+    QHeaderView,
+    QStyle,
+    QStyledItemDelegate,
+    QStyleOptionViewItem,
+    QTableView,
+    QWidget,
+)
 
-from torchyard_gui.runs.replica_painting import ReplicaDelegate
-from torchyard_gui.runs.replica_table_model import ReplicaOrder, ReplicaTableModel
-from torchyard_gui.runs.table_columns import HOST, PAST, STATE, fitting_columns
+from torchyard_gui.bridge.run_state_types import Track
+from torchyard_gui.runs.replica_table_model import (
+    GPUS,
+    HOST,
+    MEMORY,
+    NAME,
+    PAST,
+    STATE,
+    STEP,
+    TRACK,
+    Index,
+    ReplicaOrder,
+    ReplicaTableModel,
+    fitting_columns,
+)
+from torchyard_gui.theme.icons import paint_role_badge, paint_state
 from torchyard_gui.theme.theme import theme
 
 SORT_EVERY_MS = 3000
@@ -110,3 +134,72 @@ class ReplicaTable(QTableView):
     def _sort_again(self) -> None:
         if self.order.sortColumn() >= 0:
             self.order.sort(self.order.sortColumn(), self.order.sortOrder())
+
+
+SPARK_POINTS = 90
+
+
+class ReplicaDelegate(QStyledItemDelegate):
+    """Draws a row: badge and name, mark and state, numbers at the right, and the past as a line."""
+
+    def paint(self, painter: QPainter, option: QStyleOptionViewItem, index: Index) -> None:
+        look = theme()
+        rect: QRect = option.rect
+        state: QStyle.StateFlag = option.state
+        track: Track = index.data(TRACK)
+        column = index.column()
+        painter.save()
+        if state & QStyle.StateFlag.State_Selected:
+            painter.fillRect(rect, look.color("accent_soft"))
+        inner = rect.adjusted(8, 0, -8, 0)
+        painter.setFont(look.font("strong" if column == NAME else "body"))
+        painter.setPen(look.pen("text" if column == NAME or STEP <= column <= MEMORY else "text2"))
+        if column == PAST:
+            self._past(painter, inner, track)
+        elif column == NAME:
+            paint_role_badge(painter, QRectF(inner.x(), inner.center().y() - 7, 16, 16), track.role)
+            _text(painter, inner.adjusted(24, 0, 0, 0), str(index.data()), Qt.AlignmentFlag.AlignLeft)
+        elif column == STATE:
+            model = index.model()
+            source = model.sourceModel() if isinstance(model, QSortFilterProxyModel) else model
+            mark = source.state_of(track)[0] if isinstance(source, ReplicaTableModel) else track.state
+            paint_state(painter, QRectF(inner.x(), inner.center().y() - 6, 14, 14), mark)
+            painter.setPen(look.pen({"failed": "fail", "warning": "wait"}.get(mark, "text2")))
+            _text(painter, inner.adjusted(20, 0, 0, 0), str(index.data()), Qt.AlignmentFlag.AlignLeft)
+        else:
+            side = Qt.AlignmentFlag.AlignRight if GPUS <= column <= MEMORY else Qt.AlignmentFlag.AlignLeft
+            _text(painter, inner, str(index.data()), side)
+        painter.restore()
+
+    def _past(self, painter: QPainter, rect: QRect, track: Track) -> None:
+        values = track.ring.tail("gpu" if track.gpus else "cpu", SPARK_POINTS)
+        if len(values) < 2:
+            return
+        top = 100.0 if track.gpus else max(100.0, float(np.nanmax(values)) if np.isfinite(values).any() else 100.0)
+        width, height = rect.width(), rect.height() - 10
+        xs = rect.x() + np.arange(len(values)) * (width / (SPARK_POINTS - 1)) + width * (1 - len(values) / SPARK_POINTS)
+        ys = rect.y() + 5 + height * (1 - np.clip(values / top, 0, 1))
+        painter.setPen(theme().pen("meter"))
+        for piece in _pieces(xs, ys):
+            painter.drawPolyline(piece)
+
+
+def _text(painter: QPainter, rect: QRect, text: str, side: Qt.AlignmentFlag) -> None:
+    short = painter.fontMetrics().elidedText(text, Qt.TextElideMode.ElideRight, rect.width())
+    painter.drawText(rect, side | Qt.AlignmentFlag.AlignVCenter, short)
+
+
+def _pieces(xs: Any, ys: Any) -> list[QPolygonF]:
+    """Lines between gaps."""
+    pieces: list[QPolygonF] = []
+    points: list[QPointF] = []
+    for x, y in zip(xs.tolist(), ys.tolist(), strict=True):
+        if math.isnan(y):
+            if len(points) > 1:
+                pieces.append(QPolygonF(points))
+            points = []
+        else:
+            points.append(QPointF(x, y))
+    if len(points) > 1:
+        pieces.append(QPolygonF(points))
+    return pieces

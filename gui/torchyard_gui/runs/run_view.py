@@ -23,7 +23,7 @@ from torchyard_gui.runs.replica_table import ReplicaTable
 from torchyard_gui.runs.side_panel import SidePanel
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets import NoticeBar, SearchField
-from torchyard_gui.widgets.nothing_found import NothingFound
+from torchyard_gui.widgets.empty_state import NothingFound
 
 VIEWS = ("canvas", "table", "plots")
 LOG_HEIGHT = 220

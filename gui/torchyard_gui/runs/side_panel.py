@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from PySide6.QtCore import QRect, Signal
-from PySide6.QtWidgets import QVBoxLayout, QWidget
+from PySide6.QtCore import QRect, Qt, Signal
+from PySide6.QtWidgets import QGridLayout, QVBoxLayout, QWidget
 
 from torchyard_gui.bridge.run_feed import RunFeed
+from torchyard_gui.bridge.run_state import OF_TRAINERS, SUMS
 from torchyard_gui.bridge.run_state_types import Changes, Track
-from torchyard_gui.bridge.run_totals import OF_TRAINERS, SUMS
-from torchyard_gui.bridge.step_breakdown import written
+from torchyard_gui.bridge.step_breakdown import OF_SERVERS, WRITTEN, name_of, sentence_of, written
 from torchyard_gui.runs.alerts import NeedsYou, needs_of
 from torchyard_gui.runs.labels import loss, memory, percent, rate
 from torchyard_gui.runs.mini_plot import MiniPlot
-from torchyard_gui.runs.step_parts_panel import StepParts
 from torchyard_gui.runs.timeline import Timeline
 from torchyard_gui.theme.theme import theme
-from torchyard_gui.widgets import SectionLabel, scrolled
+from torchyard_gui.widgets import SectionLabel, label, scrolled
 
 SHOWN = 600
 """Samples in the small plots: ten minutes at one a second."""
@@ -168,3 +167,37 @@ class SidePanel(QWidget):
 
     def _median(self, value: float | None) -> str:
         return "–" if value is None else self.tr("median {use}").format(use=percent(value))
+
+
+class StepParts(QWidget):
+    """Hidden where nothing of it was told. A sum over replicas would mean nothing, so there is none."""
+
+    def __init__(self, parent: QWidget | None = None):
+        super().__init__(parent)
+        self.heading = SectionLabel()
+        self.values = {field: label() for field in WRITTEN}
+        self.names = {field: label(name_of(field), role="small", ink="2") for field in WRITTEN}
+        layout = QGridLayout(self)
+        layout.setContentsMargins(0, 4, 0, 0)
+        layout.setVerticalSpacing(4)
+        layout.addWidget(self.heading, 0, 0, 1, 2)
+        for row, (field, value) in enumerate(self.values.items(), 1):
+            value.setAccessibleName(name_of(field))
+            layout.addWidget(self.names[field], row, 0)
+            layout.addWidget(value, row, 1, Qt.AlignmentFlag.AlignRight)
+        layout.setColumnStretch(0, 1)
+        self.hide()
+
+    def show_track(self, track: Track | None) -> None:
+        """Of one replica; None for none or several. A trainer has all lines of a step, a server those that it tells."""
+        told = {field: track.ring.last(field) for field in WRITTEN} if track is not None else {}
+        self.setVisible(any(value is not None for value in told.values()))
+        if track is None:
+            return
+        self.heading.setText(self.tr("Serving") if track.serves else self.tr("Step"))
+        for field, value in self.values.items():
+            is_shown = told[field] is not None or not (track.serves or field in OF_SERVERS)
+            value.setText(written(field, told[field]))
+            for one in (self.names[field], value):
+                one.setVisible(is_shown)
+                one.setToolTip(sentence_of(field, served=track.serves))

@@ -9,8 +9,8 @@ from PySide6.QtCore import QObject, Qt, Signal
 from PySide6.QtGui import QBrush, QColor, QFont, QGuiApplication, QPalette, QPen
 from PySide6.QtWidgets import QApplication
 
-from torchyard_gui.theme.arrows import write_arrows
 from torchyard_gui.theme.stylesheet import stylesheet
+from torchyard_gui.theme.svg_files import write_arrows
 from torchyard_gui.theme.tokens import DARK, LIGHT, METRICS, Metrics, Tokens
 
 Mode = Literal["system", "light", "dark"]

@@ -6,21 +6,20 @@ It knows no widget. Panels call its methods and listen to its signals; what an e
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
-from PySide6.QtCore import QObject, Signal
+from PySide6.QtCore import QObject, Signal, SignalInstance
 from PySide6.QtGui import QUndoStack
 
 from torchyard_core.errors import TorchyardError
 from torchyard_core.topology.document import clipboard, edits
 from torchyard_core.topology.document.topology_document import TopologyDocument
 from torchyard_core.topology.host_facts import HostFacts
-from torchyard_core.topology.machine_pools import with_machine
+from torchyard_core.topology.machine_types import with_machine
 from torchyard_core.topology.model import Role, Topology
 from torchyard_core.topology.placement import manual_placement
 from torchyard_core.topology.replicas import replicas_of
 from torchyard_core.topology.strategies.presets import preset, with_preset
-from torchyard_gui.topology.hosts_source import HostsSource
 from torchyard_gui.topology.labels import named, preset_title, role_name, role_plural
 from torchyard_gui.topology.undo import Edit
 from torchyard_gui.widgets.advice import in_the_window
@@ -269,3 +268,15 @@ class Editor(QObject):
             return edits.set_layout(value, layout)
 
         return self.apply(text, change)
+
+
+class HostsSource(Protocol):
+    """The fleet model is one."""
+
+    @property
+    def facts_changed(self) -> SignalInstance: ...
+
+    def watch(self, on: bool, by: str = "") -> None:
+        """Whether somebody looks: who uses which GPU is asked only then."""
+
+    def facts(self) -> Sequence[HostFacts]: ...

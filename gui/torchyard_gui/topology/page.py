@@ -21,23 +21,19 @@ from torchyard_gui.canvas.view import CanvasView
 from torchyard_gui.topology.action_factory import action
 from torchyard_gui.topology.booked_gpus import booked_looks
 from torchyard_gui.topology.edit_actions import EditActions
-from torchyard_gui.topology.editor import Editor
-from torchyard_gui.topology.files.autosave import Autosave
+from torchyard_gui.topology.editor import Editor, HostsSource
+from torchyard_gui.topology.files.autosave import Autosave, offer_recovery
 from torchyard_gui.topology.files.file_actions import FileActions, RecentFiles
 from torchyard_gui.topology.files.import_export import ForeignFiles
-from torchyard_gui.topology.hosts_source import HostsSource
 from torchyard_gui.topology.inspector.inspector import Inspector
-from torchyard_gui.topology.inspector_strip import InspectorSide
-from torchyard_gui.topology.jumps import Jumps
 from torchyard_gui.topology.notice_queue import Notices, WayOut
 from torchyard_gui.topology.palette import Palette
-from torchyard_gui.topology.palette_strip import PaletteSide
 from torchyard_gui.topology.planned_time_control import name_launch
-from torchyard_gui.topology.problems_dock import ProblemsDock
-from torchyard_gui.topology.recovery_offer import offer_recovery
+from torchyard_gui.topology.problems_dock import Jumps, ProblemsDock
+from torchyard_gui.topology.side_drawers import InspectorSide, PaletteSide
 from torchyard_gui.topology.top_bar import TopBar
 from torchyard_gui.topology.validation import Checks
-from torchyard_gui.topology.yaml_pane import YamlPane
+from torchyard_gui.topology.yaml_view import YamlPane
 from torchyard_gui.widgets.notice_bar import NoticeBar
 from torchyard_gui.widgets.toast import Toast
 

@@ -6,19 +6,18 @@ import re
 from collections.abc import Sequence
 from functools import partial
 
-from PySide6.QtCore import QEvent, Qt, Signal
+from PySide6.QtCore import QEvent, QPoint, Qt, Signal
 from PySide6.QtGui import QKeyEvent
-from PySide6.QtWidgets import QFrame, QScrollArea, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QPushButton, QScrollArea, QVBoxLayout, QWidget
 
 from torchyard_core.launch.rank_assignment import Plan
 from torchyard_core.topology.host_facts import HostFacts
 from torchyard_core.topology.machine_types import cloudml_machines
-from torchyard_core.topology.model import Role
+from torchyard_core.topology.model import MAX_REPLICAS, Role
 from torchyard_core.topology.strategies.presets import PRESETS, presets_of
-from torchyard_gui.canvas.gestures.carried import HOST_MIME, MACHINE_MIME, PRESET_MIME, ROLE_MIME
+from torchyard_gui.canvas.gestures.palette_drop import HOST_MIME, MACHINE_MIME, PRESET_MIME, ROLE_MIME
 from torchyard_gui.theme.icons import icon, role_icon, state_icon
 from torchyard_gui.theme.theme import theme
-from torchyard_gui.topology.count_popup import CountPopup
 from torchyard_gui.topology.labels import (
     machine_sentence,
     preset_sentence,
@@ -29,11 +28,10 @@ from torchyard_gui.topology.labels import (
     strategy_name,
     strategy_preset_sentence,
 )
-from torchyard_gui.topology.palette_list import KEY, NONE, PaletteList
-from torchyard_gui.topology.palette_row import COUNT
-from torchyard_gui.topology.palette_section import PaletteSection
-from torchyard_gui.widgets.input_fields import SearchField
-from torchyard_gui.widgets.scrolled import scrolled
+from torchyard_gui.topology.palette_list import COUNT, KEY, NONE, PaletteList, PaletteSection
+from torchyard_gui.widgets.containers import scrolled
+from torchyard_gui.widgets.dialogs import Popup
+from torchyard_gui.widgets.input_fields import NumberField, SearchField
 from torchyard_gui.widgets.text_labels import label
 
 _AMOUNT = re.compile(r"\s*([0-9]{1,5})?\s*(.*)", re.DOTALL)
@@ -305,3 +303,42 @@ class Palette(QFrame):
 def _draw_icon(rows: PaletteList, name: str) -> None:
     for row in range(rows.count()):
         rows.item(row).setIcon(icon(name))
+
+
+USUAL = 4
+
+
+class CountPopup(Popup):
+    """`agreed` carries the key that was asked for, and the number."""
+
+    agreed = Signal(str, int)
+
+    def __init__(self, parent: QWidget) -> None:
+        super().__init__(parent)
+        self._key = ""
+        self.number = NumberField()
+        self.number.setRange(1, MAX_REPLICAS)
+        self.number.setAccessibleName(self.tr("How many"))
+        self.number.setMinimumWidth(72)
+        self._noun = label()
+        self.add = QPushButton(self.tr("Add"))
+        self.add.setProperty("primary", True)
+        layout = QHBoxLayout(self)
+        layout.setContentsMargins(10, 8, 10, 8)
+        layout.setSpacing(8)
+        layout.addWidget(self.number)
+        layout.addWidget(self._noun)
+        layout.addWidget(self.add)
+        self.add.clicked.connect(self.agree)
+
+    def ask(self, key: str, noun: str, place: QPoint) -> None:
+        """Opens at a place of the screen."""
+        self._key = key
+        self._noun.setText(noun)
+        self.number.setValue(USUAL)
+        self.open_at(place, self.number)
+
+    def agree(self) -> None:
+        self.number.interpretText()
+        self.hide()
+        self.agreed.emit(self._key, self.number.value())

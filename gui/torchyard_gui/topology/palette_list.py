@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cached_property
 
-from PySide6.QtCore import QMimeData, QPoint, Qt, Signal
-from PySide6.QtGui import QDrag, QKeyEvent, QMouseEvent
-from PySide6.QtWidgets import QApplication, QListWidget, QListWidgetItem
+from PySide6.QtCore import QMimeData, QModelIndex, QPersistentModelIndex, QPoint, QRect, QSize, Qt, Signal
+from PySide6.QtGui import QDrag, QIcon, QKeyEvent, QMouseEvent, QPainter
+from PySide6.QtWidgets import (
+    QApplication,
+    QListWidget,
+    QListWidgetItem,
+    QPushButton,
+    QSizePolicy,
+    QStyle,
+    QStyledItemDelegate,
+    QStyleOptionViewItem,
+    QVBoxLayout,
+    QWidget,
+)
 
+from torchyard_gui.theme.icons import icon
 from torchyard_gui.theme.theme import theme
-from torchyard_gui.topology.palette_row import COUNT, PaletteRow
+from torchyard_gui.widgets.text_labels import SectionLabel
 
 KEY = int(Qt.ItemDataRole.UserRole)
 NONE = "–"
@@ -119,3 +132,125 @@ class PaletteList(QListWidget):
             drag.setHotSpot(QPoint(10, 10))
         self.drag_begun.emit()
         drag.exec(Qt.DropAction.CopyAction)
+
+
+COUNT = int(Qt.ItemDataRole.UserRole) + 1
+"""The text at the right."""
+ICON = 18
+BADGE_ONLY = 48
+"""A row this narrow shows its badge and no more: its tool tip says what it is."""
+
+
+class PaletteRow(QStyledItemDelegate):
+    """Hovered rows are tinted; the current one has a ring while its list has the focus."""
+
+    def sizeHint(self, option: QStyleOptionViewItem, index: QModelIndex | QPersistentModelIndex) -> QSize:
+        return QSize(80, theme().metrics.row)
+
+    def paint(
+        self, painter: QPainter, option: QStyleOptionViewItem, index: QModelIndex | QPersistentModelIndex
+    ) -> None:
+        rect: QRect = option.rect
+        state: QStyle.StateFlag = option.state
+        painter.save()
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        radius = theme().metrics.radius_small
+        if state & QStyle.StateFlag.State_MouseOver:
+            painter.setPen(Qt.PenStyle.NoPen)
+            painter.setBrush(theme().brush("hover"))
+            painter.drawRoundedRect(rect, radius, radius)
+        if state & QStyle.StateFlag.State_HasFocus:
+            painter.setPen(theme().pen("accent", theme().metrics.focus_ring))
+            painter.setBrush(Qt.BrushStyle.NoBrush)
+            painter.drawRoundedRect(rect.adjusted(1, 1, -1, -1), radius, radius)
+        icon = index.data(Qt.ItemDataRole.DecorationRole)
+        top = rect.top() + (rect.height() - ICON) // 2
+        if isinstance(icon, QIcon):
+            left = rect.left() + (2 if rect.width() > BADGE_ONLY else (rect.width() - ICON) // 2)
+            icon.paint(painter, QRect(left, top, ICON, ICON))
+        if rect.width() <= BADGE_ONLY:
+            painter.restore()
+            return
+        count = str(index.data(COUNT) or "")
+        painter.setFont(theme().font("small"))
+        width = painter.fontMetrics().horizontalAdvance(count)
+        middle = int(Qt.AlignmentFlag.AlignVCenter)
+        painter.setPen(theme().pen("text2"))
+        painter.drawText(rect.adjusted(0, 0, -2, 0), middle | int(Qt.AlignmentFlag.AlignRight), count)
+        painter.setFont(theme().font("body"))
+        painter.setPen(theme().pen("text"))
+        room = rect.adjusted(ICON + 8, 0, -width - 8 if count else 0, 0)
+        # Names of hosts and machine types differ at their ends.
+        name = painter.fontMetrics().elidedText(
+            str(index.data(Qt.ItemDataRole.DisplayRole)), Qt.TextElideMode.ElideMiddle, room.width()
+        )
+        painter.drawText(room, middle, name)
+        painter.restore()
+
+
+PICTURE = 14
+
+
+class PaletteSection(QWidget):
+    """Gone where it has no rows. One that folds begins folded, so that what is wanted often has room; letters that
+    somebody looks for show what fits in it all the same."""
+
+    def __init__(self, name: str, make: Callable[[str], PaletteList], tip: str = "", *, folds: bool = False) -> None:
+        """`make` takes the name, and is called when the rows are first shown."""
+        super().__init__()
+        self._make = make
+        self._name = name
+        self._is_folded = folds
+        self._letters = ""
+        self.head: SectionLabel | QPushButton = QPushButton(name.upper()) if folds else SectionLabel(name)
+        if isinstance(self.head, QPushButton):
+            self.head.setProperty("fold", True)
+            self.head.setAccessibleName(name)
+            self.head.setCheckable(True)
+            self.head.setIconSize(QSize(PICTURE, PICTURE))
+            self.head.clicked.connect(lambda: self.fold(not self._is_folded))
+            theme().changed.connect(self._draw)
+        self.head.setToolTip(tip)
+        self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
+        self._layout = QVBoxLayout(self)
+        self._layout.setContentsMargins(0, 0, 0, 4)
+        self._layout.setSpacing(4)
+        self._layout.addWidget(self.head)
+        self._draw()
+
+    @cached_property
+    def rows(self) -> PaletteList:
+        """What can be dragged and chosen."""
+        made = self._make(self._name)
+        self._layout.addWidget(made)
+        if isinstance(self.head, QPushButton):
+            self.setTabOrder(self.head, made)
+        return made
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether they were made: those of a folded section are for most people never."""
+        return "rows" in self.__dict__
+
+    def fold(self, folded: bool) -> None:
+        """Hides its rows, or shows them."""
+        self._is_folded = folded
+        self._draw()
+
+    def keep(self, letters: str) -> str:
+        """Shows only rows with these letters; gives the first one's key."""
+        self._letters = letters
+        if not letters and self._is_folded and not self.has_rows:
+            return ""
+        found = self.rows.keep(letters)
+        self.setVisible(bool(found))
+        self._draw()
+        return found
+
+    def _draw(self) -> None:
+        shown = not self._is_folded or bool(self._letters)
+        if shown or self.has_rows:
+            self.rows.setVisible(shown)
+        if isinstance(self.head, QPushButton):
+            self.head.setIcon(icon("chevron-down" if shown else "chevron-right"))
+            self.head.setChecked(shown)

@@ -6,11 +6,19 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import Literal
 
-from PySide6.QtCore import QEvent, QObject, Qt
+from PySide6.QtCore import QEvent, QObject, QSize, Qt, Signal
 from PySide6.QtGui import QKeyEvent
-from PySide6.QtWidgets import QBoxLayout, QWidget
+from PySide6.QtWidgets import QApplication, QBoxLayout, QFrame, QToolButton, QVBoxLayout, QWidget
 
+from torchyard_core.topology.model import Role
+from torchyard_gui.canvas.gestures.palette_drop import ROLE_MIME
+from torchyard_gui.theme.icons import icon, role_icon
+from torchyard_gui.theme.theme import theme
 from torchyard_gui.theme.tokens import METRICS as M
+from torchyard_gui.topology.inspector.inspector import Inspector
+from torchyard_gui.topology.labels import role_name, role_sentence
+from torchyard_gui.topology.palette import Palette
+from torchyard_gui.topology.palette_list import PaletteList
 
 
 class SideDrawer(QObject):
@@ -117,3 +125,146 @@ def _stops_after(start: QWidget) -> Iterator[QWidget]:
 
 def _is_escape(event: QEvent) -> bool:
     return isinstance(event, QKeyEvent) and event.type() == QEvent.Type.KeyPress and event.key() == Qt.Key.Key_Escape
+
+
+BUTTON = 32
+PICTURE = 18
+
+
+class PaletteStrip(QFrame):
+    """Badges that can be clicked and dragged as the palette's rows can, and a button for the drawer."""
+
+    role_chosen = Signal(str, bool)
+    """A role, and whether many were asked for."""
+    open_wanted = Signal()
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setProperty("panel", "left")
+        self.setAccessibleName(self.tr("Palette"))
+        self.setFixedWidth(M.palette_strip)
+        self.more = QToolButton()
+        self.more.setIcon(icon("search"))
+        self.more.setIconSize(QSize(PICTURE, PICTURE))
+        self.more.setFixedSize(BUTTON, BUTTON)
+        self.more.setToolTip(self.tr("Show roles, presets and hosts (A)"))
+        self.more.setAccessibleName(self.tr("Show roles, presets and hosts"))
+        self.more.clicked.connect(self.open_wanted)
+        self.roles = PaletteList(ROLE_MIME, self.tr("Roles"))
+        self.roles.put(
+            [(role.value, role_name(role), "") for role in Role],
+            [f"{role_name(role)}: {role_sentence(role)}" for role in Role],
+        )
+        self.roles.chosen.connect(self.role_chosen)
+        self.setFocusProxy(self.more)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(8, 12, 8, 12)
+        layout.setSpacing(8)
+        layout.addWidget(self.more)
+        layout.addWidget(self.roles)
+        layout.addStretch()
+        theme().changed.connect(self._paint_icons)
+        self._paint_icons()
+
+    def _paint_icons(self) -> None:
+        self.more.setIcon(icon("search"))
+        for row in range(self.roles.count()):
+            item = self.roles.item(row)
+            item.setIcon(role_icon(str(item.data(Qt.ItemDataRole.UserRole))))
+
+
+class PaletteSide(SideDrawer):
+    """Keeps the palette at the left of a page.
+
+    Its drawer shuts when the keyboard leaves it, too, and when something is dragged out of it, so that what lies below
+    can be reached.
+    """
+
+    def __init__(self, palette: Palette, page: QWidget) -> None:
+        super().__init__(palette, page, "left")
+        self._palette = palette
+        palette.drag_begun.connect(self.shut)
+        application = QApplication.instance()
+        assert isinstance(application, QApplication)
+        application.focusObjectChanged.connect(self._focus_moved)
+
+    def _make_strip(self) -> PaletteStrip:
+        strip = PaletteStrip(self._page)
+        strip.open_wanted.connect(self.open)
+        strip.role_chosen.connect(lambda role, many: self._palette.choose_role(role, many, strip.roles))
+        return strip
+
+    def open(self) -> None:
+        """Shows the palette where it is shut, and goes to its search."""
+        self.reveal()
+        self._palette.search.setFocus(Qt.FocusReason.ShortcutFocusReason)
+        self._palette.search.selectAll()
+
+    def _focus_moved(self, focus: QObject | None) -> None:
+        if not self.is_open or not isinstance(focus, QWidget):
+            return
+        inside = focus is self._palette or self._palette.isAncestorOf(focus) or focus.window() is self._palette.popup
+        if not inside and focus.window() is self._page.window():
+            self.shut()
+
+
+DRAWER_BUTTON = QSize(44, 46)
+
+
+class InspectorStrip(QFrame):
+    """Its button is down while the drawer is open."""
+
+    pressed = Signal()
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setProperty("panel", "right")
+        self.setAccessibleName(self.tr("Inspector"))
+        self.setFixedWidth(M.palette_strip)
+        self.button = QToolButton()
+        self.button.setProperty("rail", True)
+        self.button.setText(self.tr("Fields"))
+        self.button.setIconSize(QSize(PICTURE, PICTURE))
+        self.button.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextUnderIcon)
+        self.button.setFixedSize(DRAWER_BUTTON)
+        self.button.setCheckable(True)
+        self.button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
+        self.button.setToolTip(self.tr("Show or hide the fields of what is selected (Ctrl+I)"))
+        self.button.clicked.connect(self.pressed)
+        self.setFocusProxy(self.button)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(1, 10, 2, 12)
+        layout.addWidget(self.button)
+        layout.addStretch()
+        theme().changed.connect(self._paint_icon)
+        self._paint_icon()
+
+    def _paint_icon(self) -> None:
+        self.button.setIcon(icon("edit"))
+
+
+class InspectorSide(SideDrawer):
+    """Keeps the inspector at the right of a page."""
+
+    def __init__(self, inspector: Inspector, page: QWidget) -> None:
+        super().__init__(inspector, page, "right")
+        self._inspector = inspector
+        inspector.wanted.connect(self.reveal)
+
+    def _make_strip(self) -> InspectorStrip:
+        strip = InspectorStrip(self._page)
+        strip.pressed.connect(self.toggle)
+        return strip
+
+    def toggle(self) -> None:
+        """Goes to the first field; shuts a drawer that is open."""
+        if self.is_open:
+            self.shut()
+            self._page.setFocus(Qt.FocusReason.OtherFocusReason)
+        else:
+            self._inspector.focus_first()
+        self._turned()
+
+    def _turned(self) -> None:
+        if isinstance(strip := self.__dict__.get("strip"), InspectorStrip):
+            strip.button.setChecked(self.is_open)

@@ -11,7 +11,7 @@ from torchyard_gui.topology.editor import Editor
 from torchyard_gui.topology.inspector.inspector import Inspector
 from torchyard_gui.topology.problem_locations import in_window, place_of
 from torchyard_gui.topology.problems_dock import ProblemsDock
-from torchyard_gui.topology.yaml_pane import YamlPane
+from torchyard_gui.topology.yaml_view import YamlPane
 
 CHECK_AFTER_MS = 120
 """From an edit to the checks, which look at the disk too."""

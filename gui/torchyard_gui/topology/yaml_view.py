@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
+from functools import cached_property
 
 from PySide6.QtCore import QRect, QSize, Qt
-from PySide6.QtGui import QColor, QFont, QFontDatabase, QPainter, QPaintEvent, QResizeEvent, QTextCursor, QTextFormat
-from PySide6.QtWidgets import QPlainTextEdit, QTextEdit, QWidget
+from PySide6.QtGui import (
+    QColor,
+    QFont,
+    QFontDatabase,
+    QPainter,
+    QPaintEvent,
+    QResizeEvent,
+    QSyntaxHighlighter,
+    QTextCharFormat,
+    QTextCursor,
+    QTextDocument,
+    QTextFormat,
+)
+from PySide6.QtWidgets import QPlainTextEdit, QTextEdit, QVBoxLayout, QWidget
 
 from torchyard_core.problems import Problem
+from torchyard_core.topology.file import TopologyFile
 from torchyard_gui.theme.icons import paint_state
 from torchyard_gui.theme.theme import theme
-from torchyard_gui.topology.yaml_colors import YamlColors
+from torchyard_gui.topology.editor import Editor
 
 MARK = 12
 
@@ -147,3 +162,72 @@ def monospaced() -> QFont:
     font = QFontDatabase.systemFont(QFontDatabase.SystemFont.FixedFont)
     font.setPixelSize(12)
     return font
+
+
+class YamlPane(QWidget):
+    """Empty until somebody wants to see the text."""
+
+    def __init__(self, editor: Editor) -> None:
+        super().__init__()
+        self._editor = editor
+        self.file: TopologyFile | None = None
+        """The document as it was last checked, which knows the lines of pools; None where it cannot be read."""
+
+    @cached_property
+    def view(self) -> YamlView:
+        """The text; made when it is first shown, which for most windows is never."""
+        from torchyard_gui.topology.yaml_view import YamlView
+
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(0, 0, 0, 0)
+        made = YamlView()
+        layout.addWidget(made)
+        made.show()
+        return made
+
+    def show_text(self, problems: Iterable[Problem]) -> None:
+        """Shows the text as it is now, with a mark at the line of each problem."""
+        self.view.show_text(self._editor.document.text.removeprefix("\ufeff"))
+        lines: dict[int, Problem] = {}
+        for problem in problems:
+            if problem.line is not None:
+                lines.setdefault(problem.line, problem)
+        self.view.show_problems(lines)
+        self.point_at_selection()
+
+    def point_at_selection(self) -> None:
+        """Points at the lines of the selected replicas' pools."""
+        if not self.isVisible() or self.file is None:
+            return
+        lines = [line for at in self._editor.selected_pools() if (line := self.file.line(("pools", at)))]
+        self.view.show_lines(min(lines, default=0), max(lines, default=0))
+
+    def point_at(self, line: int) -> None:
+        self.view.show_lines(line, line)
+
+
+_KEY = re.compile(r"(?:^|[{,]|^\s*-)\s*([A-Za-z_][\w.-]*)\s*:(?=\s|$)")
+_QUOTED = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'(?:[^']|'')*'")
+_COMMENT = re.compile(r"(?:^|(?<=\s))#.*$")
+
+
+class YamlColors(QSyntaxHighlighter):
+    """Follows the theme."""
+
+    def __init__(self, document: QTextDocument) -> None:
+        super().__init__(document)
+        theme().changed.connect(self.rehighlight)
+
+    def highlightBlock(self, text: str) -> None:
+        for match in _KEY.finditer(text):
+            self.setFormat(match.start(1), len(match[1]), _ink("accent"))
+        for match in _QUOTED.finditer(text):
+            self.setFormat(match.start(), len(match[0]), _ink("reducer"))
+        for match in _COMMENT.finditer(text):
+            self.setFormat(match.start(), len(match[0]), _ink("text3"))
+
+
+def _ink(token: str) -> QTextCharFormat:
+    ink = QTextCharFormat()
+    ink.setForeground(theme().brush(token))
+    return ink

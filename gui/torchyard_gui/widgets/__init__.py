@@ -1,14 +1,12 @@
 """Small widgets that every page uses."""
 
 from torchyard_gui.widgets.clear_layout import drop, drop_all
-from torchyard_gui.widgets.containers import Card
+from torchyard_gui.widgets.containers import Card, scrolled
 from torchyard_gui.widgets.empty_state import EmptyState
 from torchyard_gui.widgets.form_row import FormRow
 from torchyard_gui.widgets.indicators import RoleBadge, StateMark
-from torchyard_gui.widgets.input_fields import SearchField
+from torchyard_gui.widgets.input_fields import SearchField, Segmented
 from torchyard_gui.widgets.notice_bar import NoticeBar
-from torchyard_gui.widgets.scrolled import scrolled
-from torchyard_gui.widgets.segmented import Segmented
 from torchyard_gui.widgets.text_labels import Divider, ElidedLabel, SectionLabel, label, set_ink
 from torchyard_gui.widgets.toast import Toast
 

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from PySide6.QtCore import QEvent, QObject, QSize, Qt
-from PySide6.QtGui import QAction, QIcon, QKeyEvent, QKeySequence, QPixmap
-from PySide6.QtWidgets import QFrame, QListWidget, QListWidgetItem, QVBoxLayout, QWidget
+from PySide6.QtCore import QEvent, QModelIndex, QObject, QPersistentModelIndex, QSize, Qt
+from PySide6.QtGui import QAction, QIcon, QKeyEvent, QKeySequence, QPainter, QPixmap
+from PySide6.QtWidgets import (
+    QFrame,
+    QListWidget,
+    QListWidgetItem,
+    QStyledItemDelegate,
+    QStyleOptionViewItem,
+    QVBoxLayout,
+    QWidget,
+)
 
+from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets.input_fields import SearchField
-from torchyard_gui.widgets.shortcut_delegate import SHORTCUT_ROLE, ShortcutDelegate
 
 WIDTH = 520
 ROWS = 12
@@ -130,3 +138,26 @@ def _blank_icon() -> QIcon:
     nothing = QPixmap(16, 16)
     nothing.fill(Qt.GlobalColor.transparent)
     return QIcon(nothing)
+
+
+SHORTCUT_ROLE = int(Qt.ItemDataRole.UserRole) + 1
+
+
+class ShortcutDelegate(QStyledItemDelegate):
+    """The row's `SHORTCUT_ROLE` is what it draws."""
+
+    def paint(
+        self, painter: QPainter, option: QStyleOptionViewItem, index: QModelIndex | QPersistentModelIndex
+    ) -> None:
+        super().paint(painter, option, index)
+        shortcut = index.data(SHORTCUT_ROLE)
+        if shortcut:
+            painter.save()
+            painter.setFont(theme().font("small"))
+            painter.setPen(theme().pen("text3"))
+            painter.drawText(
+                option.rect.adjusted(0, 0, -8, 0),
+                int(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter),
+                shortcut,
+            )
+            painter.restore()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from PySide6.QtWidgets import QFrame, QVBoxLayout, QWidget
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QFrame, QScrollArea, QVBoxLayout, QWidget
 
 
 class Card(QFrame):
@@ -21,3 +22,17 @@ class Card(QFrame):
             self.setProperty("selected", selected)
             self.style().unpolish(self)
             self.style().polish(self)
+
+
+def scrolled(inside: QWidget, name: str = "") -> QScrollArea:
+    """An area without a frame that scrolls up and down alone. With a name it takes the keyboard, to be scrolled by."""
+    area = QScrollArea()
+    area.setWidgetResizable(True)
+    area.setFrameShape(QFrame.Shape.NoFrame)
+    area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+    if name:
+        area.setAccessibleName(name)
+    else:
+        area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+    area.setWidget(inside)
+    return area

@@ -3,8 +3,9 @@ nothing better to do."""
 
 from __future__ import annotations
 
-from PySide6.QtCore import QCoreApplication, Signal
-from PySide6.QtWidgets import QDialog, QDialogButtonBox, QPushButton, QVBoxLayout, QWidget
+from PySide6.QtCore import QCoreApplication, QPoint, Qt, Signal
+from PySide6.QtGui import QKeyEvent
+from PySide6.QtWidgets import QDialog, QDialogButtonBox, QFrame, QLineEdit, QPushButton, QSpinBox, QVBoxLayout, QWidget
 
 from torchyard_gui.widgets.text_labels import label
 
@@ -77,3 +78,41 @@ class Question(QDialog):
     def _rather(self) -> None:
         self.done(RATHER)
         self.rather_chosen.emit()
+
+
+class DialogButtons(QDialogButtonBox):
+    """`agree` accepts the dialog, `cancel` rejects it."""
+
+    def __init__(self, dialog: QDialog, agree: str) -> None:
+        super().__init__()
+        self.agree = QPushButton(agree)
+        self.agree.setProperty("primary", True)
+        self.addButton(self.agree, self.ButtonRole.AcceptRole)
+        self.cancel: QPushButton = self.addButton(self.tr("Cancel"), self.ButtonRole.RejectRole)
+        self.accepted.connect(dialog.accept)
+        self.rejected.connect(dialog.reject)
+
+
+class Popup(QFrame):
+    """Enter agrees, Esc and a click beside it do not."""
+
+    def __init__(self, parent: QWidget) -> None:
+        super().__init__(parent, Qt.WindowType.Popup)
+        self.setProperty("popup", True)
+
+    def agree(self) -> None:
+        """Enter was pressed: what is typed is meant."""
+        raise NotImplementedError
+
+    def open_at(self, place: QPoint, field: QLineEdit | QSpinBox) -> None:
+        """Opens at a place of the screen, with the keyboard in a field, to be typed over."""
+        self.move(place)
+        self.show()
+        field.setFocus(Qt.FocusReason.PopupFocusReason)
+        field.selectAll()
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        if event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter):
+            self.agree()
+            return
+        super().keyPressEvent(event)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QRectF
-from PySide6.QtGui import QPainter, QPaintEvent
-from PySide6.QtWidgets import QWidget
+from PySide6.QtCore import QRectF, QSize, Qt
+from PySide6.QtGui import QBrush, QPainter, QPaintEvent
+from PySide6.QtWidgets import QSizePolicy, QWidget
 
 from torchyard_gui.theme.icons import paint_role_badge, paint_state
 from torchyard_gui.theme.theme import theme
@@ -50,3 +50,45 @@ class RoleBadge(QWidget):
     def paintEvent(self, event: QPaintEvent) -> None:
         painter = QPainter(self)
         paint_role_badge(painter, QRectF(self.rect()), self._role)
+
+
+class MeterBar(QWidget):
+    """`value` from 0 to 1, or None for unknown; in the colour of a token."""
+
+    def __init__(self, value: float | None = None, token: str = "meter", parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._value = value
+        self._token = token
+        self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
+        theme().changed.connect(self.update)
+
+    @property
+    def value(self) -> float | None:
+        return self._value
+
+    def set_value(self, value: float | None, token: str | None = None) -> None:
+        if (value, token or self._token) != (self._value, self._token):
+            self._value = value
+            self._token = token or self._token
+            self.update()
+
+    def sizeHint(self) -> QSize:
+        return QSize(40, 4)
+
+    def minimumSizeHint(self) -> QSize:
+        return QSize(16, 4)
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        painter.setPen(Qt.PenStyle.NoPen)
+        whole = QRectF(0, (self.height() - 4) / 2, self.width(), 4)
+        painter.setBrush(theme().brush("track"))
+        painter.drawRoundedRect(whole, 2, 2)
+        if self._value is None:
+            painter.setBrush(QBrush(theme().color("unknown"), Qt.BrushStyle.BDiagPattern))
+            painter.drawRect(whole)
+        elif self._value > 0:
+            whole.setWidth(max(4.0, whole.width() * min(1.0, self._value)))
+            painter.setBrush(theme().brush(self._token))
+            painter.drawRoundedRect(whole, 2, 2)

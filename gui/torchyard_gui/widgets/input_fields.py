@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import Qt
+from collections.abc import Sequence
+
+from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QKeyEvent
-from PySide6.QtWidgets import QLineEdit, QWidget
+from PySide6.QtWidgets import QButtonGroup, QFrame, QHBoxLayout, QLineEdit, QSpinBox, QToolButton, QWidget
 
 from torchyard_gui.theme.icons import icon
 
@@ -24,3 +26,61 @@ class SearchField(QLineEdit):
             self.clear()
             return
         super().keyPressEvent(event)
+
+
+MARGIN = 9
+"""As far as the text of other fields is from their border; style sheets cannot say it of a spin box."""
+
+
+class NumberField(QSpinBox):
+    """A spin box that looks as the other fields do."""
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.lineEdit().setTextMargins(MARGIN, 0, 0, 0)
+
+
+class Segmented(QFrame):
+    """Choices are (key, text); the arrows move between them."""
+
+    changed = Signal(str)
+
+    def __init__(self, choices: Sequence[tuple[str, str]], parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setProperty("segmented", True)
+        self._keys = [key for key, _ in choices]
+        self._buttons = QButtonGroup(self)
+        self._buttons.setExclusive(True)
+        layout = QHBoxLayout(self)
+        layout.setContentsMargins(2, 2, 2, 2)
+        layout.setSpacing(2)
+        for number, (_, text) in enumerate(choices):
+            button = QToolButton(self)
+            button.setProperty("segment", True)
+            button.setText(text)
+            button.setCheckable(True)
+            button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
+            self._buttons.addButton(button, number)
+            layout.addWidget(button)
+        if choices:
+            self._buttons.button(0).setChecked(True)
+        self._buttons.idToggled.connect(self._toggled)
+
+    @property
+    def value(self) -> str:
+        """The key of the choice that holds."""
+        return self._keys[self._buttons.checkedId()]
+
+    def set_value(self, key: str) -> None:
+        """Make a choice hold; `changed` follows where it is another one."""
+        self._buttons.button(self._keys.index(key)).setChecked(True)
+
+    def button(self, key: str) -> QToolButton:
+        """The button of a choice, to disable it or explain it."""
+        button = self._buttons.button(self._keys.index(key))
+        assert isinstance(button, QToolButton)
+        return button
+
+    def _toggled(self, number: int, on: bool) -> None:
+        if on:
+            self.changed.emit(self._keys[number])

@@ -14,11 +14,10 @@ from torchyard_core.topology.document.topology_document import TopologyDocument
 from torchyard_gui.bridge.fleet_model import FleetModel
 from torchyard_gui.bridge.login_questions import LoginQuestions
 from torchyard_gui.bridge.planning_time import PlanningTime
-from torchyard_gui.windows.examples import example_file
 from torchyard_gui.windows.fleet_summary import fleet_texts, gpu_text
 from torchyard_gui.windows.login_dialog import LoginAsker
 from torchyard_gui.windows.main_window import MainWindow
-from torchyard_gui.windows.welcome import FirstSteps
+from torchyard_gui.windows.welcome import FirstSteps, example_file
 
 if TYPE_CHECKING:
     from torchyard_core.booking.model import Booking

@@ -9,7 +9,7 @@ from PySide6.QtWidgets import QApplication, QDialog, QLineEdit, QVBoxLayout, QWi
 from torchyard_core.fleet.credential_prompts import Kind, Question
 from torchyard_gui.bridge.login_questions import LoginQuestions, WaitingQuestion
 from torchyard_gui.widgets import Card, NoticeBar, SectionLabel, label
-from torchyard_gui.widgets.dialog_buttons import DialogButtons
+from torchyard_gui.widgets.dialogs import DialogButtons
 
 WIDTH = 460
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QPoint, QSize, Qt, QTimer, Signal
 from PySide6.QtGui import QAction, QCloseEvent, QDragEnterEvent, QDropEvent, QPaintEvent
-from PySide6.QtWidgets import QHBoxLayout, QMainWindow, QStackedWidget, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QApplication, QHBoxLayout, QMainWindow, QStackedWidget, QVBoxLayout, QWidget
 
 from torchyard_gui.theme.icons import icon, refresh_icons
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets.toast import Toast
 from torchyard_gui.windows.navigation_rail import Rail
-from torchyard_gui.windows.page_frame import PageFrame
 from torchyard_gui.windows.page_protocol import as_page
-from torchyard_gui.windows.panes import next_pane
 from torchyard_gui.windows.status_bar import Said, StatusLine
 from torchyard_gui.windows.window_actions import WindowActions
 from torchyard_gui.windows.window_menu import WindowMenu
@@ -26,6 +24,7 @@ from torchyard_gui.windows.window_settings import WindowSettings
 
 if TYPE_CHECKING:
     from torchyard_gui.widgets.command_palette import CommandPalette
+
 
 SMALLEST = QSize(960, 600)
 FIRST_SIZE = QSize(1440, 900)
@@ -273,4 +272,51 @@ def _file_of(event: QDropEvent) -> Path | None:
         path = Path(urls[0].toLocalFile())
         if path.suffix.lower() in DROPPED:
             return path
+    return None
+
+
+class PageFrame(QWidget):
+    """Empty until the page is made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.page: QWidget | None = None
+        self._layout = QVBoxLayout(self)
+        self._layout.setContentsMargins(0, 0, 0, 0)
+        self._layout.setSpacing(0)
+
+    def hold(self, page: QWidget) -> None:
+        """Show a page here from now on."""
+        self.page = page
+        bar: QWidget | None = getattr(page, "bar", None)
+        if bar is not None and bar.parentWidget() is None:
+            bar.setFixedHeight(theme().metrics.bar)
+            self._layout.addWidget(bar)
+        self._layout.addWidget(page, 1)
+
+
+def next_pane(rail: Rail, panes: Sequence[QWidget], backwards: bool) -> None:
+    """Give the keyboard to the pane after the one that has it; panes with nothing to type at are passed over."""
+    around: list[QWidget] = [rail, *(pane for pane in panes if pane.isVisible())]
+    focus = QApplication.focusWidget()
+    here = next((number for number, pane in enumerate(around) if focus is not None and _within(pane, focus)), 0)
+    step = -1 if backwards else 1
+    for distance in range(1, len(around) + 1):
+        pane = around[(here + step * distance) % len(around)]
+        if pane is rail:
+            rail.focus_current()
+            return
+        if (target := _first_field(pane)) is not None:
+            target.setFocus(Qt.FocusReason.TabFocusReason)
+            return
+
+
+def _within(pane: QWidget, widget: QWidget) -> bool:
+    return pane is widget or pane.isAncestorOf(widget)
+
+
+def _first_field(pane: QWidget) -> QWidget | None:
+    for widget in (pane, *pane.findChildren(QWidget)):
+        if widget.focusPolicy() & Qt.FocusPolicy.TabFocus and widget.isEnabled() and widget.isVisible():
+            return widget
     return None

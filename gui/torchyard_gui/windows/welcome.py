@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from PySide6.QtCore import QEvent, QObject
 from PySide6.QtGui import QAction
 from PySide6.QtWidgets import QPushButton, QWidget
 
+import torchyard_core
 from torchyard_core.topology.document.topology_document import TopologyDocument
 
 BELOW_MIDDLE = 52
@@ -41,3 +44,12 @@ class FirstSteps(QPushButton):
         self.adjustSize()
         around = self._canvas.rect()
         self.move((around.width() - self.width()) // 2, around.height() // 2 + BELOW_MIDDLE)
+
+
+EXAMPLE = Path("examples", "digits", "this-computer.yaml")
+
+
+def example_file() -> Path | None:
+    """The example's file, or None where the program was installed without it."""
+    path = Path(torchyard_core.__file__).resolve().parents[2] / EXAMPLE
+    return path if path.is_file() else None

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from torchyard_agent import snapshot_store
-from torchyard_agent.daemon import pruning
-from torchyard_agent.daemon.pruning import prune
+from torchyard_agent.daemon import garbage_collection
+from torchyard_agent.daemon.garbage_collection import prune
 
 DAY = 86400.0
 
 
 @pytest.fixture(autouse=True)
 def _roomy_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pruning, "SHORT_SHARE", 0.0)
+    monkeypatch.setattr(garbage_collection, "SHORT_SHARE", 0.0)
 
 
 def snapshot(store: Path, *contents: str, used_days_ago: float = 0.0) -> str:
@@ -74,7 +74,7 @@ def test_what_any_run_of_any_host_refers_to_stays(tmp_path: Path) -> None:
 
 
 def test_with_little_room_a_day_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pruning, "SHORT_SHARE", 1.1)
+    monkeypatch.setattr(garbage_collection, "SHORT_SHARE", 1.1)
     snapshot(tmp_path, "two days", used_days_ago=2)
     today = snapshot(tmp_path, "today", used_days_ago=0.5)
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.core.booking.test_launch_availability import HOSTS, ONE, planned
-from torchyard_core.booking.catalogue import slots_of
 from torchyard_core.booking.launch_booking import LaunchBooking, Wanted
 from torchyard_core.booking.model import Booking, Draft, State
 from torchyard_core.booking.run_end import end_bookings
+from torchyard_core.booking.slots import slots_of
 from torchyard_core.booking.sync.cached_calendar import Calendar
 from torchyard_core.launch.runs.history import History, RunRecord
 

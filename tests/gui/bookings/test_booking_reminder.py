@@ -13,8 +13,7 @@ from PySide6.QtWidgets import QVBoxLayout, QWidget
 from tests.gui.bookings.conftest import Desk
 from torchyard_core.booking.model import Use
 from torchyard_core.booking.rules.team_rules import Rules
-from torchyard_gui.bookings.booking_reminder import BookingReminder
-from torchyard_gui.bookings.reminders import reminders
+from torchyard_gui.bookings.booking_reminder import BookingReminder, reminders
 
 MINUTE = timedelta(minutes=1)
 LEFT = Qt.MouseButton.LeftButton

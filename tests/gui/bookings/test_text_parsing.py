@@ -17,9 +17,9 @@ from torchyard_core.booking.rules.team_rules import Rules, Window
 from torchyard_core.booking.store import default_url, open_store
 from torchyard_core.errors import UsageError
 from torchyard_gui.bookings.dialogs.booking_form import Fields, read, written
+from torchyard_gui.bookings.dialogs.rules_dialog import as_fields, read_rules
 from torchyard_gui.bookings.draft_validation import Known, refusal
 from torchyard_gui.bookings.paste_parser import read_draft
-from torchyard_gui.bookings.rules_form import as_fields, read_rules
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,7 @@ from pytestqt.qtbot import QtBot
 from tests.end_to_end.running import DIGITS
 from tests.gui.end_to_end.simulated_user import Person
 from tests.gui.topology.page_driver import CONTROL, SHIFT
-from torchyard_gui.windows.examples import example_file
-from torchyard_gui.windows.welcome import FirstSteps
+from torchyard_gui.windows.welcome import FirstSteps, example_file
 
 THEIRS = "# changed by somebody else\n"
 

@@ -16,9 +16,8 @@ from torchyard_core.errors import KeyChanged, Unreachable
 from torchyard_core.fleet.host_check import failed_check
 from torchyard_core.home import Home
 from torchyard_gui.bridge.fleet_model import FleetModel
-from torchyard_gui.fleet.host_dialogs import AddDialog
+from torchyard_gui.fleet.host_dialogs import AddDialog, RemoveDialog
 from torchyard_gui.fleet.page import FleetPage
-from torchyard_gui.fleet.remove_dialog import RemoveDialog
 
 LEFT = Qt.MouseButton.LeftButton
 

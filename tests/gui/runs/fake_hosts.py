@@ -16,8 +16,7 @@ from torchyard_core.errors import AgentRefused, HostError, Unreachable
 from torchyard_core.home import Home
 from torchyard_core.launch.launch import planned_replicas
 from torchyard_core.launch.rank_assignment import Plan, plan
-from torchyard_core.launch.run_id import as_utc
-from torchyard_core.launch.runs.history import History, RunRecord
+from torchyard_core.launch.runs.history import History, RunRecord, as_utc
 from torchyard_core.topology.file import dump
 from torchyard_core.topology.host_facts import HostFacts
 from torchyard_core.topology.model import Topology

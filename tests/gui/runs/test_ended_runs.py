@@ -11,7 +11,7 @@ from tests.core.examples import host
 from tests.gui.runs.conftest import MakePage
 from tests.gui.runs.fake_hosts import BEGAN, Acting
 from torchyard_core.home import Home
-from torchyard_core.launch.run_id import as_utc
+from torchyard_core.launch.runs.history import as_utc
 from torchyard_gui.runs.labels import clock
 from torchyard_gui.runs.page import RunsPage
 

@@ -15,8 +15,8 @@ from torchyard_core.home import Home
 from torchyard_core.topology.file import dump
 from torchyard_gui.runs.labels import clock
 from torchyard_gui.runs.page import RunsPage
-from torchyard_gui.runs.table_columns import GPUS, PAST, USE
-from torchyard_gui.widgets.nothing_found import NothingFound
+from torchyard_gui.runs.replica_table_model import GPUS, PAST, USE
+from torchyard_gui.widgets.empty_state import NothingFound
 
 LEFT = Qt.MouseButton.LeftButton
 

@@ -13,7 +13,7 @@ from tests.core.examples import host
 from tests.gui.runs.fake_hosts import Acting
 from torchyard_gui.bridge.run_state_types import Changes
 from torchyard_gui.runs.page import RunsPage
-from torchyard_gui.runs.table_columns import (
+from torchyard_gui.runs.replica_table_model import (
     CLIENTS,
     COMPUTE,
     DROPPED,

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from torchyard_gui.theme.arrows import write_arrows
 from torchyard_gui.theme.stylesheet import stylesheet
+from torchyard_gui.theme.svg_files import write_arrows
 from torchyard_gui.theme.tokens import DARK, LIGHT, METRICS, Tokens
 
 both = pytest.mark.parametrize("tokens", [LIGHT, DARK], ids=["light", "dark"])

@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QApplication, QToolTip
 from tests.core.examples import host
 from tests.gui.topology.conftest import MakeDriver
 from tests.gui.topology.page_driver import LEFT, PLAIN, Driver
-from torchyard_gui.topology.palette_row import COUNT
+from torchyard_gui.topology.palette_list import COUNT
 
 UNKNOWN = replace(host("gpu-a", 4), use_known=False)
 

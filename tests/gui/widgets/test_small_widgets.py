@@ -19,7 +19,7 @@ from torchyard_gui.widgets import (
     Toast,
     screen_reader,
 )
-from torchyard_gui.widgets.meter_bar import MeterBar
+from torchyard_gui.widgets.indicators import MeterBar
 
 
 def test_escape_empties_a_search_first(qtbot: QtBot) -> None:

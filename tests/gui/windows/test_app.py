@@ -14,9 +14,8 @@ from torchyard_gui.theme.theme import theme
 from torchyard_gui.topology.page import TopologyPage
 from torchyard_gui.widgets.dialogs import Question
 from torchyard_gui.windows.connections import Wiring
-from torchyard_gui.windows.examples import example_file
 from torchyard_gui.windows.main_window import MainWindow
-from torchyard_gui.windows.welcome import FirstSteps
+from torchyard_gui.windows.welcome import FirstSteps, example_file
 
 TOPOLOGY = """version: 1
 name: small

@@ -29,7 +29,7 @@ from torchyard_gui.bookings.page import BookingsPage
 from torchyard_gui.launch import panel as launch_panel
 from torchyard_gui.runs.page import RunsPage
 from torchyard_gui.topology.page import TopologyPage
-from torchyard_gui.topology.palette_row import COUNT
+from torchyard_gui.topology.palette_list import COUNT
 from torchyard_gui.windows.connections import Wiring
 
 ZONE = "Europe/Berlin"

@@ -102,7 +102,7 @@ def test_a_server_s_newest_part_is_a_checkpoint_s_too(
 def test_what_cannot_be_read_back_as_plain_data_is_named_with_its_place() -> None:
     import torch
 
-    from torchyard_roles.checkpoints.plain import copied
+    from torchyard_roles.checkpoints.training_state import copied
     from torchyard_roles.errors import UsageProblem
 
     weight = torch.ones(2, requires_grad=True)

@@ -24,7 +24,7 @@ from torch.utils.checkpoint import checkpoint
 
 import torchyard_roles as ty
 from torchyard_roles.environment import read
-from torchyard_roles.strategies import choose
+from torchyard_roles.strategies.registry import choose
 
 STEPS = 5
 FLOAT = torch.float64

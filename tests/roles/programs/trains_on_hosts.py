@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 import torchyard_roles as ty
-import torchyard_roles.serving.process
 import torchyard_roles.strategies
+import torchyard_roles.strategies.parameter_server.server_process
 import torchyard_roles.strategies.reduction_server.reducer_process
 from torchyard_roles.strategies.hogwild.strategy import Hogwild
 from torchyard_roles.strategies.parameter_server.sandblaster_downpour import Served

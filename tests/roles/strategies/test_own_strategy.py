@@ -10,9 +10,10 @@ import torch
 
 from tests.roles.processes import ROOT, Start, Train, output_of
 from tests.roles.programs import averages
-from torchyard_roles import strategies
 from torchyard_roles.environment import Environment
 from torchyard_roles.errors import UsageProblem
+from torchyard_roles.strategies import registry
+from torchyard_roles.strategies.base import Strategy
 from torchyard_roles.strategies.single_process import Alone
 
 pytestmark = pytest.mark.train
@@ -68,15 +69,15 @@ def test_with_a_strategy_of_its_own_a_script_runs_by_hand_too(start: Start) -> N
 @pytest.mark.parametrize("kind", ["sandblaster", "downpour", "reduction_server", "hogwild"])
 def test_it_is_refused_where_servers_or_groups_would_wait_in_vain(kind: str) -> None:
     with pytest.raises(UsageProblem, match=f"the place of all_reduce, but the topology says {kind}"):
-        strategies.choose(Environment(strategy=kind, world_size=2), own)
+        registry.choose(Environment(strategy=kind, world_size=2), own)
 
 
 def test_who_does_not_train_takes_no_part_in_it() -> None:
     for environment in (Environment(role="evaluator", rank=None, world_size=2), Environment(world_size=1)):
-        assert isinstance(strategies.choose(environment, own), Alone)
+        assert isinstance(registry.choose(environment, own), Alone)
 
 
-def own(environment: Environment) -> strategies.Strategy:
+def own(environment: Environment) -> Strategy:
     raise AssertionError("made in vain")
 
 

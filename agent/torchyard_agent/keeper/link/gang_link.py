@@ -19,8 +19,7 @@ from collections.abc import Awaitable, Sequence
 from typing import Any, Callable
 
 from torchyard_agent.protocol import authenticated_transport
-from torchyard_agent.protocol.authenticated_transport import AuthenticationError, FrameCodec
-from torchyard_agent.protocol.refusals import Refusals
+from torchyard_agent.protocol.authenticated_transport import AuthenticationError, FrameCodec, Refusals
 
 Message = dict[str, Any]
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
+import time
 from collections.abc import Collection
 
-from torchyard_agent.keeper.processes import process_control
+from torchyard_agent.keeper.processes import cgroup, process_control
 
 
 def of_replicas(
@@ -41,3 +44,57 @@ def _replica(pid: int) -> str:
         return ""
     mark = b"TORCHYARD_REPLICA="
     return next((one[len(mark) :].decode("utf-8", "replace") for one in variables if one.startswith(mark)), "")
+
+
+ENDED_WITHIN_S = 5.0
+
+
+def find(run_dir: str) -> list[int]:
+    """Processes of this user whose environment names the run's folder, or a place in it."""
+    mark = b"TORCHYARD_RUN_DIR=" + os.fsencode(run_dir)
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdecimal() and int(entry) != os.getpid():
+            with contextlib.suppress(OSError), open(f"/proc/{entry}/environ", "rb") as file:
+                if any(value == mark or value.startswith(mark + b"/") for value in file.read().split(b"\0")):
+                    found.append(int(entry))
+    return found
+
+
+def end(run_dir: str) -> list[int]:
+    """Kills them, waits until they are gone, and returns those that are not. Blocks up to ENDED_WITHIN_S seconds."""
+    deadline = time.monotonic() + ENDED_WITHIN_S
+    node, _, run_id = run_dir.rstrip("/").rsplit("/", 3)[-3:]
+    cgroup.end_leftovers(run_id, node)
+    while left := find(run_dir):
+        for pid in left:
+            process_control.send(pid, signal.SIGKILL)
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.02)
+    return left
+
+
+def still_on_gpus(uuids: Collection[str], pids: Collection[int]) -> list[str]:
+    """Sentences' ends such as "PID 4711 on GPU 0", for those of `pids` that NVML still lists there.
+
+    Only processes that were the run's count: a stranger's, which a container may hide from this host, never do.
+    Empty where there is no NVML to ask. Blocks some tens of milliseconds.
+    """
+    if not uuids or not pids:
+        return []
+    from torchyard_agent.telemetry.nvml import Nvml  # ctypes is imported where there are GPUs to look at
+
+    nvml = Nvml.open()
+    if nvml is None:
+        return []
+    try:
+        return [
+            f"PID {process['pid']} on GPU {gpu.index}"
+            for gpu in nvml.gpus
+            if gpu.uuid in uuids
+            for process in nvml.running(gpu)
+            if process["pid"] in pids
+        ]
+    finally:
+        nvml.close()

@@ -16,11 +16,11 @@ import signal
 from typing import Any, Callable
 
 from torchyard_agent.keeper import notify_command
-from torchyard_agent.keeper.gpu_remains import still_on_gpus
 from torchyard_agent.keeper.metrics_receiver import Latest
 from torchyard_agent.keeper.processes import failure_diagnosis, orphans, process_control, rank_process
 from torchyard_agent.keeper.processes.cgroup import Cgroup
 from torchyard_agent.keeper.processes.gpu_acquisition import Taking
+from torchyard_agent.keeper.processes.orphans import still_on_gpus
 from torchyard_agent.keeper.processes.rank_process import CannotStart, Rank, RunPlace
 from torchyard_agent.keeper.processes.warm_interpreters import WarmStart
 from torchyard_agent.keeper.resources import in_a_thread

@@ -28,8 +28,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from torchyard_roles.errors import PeerLost, ProtocolError
-from torchyard_roles.exchange.connections import Connections
-from torchyard_roles.exchange.listener import Admission
+from torchyard_roles.exchange.listener import Admission, Connections
 from torchyard_roles.exchange.parameter_layout import Chunk, dtype_named
 from torchyard_roles.exchange.tensor_connection import Connection, Peer
 

@@ -10,6 +10,7 @@ import inspect
 import json
 import math
 from collections.abc import Callable, Iterable
+from types import MethodType
 from typing import Any
 
 import torch
@@ -153,3 +154,40 @@ def apply(optimizer: torch.optim.Optimizer, options: Arguments) -> None:
 def state_bytes(name: str, parameter_bytes: int) -> int:
     """At most so much does the optimizer's state take for parameters of that size."""
     return math.ceil(STATES.get(name, 3) * parameter_bytes)
+
+
+Step = Callable[[torch.optim.Optimizer], None]
+
+
+def hand_over(optimizer: torch.optim.Optimizer, step: Step) -> Callable[[], None]:
+    """From now on `optimizer.step()` calls `step(optimizer)`, within its hooks.
+
+    Returns its own, without hooks, for gradients that are unscaled: what a GradScaler tells it is kept from it.
+    """
+    own = type(optimizer).step
+    plain = own.__wrapped__ if getattr(own, "hooked", False) else own  # torch wraps a class's step to call the hooks
+
+    def shared_step(self: Any, closure: Callable[[], Any] | None = None) -> Any:
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        step(self)
+        self._opt_called = True  # for schedulers, which warn where no step came before theirs
+        return loss
+
+    hooked = torch.optim.Optimizer.profile_hook_step(shared_step)
+    # Schedulers mark a step that they watch, whether they were made before distribute() or after it.
+    hooked._wrapped_by_lr_sched = True
+    vars(optimizer)["step"] = MethodType(hooked, optimizer)
+    # GradScaler then leaves it to step() what to do about gradients that are not finite.
+    vars(optimizer)["_step_supports_amp_scaling"] = True
+
+    def own_step() -> None:
+        told = {name: vars(optimizer).pop(name) for name in ("grad_scale", "found_inf") if name in vars(optimizer)}
+        try:
+            plain(optimizer)
+        finally:
+            vars(optimizer).update(told)  # which the scaler takes away itself
+
+    return own_step

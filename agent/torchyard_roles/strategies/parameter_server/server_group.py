@@ -9,8 +9,7 @@ from typing import Any, TypeVar
 
 from torchyard_roles.errors import PeerLost
 from torchyard_roles.exchange.chunk_staging import Staging
-from torchyard_roles.serving.exchanges import Completion, Exchange
-from torchyard_roles.strategies.parameter_server.server_link import ServerLink
+from torchyard_roles.strategies.parameter_server.server_link import Completion, Exchange, ServerLink
 
 T = TypeVar("T")
 

@@ -19,13 +19,12 @@ from torchyard_roles.errors import PeerLost, RolesError, StoreLost, StoreTimeout
 from torchyard_roles.exchange.chunk_staging import Row, Staging
 from torchyard_roles.exchange.parameter_layout import ADDED, Chunk, Entry, Layout, added_chunks
 from torchyard_roles.exchange.tensor_connection import Peer
-from torchyard_roles.serving.exchanges import Completion, Exchange
-from torchyard_roles.strategies import served_optimizer
 from torchyard_roles.strategies.parameter_server import messages, remote_optimizer
+from torchyard_roles.strategies.parameter_server import remote_optimizer as served_optimizer
 from torchyard_roles.strategies.parameter_server.gradient_push import Gradients, Marks, Untouched
 from torchyard_roles.strategies.parameter_server.parameter_changes import InstalledParameters, checksum
 from torchyard_roles.strategies.parameter_server.server_group import Servers, on_all
-from torchyard_roles.strategies.parameter_server.server_link import ServerLink
+from torchyard_roles.strategies.parameter_server.server_link import Completion, Exchange, ServerLink
 
 LAST_CHECK_S = 30.0
 """How long a group's first worker waits for the others at its end, to compare parameters with theirs."""

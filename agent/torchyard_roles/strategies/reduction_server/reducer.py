@@ -25,8 +25,7 @@ from typing import Any, NamedTuple
 import torch
 
 from torchyard_roles.errors import PeerLost, ProtocolError
-from torchyard_roles.exchange.connections import Connections
-from torchyard_roles.exchange.listener import Admission
+from torchyard_roles.exchange.listener import Admission, Connections
 from torchyard_roles.exchange.tensor_connection import Connection, dtype_name
 
 MAX_CHUNK = 4 * 1024 * 1024

@@ -15,7 +15,11 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from sqlalchemy import Engine, QueuePool, event
+from sqlalchemy import Connection, Engine, QueuePool, event
+from sqlalchemy import select as sql_select
+
+from torchyard_core.booking.model import Position
+from torchyard_core.booking.store import tables
 
 EVERY_S = 1.0
 RETRY_S = (1.0, 2.0, 5.0, 15.0)
@@ -131,3 +135,26 @@ class Watch:
 def watch(engine: Engine, on_change: Callable[[str], None]) -> Watch:
     """Starts watching."""
     return Watch(engine, on_change)
+
+
+MOST_BOOKINGS = 2000
+"""Where more have changed, a reader is better off with what it needs read anew."""
+_MOST_ENTRIES = 20_000
+
+
+def position(connection: Connection) -> Position:
+    """The log's last entry. What is read afterwards is at least as new."""
+    of = tables.booking_changes
+    return Position(*connection.execute(sql_select(of.c.seq, of.c.token).order_by(of.c.seq.desc()).limit(1)).one())
+
+
+def changed_since(connection: Connection, since: Position) -> tuple[Position, frozenset[str]] | None:
+    """The log's last entry, and the IDs of bookings with later entries than `since`. None where that is no entry of
+    this log any more, or too much has changed."""
+    of = tables.booking_changes
+    chosen = sql_select(of.c.seq, of.c.token, of.c.booking_id).where(of.c.seq >= since.seq).order_by(of.c.seq)
+    rows = connection.execute(chosen.limit(_MOST_ENTRIES)).all()
+    if not rows or Position(rows[0].seq, rows[0].token) != since or len(rows) == _MOST_ENTRIES:
+        return None
+    changed = frozenset(row.booking_id for row in rows[1:])
+    return (Position(rows[-1].seq, rows[-1].token), changed) if len(changed) <= MOST_BOOKINGS else None

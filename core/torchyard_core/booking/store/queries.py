@@ -32,7 +32,7 @@ from torchyard_core.booking.rules.team_rules import Rules, by_week, lengths
 from torchyard_core.booking.search.infeasibility import why_never
 from torchyard_core.booking.search.slot_search import Busy, Fit, Wish, find_with
 from torchyard_core.booking.store import tables
-from torchyard_core.booking.store.changes import changed_since, position
+from torchyard_core.booking.store.change_feed import changed_since, position
 from torchyard_core.booking.store.engine import close_engine, place_of, transaction
 from torchyard_core.booking.store.gap_queries import too_busy
 from torchyard_core.booking.sync.agent_snapshot import agent_snapshot

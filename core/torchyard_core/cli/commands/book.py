@@ -13,7 +13,7 @@ from torchyard_core.booking.recurrence import has_end
 from torchyard_core.booking.search.slot_search import Fit
 from torchyard_core.booking.slots import slots_named
 from torchyard_core.booking.time_format import full_span
-from torchyard_core.cli.calendar import catalogue, remember_fleet
+from torchyard_core.cli.calendar_sync import catalogue, remember_fleet
 from torchyard_core.cli.context import settings
 from torchyard_core.cli.output import Json, print_json, remark, say
 from torchyard_core.cli.views.booking_tables import (

@@ -12,7 +12,7 @@ from torchyard_core.booking.slots import slots_named
 from torchyard_core.booking.time_format import hours_of
 from torchyard_core.booking.time_parser import length, moment
 from torchyard_core.booking.usage_report import By, to_csv
-from torchyard_core.cli.calendar import catalogue, remember_fleet
+from torchyard_core.cli.calendar_sync import catalogue, remember_fleet
 from torchyard_core.cli.commands.book import Zone
 from torchyard_core.cli.context import Settings, settings
 from torchyard_core.cli.output import Json, print_document, print_json, remark, say, table

@@ -19,7 +19,7 @@ from torchyard_core.booking.search.slot_search import Fit
 from torchyard_core.booking.slots import name_slots, slots_named
 from torchyard_core.booking.sync.cached_calendar import View
 from torchyard_core.booking.time_parser import end_moment, length, moment, wall_clock
-from torchyard_core.cli.calendar import catalogue, remember_fleet, tell_age
+from torchyard_core.cli.calendar_sync import catalogue, remember_fleet, tell_age
 from torchyard_core.cli.commands import booking_admin, booking_search
 from torchyard_core.cli.commands.book import Zone
 from torchyard_core.cli.context import Settings, Yes, settings

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from torchyard_agent.protocol.attribution import cleaned
 from torchyard_core.cli.calendar_sync import exchange
 from torchyard_core.cli.context import Settings, Yes, settings
-from torchyard_core.cli.host_checks import HEADINGS, policing_line, row
 from torchyard_core.cli.login_prompts import terminal_questions
 from torchyard_core.cli.output import Json, as_called, print_json, remark, say, since, table
 from torchyard_core.cli.views import audit_table
@@ -27,6 +27,7 @@ from torchyard_core.yaml_io.model_validation import validate
 
 if TYPE_CHECKING:
     from torchyard_core.fleet.ssh import SshDialer
+
 
 app = typer.Typer(help="The hosts that you may use: list, add, remove, check, audit, trust.", no_args_is_help=True)
 
@@ -293,3 +294,34 @@ def _print_checks(checks: list[HostCheck]) -> None:
             say(as_called(text if is_named else f"{found.name}: {text}"))
         if line := policing_line(found):
             say(line)
+
+
+HEADINGS = ("HOST", "STATE", "AGENT", "CPUS", "MEMORY", "GPUS", "TORCH", "PYTHON")
+
+
+def row(found: HostCheck) -> list[str]:
+    """Cells for HEADINGS."""
+    return [
+        found.name,
+        found.state,
+        found.agent["version"] if found.agent else "-",
+        "-" if found.cpus is None else str(found.cpus),
+        "-" if found.memory_gb is None else f"{found.memory_gb:.0f} GB",
+        gpus_in_words([gpu["name"] for gpu in found.gpus]) if found.agent else "-",
+        found.torch or "-",
+        found.python or "-",
+    ]
+
+
+def policing_line(found: HostCheck) -> str:
+    """`gpu-a: bookings are enforced (stop, dry run) on everybody's processes; …`; empty where the rules set nothing."""
+    told = found.policing
+    if told is None or told.level == "off":
+        return ""
+    how = f"{told.level}, dry run" if told.dry_run else told.level
+    whose = "everybody's processes" if told.of_all else "the processes of its own user alone"
+    now = f"{told.found} on GPUs that others have booked"
+    if not told.is_fresh:
+        now = "nothing is ended until a desktop hands it the calendar as it is now"
+    reported = f" For admins to look into: {cleaned('; '.join(told.violations))}." if told.violations else ""
+    return f"{found.name}: bookings are enforced ({how}) on {whose}; {now}.{reported}"

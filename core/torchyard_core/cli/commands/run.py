@@ -23,7 +23,7 @@ from torchyard_core.text_sanitizer import printable
 
 if TYPE_CHECKING:
     from torchyard_core.booking.launch_booking import LaunchBooking, Wanted
-    from torchyard_core.cli.chief_log import ChiefLog
+    from torchyard_core.cli.views.replica_logs import ChiefLog
     from torchyard_core.fleet.fleet import Fleet
     from torchyard_core.launch.confirmations import Question
     from torchyard_core.launch.launch import Launch, Started
@@ -175,8 +175,8 @@ def launch_and_follow(
     from torchyard_core.booking.time_format import until
     from torchyard_core.cli.calendar_sync import exchange
     from torchyard_core.launch.launch import StartUnknown
+    from torchyard_core.launch.progress import Cancelled
     from torchyard_core.launch.runs.history import History
-    from torchyard_core.launch.snapshot_upload import Cancelled
 
     history = History(chosen.home.history)
     with view:
@@ -258,7 +258,7 @@ def remember(history: Any, launch: Launch, started: Started, file: str, *, is_co
 
 def follow(started: Started, fleet: Fleet, view: RunView, interrupts: Interrupts, *, as_json: bool) -> Event | None:
     """Shows the run until it is over; its last event, or None where the user left it running."""
-    from torchyard_core.cli.chief_log import ChiefLog
+    from torchyard_core.cli.views.replica_logs import ChiefLog
 
     chief = started.plan.worlds[0].master if started.plan.worlds else started.plan.replicas[0].name
     log = ChiefLog(started.run_id, chief, started.primary, fleet.link, lambda line: view.print_log(chief, line))

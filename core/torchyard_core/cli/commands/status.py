@@ -8,11 +8,11 @@ from typing import Any
 
 import typer
 
-from torchyard_core.booking.catalogue import slots_of
 from torchyard_core.booking.model import Slot, cpu_slot
 from torchyard_core.booking.search.current_availability import slots_now
+from torchyard_core.booking.slots import slots_of
 from torchyard_core.booking.sync.cached_calendar import Calendar, View
-from torchyard_core.cli.calendar import tell_age
+from torchyard_core.cli.calendar_sync import tell_age
 from torchyard_core.cli.context import settings
 from torchyard_core.cli.output import Json, error_as_json, print_json, say, table
 from torchyard_core.errors import AgentMissing, AgentRefused, HostError, TorchyardError

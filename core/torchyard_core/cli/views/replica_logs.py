@@ -8,11 +8,13 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from types import TracebackType
 
 import typer
 
 from torchyard_core.cli.output import print_json_line, print_log_line, remark
 from torchyard_core.errors import AgentRefused, HostError, TorchyardError
+from torchyard_core.launch.agent_interface import AgentLink, Reattach
 from torchyard_core.launch.runs.known_runs import LogReader
 from torchyard_core.text_sanitizer import one_line
 
@@ -136,3 +138,54 @@ class FollowedLogs:
                 self._news.put((reader, error))
                 time.sleep(RETRY_S)
         self._news.put((reader, None))
+
+
+LAST_LINES_S = 5.0
+"""How long the last lines may take once the run is over."""
+
+
+class ChiefLog:
+    """Reads one replica's log on a thread of its own and hands out its lines."""
+
+    def __init__(self, run_id: str, replica: str, link: AgentLink, reattach: Reattach, show: Callable[[str], None]):
+        self._reader = LogReader(run_id, replica, 0, link, reattach)
+        self._show = show
+        self._left = threading.Event()
+        self._showing = threading.Lock()
+        self._failure: OSError | None = None
+        self._thread = threading.Thread(target=self._read, name=f"log-{replica}", daemon=True)
+
+    def __enter__(self) -> ChiefLog:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None and not self._left.is_set():
+            self._thread.join(LAST_LINES_S)
+        self.leave()
+
+    def leave(self) -> None:
+        """Shows no more lines, and waits for none: the run goes on without us."""
+        self._left.set()
+        with self._showing:  # what is being shown just now comes before whatever the caller says next
+            pass
+
+    def raise_failure(self) -> None:
+        """Raises the OSError that a line could not be shown for: nobody reads our output any more."""
+        if self._failure is not None:
+            raise self._failure
+
+    def _read(self) -> None:
+        while not self._left.is_set() and not self._reader.ended:
+            try:
+                for line in self._reader.lines(wait=True):
+                    with self._showing:
+                        if not self._left.is_set():
+                            self._show(line)
+            except OSError as error:
+                self._failure = error
+                return
+            except TorchyardError:
+                self._left.wait(RETRY_S)  # the follower tells about the connection; the log goes on where it was

@@ -14,7 +14,6 @@ import paramiko
 from paramiko.common import cMSG_GLOBAL_REQUEST
 
 from torchyard_core.errors import HostError, Unreachable
-from torchyard_core.fleet.backoff import Backoff
 from torchyard_core.fleet.credential_prompts import Questions, Secrets
 from torchyard_core.fleet.inventory import Host
 from torchyard_core.fleet.ssh.authentication import Login, TooLate
@@ -23,10 +22,9 @@ from torchyard_core.fleet.ssh.connection import SshConnection, Tunnel
 from torchyard_core.fleet.ssh.keepalive import ListeningPacketizer, keep_alive
 from torchyard_core.fleet.ssh.known_hosts import KnownHosts, fingerprint
 from torchyard_core.fleet.ssh.login_errors import explain, silent_in_key_exchange
-from torchyard_core.fleet.ssh.login_throttle import Doors, EarlyDrop
+from torchyard_core.fleet.ssh.login_throttle import Backoff, Doors, EarlyDrop
 from torchyard_core.fleet.ssh.proxy_command import ProxyCommand
-from torchyard_core.fleet.ssh.route import Route, as_host, route_to
-from torchyard_core.fleet.ssh.user_config import UserConfig
+from torchyard_core.fleet.ssh.route import Route, UserConfig, as_host, route_to
 
 HANDSHAKE_TIMEOUT_S = 30.0
 """For a server's first words, and for agreeing on keys. Name servers that do not answer make it slow."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 AT_ONCE = 8
@@ -51,3 +52,23 @@ class Doors:
     def __getitem__(self, place: object) -> Door:
         with self._lock:
             return self._doors.setdefault(place, Door())
+
+
+class Backoff:
+    """How long to wait before the next attempt, in seconds: at first at most `first_s`, never over `most_s`."""
+
+    def __init__(self, first_s: float, most_s: float, chance: Callable[[], float] = random.random):
+        self._first_s = first_s
+        self._most_s = most_s
+        self._chance = chance
+        self.failures = 0
+
+    def next(self) -> float:
+        """The pause after one more failure: half of it certain, half by chance."""
+        whole = min(self._most_s, self._first_s * 2.0 ** min(self.failures, 30))
+        self.failures += 1
+        return whole * (0.5 + self._chance() / 2)
+
+    def reset(self) -> None:
+        """It worked: the next failure is a first one again."""
+        self.failures = 0

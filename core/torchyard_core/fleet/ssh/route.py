@@ -6,12 +6,17 @@ import getpass
 import os
 import re
 import socket
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-from torchyard_core.errors import LoginRefused, Unreachable
+import paramiko
+
+from torchyard_core.errors import FileProblem, LoginRefused, Unreachable
 from torchyard_core.fleet.inventory import Host
+from torchyard_core.fleet.ssh_config import USER_CONFIG, config_text
 from torchyard_core.topology.paths import expanded
 
 SSH_PORT = 22
@@ -240,3 +245,33 @@ def _expand(text: str, tokens: Mapping[str, str]) -> str:
         return {**known, **tokens}.get(token, match[0])
 
     return re.sub(r"%(.)|\$\{(\w+)\}", of, text)
+
+
+class _Unexpanded(paramiko.SSHConfig):
+    """Leaves tokens to the route, which knows what the fleet file has changed about address, port and user."""
+
+    TOKENS_BY_CONFIG_KEY = {"match-exec": paramiko.SSHConfig.TOKENS_BY_CONFIG_KEY["match-exec"]}  # noqa: RUF012 - paramiko's own
+
+
+class UserConfig:
+    """The user's configuration, includes and all. Safe to use from several threads."""
+
+    def __init__(self, path: Path = USER_CONFIG):
+        self._path = path
+        self._lock = threading.Lock()
+        self._config: paramiko.SSHConfig | None = None
+
+    def lookup(self, alias: str) -> Settings:
+        """Keywords for the host that one would type after `ssh`. Raises FileProblem."""
+        with self._lock:
+            try:
+                if self._config is None:
+                    self._config = _Unexpanded.from_text(config_text(expanded(self._path)))
+                found: dict[str, Any] = dict(self._config.lookup(alias))
+            except (paramiko.ConfigParseError, paramiko.SSHException, ValueError, KeyError) as error:
+                raise FileProblem(
+                    f"{self._path} cannot be understood: {error}.",
+                    code="ssh_config",
+                    hint="`ssh -G HOST` may say more. Hosts with `transport: openssh` or `local: true` go without it.",
+                ) from error
+        return {key: value for key, value in found.items() if value is not None}

@@ -11,8 +11,13 @@ from typing import Any
 from torchyard_core.interop.document_reader import Imported, Reading, built
 from torchyard_core.interop.document_writer import NO_WISHES, Exported, Wishes, left_behind
 from torchyard_core.interop.format_detection import expect
-from torchyard_core.interop.google_machines import read_gpus, written_gpus
-from torchyard_core.interop.machine_types import leave_gpus_of_servers, read_sizes, remark_on_sizes
+from torchyard_core.interop.google_machines import (
+    leave_gpus_of_servers,
+    read_gpus,
+    read_sizes,
+    remark_on_sizes,
+    written_gpus,
+)
 from torchyard_core.interop.program_conversion import as_module, of_module, role_pools, unsaid
 from torchyard_core.interop.remarks import Remark
 from torchyard_core.problems import Place, did_you_mean, nearest

@@ -7,6 +7,7 @@ in camelCase, or in snake_case as the Python client has them.
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import shlex
@@ -14,21 +15,27 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torchyard_core.errors import UsageError
-from torchyard_core.interop.document_reader import Imported, Reading, built
+from torchyard_core.interop.document_reader import Imported, Reading, built, refuse
 from torchyard_core.interop.document_writer import IMAGE, NO_WISHES, Exported, Wishes, count_of, left_behind
 from torchyard_core.interop.format_detection import expect
 from torchyard_core.interop.formats.vertex_flags import are_flags, as_flags, job_of_flags
-from torchyard_core.interop.google_machines import read_gpus, written_gpus
-from torchyard_core.interop.machine_types import leave_gpus_of_servers, read_sizes, remark_on_sizes
+from torchyard_core.interop.google_machines import (
+    leave_gpus_of_servers,
+    read_gpus,
+    read_sizes,
+    remark_on_sizes,
+    written_gpus,
+)
 from torchyard_core.interop.program_conversion import PYTHON, as_module, of_module, role_pools, unsaid, words
+from torchyard_core.interop.python_literals import PythonText, is_script
 from torchyard_core.interop.remarks import Remark
-from torchyard_core.interop.vertex_python import is_in_script, job_of_script
 from torchyard_core.problems import Place
 from torchyard_core.topology.checks.reserved_variables import is_reserved, is_variable_name
 from torchyard_core.topology.document.edits import POOL_NAMES
 from torchyard_core.topology.machine_types import machine, machine_with
 from torchyard_core.topology.model import Launcher, Pool, Role, Topology
 from torchyard_core.yaml_io.writer import dump_yaml
+from torchyard_core.yaml_io.yaml_file import Document
 
 FORMS = ("yaml", "json", "flags")
 ALLOWED = "`workerPoolSpecs` (in Python `worker_pool_specs = […]`), or `--worker-pool-spec` flags"
@@ -387,3 +394,26 @@ class _Runs:
 def _runs_module(topology: Topology) -> bool:
     command = topology.program.command
     return topology.program.launcher is Launcher.COMMAND and len(command) == 3 and command[1] == "-m"
+
+
+KEY = "worker_pool_specs"
+_NAMED = re.compile(rf"\b{KEY}\b")
+_IMAGES = ("image_uri", "executor_image_uri", "output_image_uri", "package_uris", "disk_spec", "nfs_mounts")
+"""Keys whose values a script may work out, for they are left out here, and looked at for what kind they are."""
+
+
+def is_in_script(text: str) -> bool:
+    """Whether pools are given in Python, which is not YAML or JSON too."""
+    return bool(_NAMED.search(text)) and is_script(text)
+
+
+def job_of_script(text: str, source: str) -> Document:
+    """The pools, and the job's name where it is written out. Raises FileProblem where the script works them out."""
+    script = PythonText(text, source)
+    pools = script.find([KEY])
+    if pools is None:
+        refuse(source, 1, f"no statement here gives `{KEY}` a value.", f"Paste `{KEY} = [{{…}}, …]`.")
+    name = script.find(["display_name"])
+    said = {KEY: pools, "display_name": name} if isinstance(name, ast.Constant) else {KEY: pools}
+    keys: list[ast.expr | None] = [ast.copy_location(ast.Constant(key), one) for key, one in said.items()]
+    return script.document(ast.copy_location(ast.Dict(keys, list(said.values())), pools), _IMAGES)

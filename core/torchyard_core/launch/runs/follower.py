@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import queue
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from torchyard_agent.protocol import journal_replay, metrics_report
 from torchyard_core.background_thread import in_background
 from torchyard_core.errors import HostError, RunFailed
 from torchyard_core.launch.agent_interface import AgentLink, Reattach
-from torchyard_core.launch.run_id import as_utc, utc_now
-from torchyard_core.launch.telemetry import watch_telemetry
+from torchyard_core.launch.runs.history import as_utc, utc_now
 
 RETRY_S = (1.0, 2.0, 4.0, 8.0, 15.0)
 """Pauses before each try to reach a host again; the last one repeats."""
@@ -228,3 +229,32 @@ class _Retry:
             return asked.result()
         except HostError:
             return None
+
+
+INTERVAL_S = 1.0
+
+_watchers: WeakKeyDictionary[AgentLink, int] = WeakKeyDictionary()
+"""How many watch each link: a daemon keeps one subscription a connection, which several runs here may share."""
+_lock = threading.Lock()
+
+
+def watch_telemetry(link: AgentLink, listener: Callable[[dict[str, Any]], None]) -> Callable[[], None]:
+    """Calls `listener` with a sample a second, on the link's thread. Returns how to stop."""
+    unlisten = link.listen("telemetry", listener)
+    with _lock:
+        _watchers[link] = _watchers.get(link, 0) + 1
+    link.submit("telemetry.subscribe", {"interval_s": INTERVAL_S})
+    stopped = threading.Event()
+
+    def stop() -> None:
+        if stopped.is_set():
+            return
+        stopped.set()
+        unlisten()
+        with _lock:
+            _watchers[link] -= 1
+            is_last = not _watchers[link]
+        if is_last and link.is_open:
+            link.submit("telemetry.unsubscribe", {})
+
+    return stop

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torchyard_core.problems import did_you_mean, near_miss
-from torchyard_core.topology.findings import Findings, counted, error, warning
+from torchyard_core.problems import Findings, counted, did_you_mean, error, near_miss, warning
 from torchyard_core.topology.host_facts import HostFacts
 from torchyard_core.topology.model import Topology
 from torchyard_core.topology.placement.pin_syntax import GpuChoice, parse_pin

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from itertools import chain, islice
 from pathlib import Path
 
-from torchyard_core.problems import MAX_PROBLEMS, LineOf, Problem, no_lines
+from torchyard_core.problems import MAX_PROBLEMS, Findings, LineOf, Problem, counted, error, no_lines, warning
 from torchyard_core.topology.checks.pins import check_hosts, check_pins
 from torchyard_core.topology.checks.program import check_exclude, check_files, check_program, check_variables
 from torchyard_core.topology.checks.strategy import check_strategy
-from torchyard_core.topology.findings import Findings, counted, error, warning
 from torchyard_core.topology.host_facts import HostFacts
 from torchyard_core.topology.model import MAX_REPLICAS, Role, Topology
 from torchyard_core.yaml_io.parser import shown

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from torchyard_core.problems import Place, near_miss
+from torchyard_core.problems import Findings, Place, error, near_miss, warning
 from torchyard_core.topology.checks.reserved_variables import is_reserved, is_variable_name
-from torchyard_core.topology.findings import Findings, error, warning
 from torchyard_core.topology.model import Launcher, Program, StrategyKind, Topology
 from torchyard_core.topology.paths import expanded
 

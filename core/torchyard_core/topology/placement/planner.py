@@ -26,8 +26,7 @@ from math import inf
 
 from torchyard_core.problems import LineOf, Problem, no_lines
 from torchyard_core.topology.host_facts import Gpu, HostFacts
-from torchyard_core.topology.machine_pools import with_machine_sizes
-from torchyard_core.topology.machine_types import same_machine
+from torchyard_core.topology.machine_types import same_machine, with_machine_sizes
 from torchyard_core.topology.model import PlacementRule, Pool, Role, Topology
 from torchyard_core.topology.placement.capacity import SERVERS, TRAINERS, Room, kin
 from torchyard_core.topology.placement.infeasibility import why_not

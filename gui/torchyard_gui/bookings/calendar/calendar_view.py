@@ -28,15 +28,13 @@ from torchyard_gui.bookings.calendar.calendar_geometry import Sheet
 from torchyard_gui.bookings.calendar.calendar_painting import CalendarPainter
 from torchyard_gui.bookings.calendar.display_list import Picture, rows_changed
 from torchyard_gui.bookings.calendar.hit_testing import block_at, block_under, first_cursor
-from torchyard_gui.bookings.calendar.keyboard_cursor import Cursor
+from torchyard_gui.bookings.calendar.keyboard_cursor import Cursor, KeyedEdit
 from torchyard_gui.bookings.calendar.keyboard_input import Keys
 from torchyard_gui.bookings.calendar.mouse_input import Mouse, is_left
 from torchyard_gui.bookings.calendar.overlays import Ghost, fit_ghosts, paint_cursor, paint_ghosts
 from torchyard_gui.bookings.calendar.snapshot_cache import Still
 from torchyard_gui.bookings.calendar.time_axis import Span
-from torchyard_gui.bookings.calendar.tooltips import told_cursor, told_of, told_times
-from torchyard_gui.bookings.drag_tip import DragTip
-from torchyard_gui.bookings.gestures.keyed_edit import KeyedEdit
+from torchyard_gui.bookings.calendar.tooltips import DragTip, told_cursor, told_of, told_times
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.theme.tokens import METRICS as M
 from torchyard_gui.widgets.gesture import Gesture

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from PySide6.QtCore import QPoint, Qt
 from PySide6.QtWidgets import QApplication
 
 from torchyard_core.booking.model import Booking
-from torchyard_gui.bookings.calendar.time_axis import snapped
-from torchyard_gui.bookings.gestures.ground import Ground
+from torchyard_gui.bookings.calendar.lanes import Row
+from torchyard_gui.bookings.calendar.time_axis import STEP_S, snapped
 from torchyard_gui.widgets.gesture import Gesture
 
 Change = Callable[[Booking, tuple[str, ...], float, float], None]
@@ -74,3 +75,121 @@ class MoveBooking(Gesture):
 def _number(lanes: list[str], ground: Ground, position: QPoint) -> int:
     row = ground.lane_at(position)
     return lanes.index(row.slots[0].id) if row is not None else 0
+
+
+class ResizeBooking(Gesture):
+    """Begins as a press on an end of a booking: its start, or its end."""
+
+    cursor = Qt.CursorShape.SizeHorCursor
+
+    def __init__(
+        self,
+        ground: Ground,
+        booking: Booking,
+        at_start: bool,
+        position: QPoint,
+        change: Change,
+        refused: Callable[[str], None],
+    ):
+        self._ground = ground
+        self.booking = booking
+        self._at_start = at_start
+        self._from = position
+        self._change = change
+        self._refused = refused
+        self._held: tuple[float, float] | None = None
+        self._reason = ""
+
+    def move(self, position: QPoint) -> None:
+        if self._held is None and (position - self._from).manhattanLength() < QApplication.startDragDistance():
+            return
+        start, end = self.booking.start.timestamp(), self.booking.end.timestamp()
+        edge = snapped(self._ground.second_at(position))
+        held = (min(edge, end - STEP_S), end) if self._at_start else (start, max(edge, start + STEP_S))
+        if held != self._held:
+            self._held = held
+            self._reason = self._ground.hold(self.booking.gpus, *held, self.booking, position)
+
+    def finish(self, position: QPoint) -> None:
+        self.move(position)
+        self._ground.let_go()
+        if self._held is None or self._held == (self.booking.start.timestamp(), self.booking.end.timestamp()):
+            return
+        if self._reason:
+            self._refused(self._reason)
+        else:
+            self._change(self.booking, self.booking.gpus, *self._held)
+
+    def cancel(self) -> None:
+        self._ground.let_go()
+
+
+Book = Callable[[tuple[str, ...], float, float], None]
+
+
+class DrawBooking(Gesture):
+    """Begins as a press on free time; a press alone puts the keyboard there (`clicked`)."""
+
+    cursor = Qt.CursorShape.CrossCursor
+
+    def __init__(
+        self,
+        ground: Ground,
+        position: QPoint,
+        book: Book,
+        refused: Callable[[str], None],
+        clicked: Callable[[QPoint], None],
+    ):
+        self._ground = ground
+        self._from = position
+        self._book = book
+        self._refused = refused
+        self._clicked = clicked
+        self._anchor = ground.lane_at(position)
+        self._begin = ground.second_at(position)
+        self._drawn: tuple[tuple[str, ...], float, float] | None = None
+        self._reason = ""
+
+    def move(self, position: QPoint) -> None:
+        if self._anchor is None:
+            return
+        if self._drawn is None and (position - self._from).manhattanLength() < QApplication.startDragDistance():
+            return
+        lane = self._ground.lane_at(position) or self._anchor
+        top, bottom = sorted((self._anchor.top, lane.top))
+        gpus = tuple(row.slots[0].id for row in self._ground.lane_rows() if top <= row.top <= bottom)
+        first, last = sorted((snapped(self._begin), snapped(self._ground.second_at(position))))
+        drawn = gpus, first, max(last, first + STEP_S)
+        if drawn != self._drawn:
+            # Asked once a quarter of an hour and lane, not once a pixel.
+            self._drawn = drawn
+            self._reason = self._ground.hold(*drawn, None, position)
+
+    def finish(self, position: QPoint) -> None:
+        self.move(position)
+        self._ground.let_go()
+        if self._drawn is None:
+            self._clicked(position)
+        elif self._reason:
+            self._refused(self._reason)
+        else:
+            self._book(*self._drawn)
+
+    def cancel(self) -> None:
+        self._ground.let_go()
+
+
+class Ground(Protocol):
+    """The calendar, to a gesture. Positions are the viewport's, times seconds since 1970."""
+
+    def second_at(self, position: QPoint) -> float: ...
+
+    def lane_at(self, position: QPoint) -> Row | None: ...
+
+    def lane_rows(self) -> Sequence[Row]: ...
+
+    def hold(self, gpus: Sequence[str], start: float, end: float, of: Booking | None, at: QPoint) -> str:
+        """Shows what is held, with its times or the reason why it cannot be; returns that reason."""
+
+    def let_go(self) -> None:
+        """Nothing is held any more."""

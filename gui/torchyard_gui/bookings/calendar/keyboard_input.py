@@ -8,7 +8,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QKeyEvent
 
 from torchyard_core.booking.model import Booking
-from torchyard_gui.bookings.gestures.keyed_edit import KeyedEdit
+from torchyard_gui.bookings.calendar.keyboard_cursor import KeyedEdit
 
 if TYPE_CHECKING:
     from torchyard_gui.bookings.calendar.calendar_view import Surface

@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING
 from PySide6.QtCore import QPoint, Qt
 
 from torchyard_gui.bookings.calendar.blocks import Block
-from torchyard_gui.bookings.calendar.gestures import MoveBooking
+from torchyard_gui.bookings.calendar.gestures import DrawBooking, MoveBooking, ResizeBooking
 from torchyard_gui.bookings.calendar.hit_testing import edges_at, fit_at, shape_at
 from torchyard_gui.bookings.calendar.keyboard_cursor import Cursor
 from torchyard_gui.bookings.calendar.time_axis import snapped
-from torchyard_gui.bookings.gestures.draw_booking import DrawBooking
-from torchyard_gui.bookings.gestures.resize_booking import ResizeBooking
 from torchyard_gui.theme.tokens import METRICS as M
 from torchyard_gui.widgets.gesture import Gesture
 

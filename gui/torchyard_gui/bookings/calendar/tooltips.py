@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from PySide6.QtCore import QPoint, Qt
+from PySide6.QtWidgets import QLabel, QWidget
+
 from torchyard_core.booking.model import Booking
 from torchyard_gui.bookings import labels
 from torchyard_gui.bookings.calendar.blocks import Block
@@ -38,3 +41,38 @@ def told_cursor(cursor: Cursor, gpus: Sequence[str], block: Block | None, pictur
     lanes = [picture.lanes.lanes[number].slots[0].name for number in cursor.lanes]
     text = f"{', '.join(lanes)}: {told_times(gpus, cursor.start, cursor.end, picture, zone)}"
     return f"{text}. {told_of(block.booking, picture, zone)}" if block is not None else text
+
+
+WIDEST = 320
+
+
+class DragTip(QLabel):
+    """Lies over the calendar, within it, and is transparent to the mouse."""
+
+    def __init__(self, ground: QWidget):
+        super().__init__(ground)
+        self._ground = ground
+        self.setProperty("popup", True)
+        self.setTextFormat(Qt.TextFormat.PlainText)
+        self.setWordWrap(True)
+        self.setAttribute(Qt.WidgetAttribute.WA_TransparentForMouseEvents)
+        self.setContentsMargins(8, 5, 8, 5)
+        self.setAutoFillBackground(True)
+        self.hide()
+
+    def say(self, text: str, at: QPoint, *, is_bad: bool) -> None:
+        self.setText(text)
+        self.setProperty("ink", "fail" if is_bad else "")
+        self.style().unpolish(self)
+        self.style().polish(self)
+        room = self._ground.rect()
+        width = min(self.fontMetrics().boundingRect(0, 0, WIDEST, 400, 0, text).width() + 26, WIDEST + 26)
+        self.setFixedWidth(width)
+        self.setFixedHeight(self.heightForWidth(width))
+        place = at + QPoint(14, 18)
+        place.setX(max(0, min(place.x(), room.right() - width - 4)))
+        if place.y() + self.height() > room.bottom():
+            place.setY(at.y() - self.height() - 10)
+        self.move(place)
+        self.show()
+        self.raise_()

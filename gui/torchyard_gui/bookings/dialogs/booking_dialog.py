@@ -27,7 +27,7 @@ from torchyard_gui.bookings.dialogs.booking_form import Fields, read, written
 from torchyard_gui.bookings.undo import change_series_to, change_to
 from torchyard_gui.bridge.bookings_model import BookingsModel
 from torchyard_gui.widgets import FormRow, drop_all, label
-from torchyard_gui.widgets.dialog_buttons import DialogButtons
+from torchyard_gui.widgets.dialogs import DialogButtons
 from torchyard_gui.widgets.screen_reader import announce
 
 if TYPE_CHECKING:

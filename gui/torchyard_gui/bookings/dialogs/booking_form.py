@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from torchyard_core.booking.errors import Refused
 from torchyard_core.booking.model import Draft, Slot
-from torchyard_core.booking.slots import slots_named
+from torchyard_core.booking.slots import name_slots, slots_named
 from torchyard_core.booking.time_parser import end_moment, moment, wall_clock, zone_of
+from torchyard_gui.bridge.bookings_model import Seen
 
 
 @dataclass(frozen=True)
@@ -71,3 +73,10 @@ def written(when: datetime, zone: str) -> str:
     """A time as the fields have it: `2026-11-23 09:00` of the zone; seconds where it has some."""
     local = when.astimezone(zone_of(zone))
     return wall_clock(when, zone, "%Y-%m-%d %H:%M:%S" if local.second else "%Y-%m-%d %H:%M")
+
+
+def command_for(gpus: Sequence[str], start: datetime, end: datetime, title: str, seen: Seen) -> str:
+    """`torchyard book gpu-a:0-1 --from … --to … --zone … --title …`, quoted for a shell."""
+    names = name_slots(gpus, seen.slots).replace(", ", ",")
+    times = ["--from", written(start, seen.zone), "--to", written(end, seen.zone), "--zone", seen.zone]
+    return shlex.join(["torchyard", "book", names, *times, "--title", title])

@@ -29,7 +29,7 @@ from torchyard_gui.bookings import labels
 from torchyard_gui.bridge.bookings_model import BookingsModel
 from torchyard_gui.theme.icons import state_icon
 from torchyard_gui.widgets import FormRow, label
-from torchyard_gui.widgets.dialog_buttons import DialogButtons
+from torchyard_gui.widgets.dialogs import DialogButtons
 
 if TYPE_CHECKING:
     from torchyard_core.booking.store import BookingStore, Previewed

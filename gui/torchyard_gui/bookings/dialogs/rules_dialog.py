@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from typing import Any
+
 from PySide6.QtWidgets import (
     QCheckBox,
     QDialog,
@@ -13,9 +17,9 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from torchyard_core.errors import TorchyardError
+from torchyard_core.booking.rules.team_rules import EVERYBODY, Rules, Window
+from torchyard_core.errors import TorchyardError, UsageError
 from torchyard_gui.bookings import labels
-from torchyard_gui.bookings.rules_form import as_fields, read_rules
 from torchyard_gui.bridge.bookings_model import BookingsModel
 from torchyard_gui.widgets import FormRow, label
 
@@ -104,3 +108,91 @@ class RulesDialog(QDialog):
         self.ok.setEnabled(True)
         self.problem.setText(labels.said(error))
         self.problem.show()
+
+
+DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+NUMBERS = ("shortest_min", "longest_h", "furthest_days", "quota_gpu_hours", "idle_release_min")
+Fields = Mapping[str, str]
+
+
+def as_fields(rules: Rules) -> dict[str, str]:
+    """Each rule as a text; no limit is an empty one."""
+    fields = {name: "" if (value := getattr(rules, name)) is None else f"{value:g}" for name in NUMBERS}
+    fields["zone"] = rules.zone
+    fields["quotas"] = ", ".join(f"{person}={hours:g}" for person, hours in sorted(rules.quotas.items()))
+    fields["groups"] = "\n".join(f"{name}: {', '.join(persons)}" for name, persons in sorted(rules.groups.items()))
+    fields["windows"] = "\n".join(map(_window_text, rules.windows))
+    return fields
+
+
+def read_rules(fields: Fields, *, same_day_is_free: bool) -> Rules:
+    """Raises UsageError with what cannot be read."""
+    found: dict[str, Any] = {name: _number(name, fields[name]) for name in NUMBERS}
+    found["zone"] = fields["zone"].strip()
+    found["same_day_is_free"] = same_day_is_free
+    found["quotas"] = {}
+    for part in filter(None, (part.strip() for part in re.split(r"[,\n]", fields["quotas"]))):
+        person, equals, hours = part.partition("=")
+        if not equals or not person.strip():
+            raise UsageError(f"the quota `{part}` cannot be read", code="bad_rules", hint="Write kim=200, lee=50.")
+        found["quotas"][person.strip()] = _number("quota", hours)
+    found["groups"] = {}
+    for line in _lines(fields["groups"]):
+        name, colon, persons = line.partition(":")
+        if not colon or not name.strip():
+            raise UsageError(f"the group `{line}` cannot be read", code="bad_rules", hint="Write students: kim, lee.")
+        found["groups"][name.strip()] = [person.strip() for person in persons.split(",") if person.strip()]
+    found["windows"] = [_window(line) for line in _lines(fields["windows"])]
+    return Rules.from_json(found)
+
+
+def _window_text(window: Window) -> str:
+    days = "never" if not window.days else "daily" if len(window.days) == 7 else ",".join(DAYS[d] for d in window.days)
+    who = "everybody" if window.group == EVERYBODY else window.group
+    return f"{' '.join(window.gpus)} | {who} | {days} | {window.opens}-{window.closes} | {window.zone}"
+
+
+def _window(line: str) -> dict[str, Any]:
+    parts = [part.strip() for part in line.split("|")]
+    hint = "Write gpu-a:* | students | Mon,Tue | 09:00-18:00 | Europe/Berlin."
+    if len(parts) != 5:
+        raise UsageError(f"the window `{line}` has not five parts", code="bad_rules", hint=hint)
+    gpus, who, days, times, zone = parts
+    opens, dash, closes = times.partition("-")
+    if not dash:
+        raise UsageError(f"`{times}` is not a time from and to", code="bad_rules", hint=hint)
+    return {
+        "gpus": gpus.split(),
+        "group": EVERYBODY if who == "everybody" else who,
+        "days": _days(days),
+        "opens": opens.strip(),
+        "closes": closes.strip(),
+        "zone": zone,
+    }
+
+
+def _days(text: str) -> list[int]:
+    if text in ("daily", "never"):
+        return list(range(7)) if text == "daily" else []
+    names = [name.strip()[:3].title() for name in text.split(",")]
+    unknown = [name for name in names if name not in DAYS]
+    if unknown:
+        raise UsageError(f"there is no day `{unknown[0]}`", code="bad_rules", hint="Write daily, never, or Mon,Tue.")
+    return sorted(DAYS.index(name) for name in names)
+
+
+def _number(name: str, text: str) -> float | None:
+    text = text.strip()
+    if not text and name not in ("shortest_min", "quota"):
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        words = name.replace("_", " ")
+        raise UsageError(
+            f"{words}: `{text}` is not a number", code="bad_rules", hint="Leave it empty for no limit."
+        ) from None
+
+
+def _lines(text: str) -> list[str]:
+    return [line.strip() for line in text.splitlines() if line.strip()]

@@ -19,7 +19,7 @@ from torchyard_gui.bookings.calendar.lanes import short_model
 from torchyard_gui.bookings.drawers.drawer import Drawer
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.widgets import Card, Divider, FormRow, drop, label
-from torchyard_gui.widgets.number_field import NumberField
+from torchyard_gui.widgets.input_fields import NumberField
 from torchyard_gui.widgets.screen_reader import announce
 
 SOON_MS = 250

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from PySide6.QtCore import QPointF, Qt
-from PySide6.QtGui import QPainter, QPainterPath, QPen, QPolygonF
+from PySide6.QtCore import QPointF, QRectF, Qt
+from PySide6.QtGui import QColor, QPainter, QPainterPath, QPen, QPolygonF
 from PySide6.QtWidgets import QGraphicsItem, QGraphicsPathItem, QStyleOptionGraphicsItem, QWidget
 
+from torchyard_gui.canvas import paint_cache
 from torchyard_gui.canvas.edges.gutters import Point
-from torchyard_gui.canvas.edges.routes import Hop, arrow_at
-from torchyard_gui.canvas.ports import paint_pill, paint_port, pill_box
+from torchyard_gui.canvas.edges.routes import Branch, Hop, Trunk, arrow_at
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.theme.tokens import METRICS as M
 
@@ -119,3 +119,119 @@ def _arrow(place: Point, way: Point, ahead: float, scale: float) -> QPolygonF:
             QPointF(x - across * size * 0.7 + down * side, y - down * size * 0.7 - across * side),
         ]
     )
+
+
+ABOVE = 0.5
+"""Its pill lies over the lines that cross it."""
+THICK = 1.5
+"""By how much a trunk of many edges is thicker than one of few."""
+
+
+class TrunkItem(QGraphicsPathItem):
+    """A path item for its bounds only, as edges are."""
+
+    def __init__(self, trunk: Trunk, label: tuple[str, ...], *, thick: bool, dashed: bool):
+        super().__init__()
+        self.trunk = trunk
+        self.setPen(REACH)
+        self.setZValue(ABOVE)
+        self._chosen: frozenset[str] = frozenset()
+        self._pale: frozenset[str] = frozenset()
+        self.setCacheMode(QGraphicsItem.CacheMode.DeviceCoordinateCache)
+        self.set_trunk(trunk, label, thick=thick, dashed=dashed)
+
+    def set_trunk(self, trunk: Trunk, label: tuple[str, ...], *, thick: bool, dashed: bool) -> None:
+        """`label`: what its pill says; nothing for none."""
+        self.trunk, self.thick, self.dashed = trunk, thick, dashed
+        self.label = label if trunk.is_flat else ((" · ".join(label),) if label else ())
+        path = self._stems()
+        for branch in trunk.branches:
+            path.addPath(rounded(branch.points))
+        if self.label:
+            path.addRect(pill_box(trunk.label_at, self.label))
+        self.setPath(path)
+        self.update()
+
+    def set_look(self, chosen: Collection[str], pale: Collection[str]) -> None:
+        """`chosen`: hosts with a selected replica. `pale`: hosts of which nobody knows how they stand."""
+        if (frozenset(chosen), frozenset(pale)) != (self._chosen, self._pale):
+            self._chosen, self._pale = frozenset(chosen), frozenset(pale)
+            self.update()
+
+    def paint(self, painter: QPainter, option: QStyleOptionGraphicsItem, widget: QWidget | None = None) -> None:
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        painter.setBrush(Qt.BrushStyle.NoBrush)
+        painter.setPen(self._pen("edge"))
+        painter.drawPath(self._stems())
+        # Those that are chosen last: they lie over the others.
+        branches = sorted(self.trunk.branches, key=lambda branch: branch.host in self._chosen)
+        for branch in branches:
+            painter.setOpacity(PALE if branch.host in self._pale else 1.0)
+            painter.setPen(self._pen(self._token(branch)))
+            painter.setBrush(Qt.BrushStyle.NoBrush)
+            painter.drawPath(rounded(branch.points))
+        painter.setOpacity(1)
+        for branch in branches:
+            paint_port(painter, branch.points[0], branch.does, theme().color(self._token(branch)))
+        if self.label:
+            paint_pill(painter, self.trunk.label_at, self.label)
+
+    def _token(self, branch: Branch) -> str:
+        return "accent" if branch.host in self._chosen else "edge"
+
+    def _pen(self, token: str) -> QPen:
+        width = M.edge + THICK * self.thick
+        pen = QPen(theme().color(token), width)
+        pen.setCapStyle(Qt.PenCapStyle.FlatCap)
+        pen.setJoinStyle(Qt.PenJoinStyle.RoundJoin)
+        if self.dashed:
+            pen.setDashPattern([length / width for length in DASHES])
+        return pen
+
+    def _stems(self) -> QPainterPath:
+        path = QPainterPath()
+        for start, end in self.trunk.stems:
+            path.moveTo(QPointF(*start))
+            path.lineTo(QPointF(*end))
+        return path
+
+
+PORT = 5.0
+DOT = 2.0
+PILL_LINE = 13.0
+PILL_PAD = 7.0
+
+
+def paint_port(painter: QPainter, at: Point, does: str, color: QColor) -> None:
+    """One end of an edge. It covers the end of its line, so it does not let through."""
+    middle = QPointF(*at)
+    painter.setPen(QPen(color, 2))
+    painter.setBrush(color if does == "serves" else theme().brush("s2"))
+    if does == "trains":
+        painter.drawEllipse(middle, PORT, PORT)
+        return
+    painter.drawRoundedRect(QRectF(at[0] - PORT + 0.5, at[1] - PORT + 0.5, 2 * PORT - 1, 2 * PORT - 1), 1.5, 1.5)
+    if does == "both":
+        painter.setPen(Qt.PenStyle.NoPen)
+        painter.setBrush(color)
+        painter.drawRect(QRectF(at[0] - DOT, at[1] - DOT, 2 * DOT, 2 * DOT))
+
+
+def pill_box(at: Point, lines: Sequence[str]) -> QRectF:
+    """The room that a pill takes on a line, its middle at `at`."""
+    width = max(paint_cache.width_of(line, "tiny") for line in lines) + 2 * PILL_PAD
+    height = PILL_LINE * len(lines) + 5
+    return QRectF(at[0] - width / 2, at[1] - height / 2, width, height)
+
+
+def paint_pill(painter: QPainter, at: Point, lines: Sequence[str], token: str = "hair") -> None:
+    """A few words that lie on a line."""
+    box = pill_box(at, lines)
+    painter.setPen(paint_cache.outline(token))
+    painter.setBrush(theme().brush("s1"))
+    painter.drawRoundedRect(box, min(9.0, box.height() / 2), min(9.0, box.height() / 2))
+    painter.setPen(theme().color("text2"))
+    painter.setFont(paint_cache.font("tiny"))
+    for number, line in enumerate(lines):
+        x = at[0] - paint_cache.width_of(line, "tiny") / 2
+        painter.drawText(QPointF(x, box.y() + 13 + number * PILL_LINE), line)

@@ -7,11 +7,10 @@ from collections.abc import Collection, Sequence
 from PySide6.QtWidgets import QGraphicsItem
 
 from torchyard_gui.canvas import labels
-from torchyard_gui.canvas.edges.edge_items import EdgeItem
+from torchyard_gui.canvas.edges.edge_items import EdgeItem, TrunkItem
 from torchyard_gui.canvas.edges.routes import Hop, arrow_at
 from torchyard_gui.canvas.edges.traffic import Lines, Wiring, lay
 from torchyard_gui.canvas.racks.layout import Grid
-from torchyard_gui.canvas.trunk_item import TrunkItem
 
 
 class EdgeLayer:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from PySide6.QtCore import QPoint
+from PySide6.QtCore import QMimeData, QPoint
 from PySide6.QtWidgets import QGraphicsView
 
 from torchyard_gui.canvas import labels
@@ -63,3 +63,83 @@ class DropRole(Gesture):
     def cancel(self) -> None:
         self._ghost.remove()
         self._scene.set_target(None)
+
+
+Told = Callable[[str, Sequence[str]], tuple[str, bool]]
+"""What a machine type would do to the pools of these replicas, in a sentence, and whether it can."""
+
+
+class DropMachine(Gesture):
+    """A machine type goes to the pool of the replica below the cursor, and from a host to those of all replicas there.
+    On one of several selected replicas, and beside all, it goes to those of the selection."""
+
+    def __init__(
+        self,
+        view: QGraphicsView,
+        scene: TopologyScene,
+        machine: str,
+        told: Told,
+        drop: Callable[[str, list[str]], None],
+    ):
+        self._view = view
+        self._scene = scene
+        self._machine = machine
+        self._told = told
+        self._drop = drop
+        self._aimed: tuple[str, tuple[str, ...]] | None = None
+        self._names: list[str] = []
+        self._fits = False
+        self._ghost = Ghost(scene, (), QPoint(), view.devicePixelRatioF())
+
+    @property
+    def accepts(self) -> bool:
+        return self._fits
+
+    @property
+    def caption(self) -> str:
+        return self._ghost.caption
+
+    def move(self, position: QPoint) -> None:
+        point = self._view.mapToScene(position)
+        replica = self._scene.replica_at(point)
+        host = self._scene.target_at(point).partition(":")[0]
+        selection = self._scene.selection
+        if replica:
+            names = selection if replica in selection else [replica]
+        else:
+            names = self._scene.replicas_on(host) if host else selection
+        self._aim(replica, host, names)
+        self._ghost.move(point, position, self._view.viewport().size().toTuple())
+
+    def _aim(self, replica: str, host: str, names: list[str]) -> None:
+        aimed = (replica or host, tuple(names))
+        if aimed == self._aimed:
+            return
+        self._aimed, self._names = aimed, names
+        said, self._fits = self._told(self._machine, names)
+        self._ghost.say(said, not self._fits)
+        if replica:
+            self._scene.mark.aim(self._scene.rect_of(replica), fits=self._fits, slot=True)
+        else:
+            self._scene.set_target(host, self._fits)
+
+    def finish(self, position: QPoint) -> None:
+        self.move(position)
+        self.cancel()
+        if self._fits:
+            self._drop(self._machine, self._names)
+
+    def cancel(self) -> None:
+        self._ghost.remove()
+        self._scene.set_target(None)
+
+
+ROLE_MIME = "application/x-torchyard-role"
+HOST_MIME = "application/x-torchyard-host"
+PRESET_MIME = "application/x-torchyard-preset"
+MACHINE_MIME = "application/x-torchyard-machine"
+
+
+def carried(data: QMimeData, kind: str) -> str:
+    """The key of that kind in a drag, else ""."""
+    return bytes(data.data(kind).data()).decode("utf-8", "replace") if data.hasFormat(kind) else ""

@@ -13,9 +13,8 @@ from PySide6.QtCore import QRectF, Qt
 from PySide6.QtGui import QPainter
 from PySide6.QtWidgets import QGraphicsItem, QGraphicsRectItem, QStyleOptionGraphicsItem, QWidget
 
-from torchyard_gui.canvas import labels, paint_cache, slot_words
+from torchyard_gui.canvas import labels, paint_cache
 from torchyard_gui.canvas.geometry import Box
-from torchyard_gui.canvas.hulls import groups_in, paint_hulls
 from torchyard_gui.canvas.level_of_detail import Level, level_of
 from torchyard_gui.canvas.live_state import HostLook, ReplicaLook
 from torchyard_gui.canvas.racks.chip_painting import ChipState, paint_chip
@@ -23,14 +22,15 @@ from torchyard_gui.canvas.racks.content import ChipContent, RackContent
 from torchyard_gui.canvas.racks.layout import INNER
 from torchyard_gui.canvas.racks.rack_painting import (
     SHADE,
+    groups_in,
     paint_body,
     paint_footer,
     paint_header,
+    paint_hulls,
     paint_reasons,
     paint_slot,
 )
-from torchyard_gui.canvas.racks.tile_painting import paint_tile
-from torchyard_gui.canvas.tiles import cells
+from torchyard_gui.canvas.racks.tile_painting import cells, paint_tile
 
 ROUND = 5
 """How far rings reach out of a chip."""
@@ -127,8 +127,8 @@ class RackItem(QGraphicsRectItem):
         slot = self.slot_at(x, y)
         if slot is not None:
             held = self.host.held.get(slot) if self.host is not None else None
-            return held or slot_words.slot_sentence(self.content, slot)
-        return slot_words.rack_sentence(self.content, labels.use_of(self.content, self.host, self._states))
+            return held or labels.slot_sentence(self.content, slot)
+        return labels.rack_sentence(self.content, labels.use_of(self.content, self.host, self._states))
 
     # Painting
 
@@ -166,7 +166,7 @@ class RackItem(QGraphicsRectItem):
                 continue
             holder = holders.get(gpu)
             if holder is None and not live and gpu in self.content.busy:
-                holder = slot_words.holder(self.content.users.get(gpu, ""), gpu)
+                holder = labels.holder(self.content.users.get(gpu, ""), gpu)
             paint_slot(painter, box, gpu, holder, level, unknown=not live and not self.content.use_known)
 
     def _paint_chips(self, painter: QPainter, seen: Box, level: Level) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QPointF, QRectF, Qt
-from PySide6.QtGui import QPainter
+from collections.abc import Iterable, Mapping, Sequence
 
-from torchyard_gui.canvas import labels, paint_cache, slot_words
+from PySide6.QtCore import QPointF, QRectF, Qt
+from PySide6.QtGui import QPainter, QPainterPath, QPen
+
+from torchyard_gui.canvas import labels, paint_cache
 from torchyard_gui.canvas.geometry import Box
 from torchyard_gui.canvas.level_of_detail import Level
 from torchyard_gui.canvas.live_state import HostLook
-from torchyard_gui.canvas.racks.content import RackContent
+from torchyard_gui.canvas.racks.content import ChipContent, RackContent
 from torchyard_gui.canvas.racks.layout import LINE, PAD, TRAY_MOST
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.theme.tokens import METRICS as M
@@ -76,7 +78,7 @@ def _fitting(rack: RackContent, use: str, room: float) -> str:
         paint_cache.width_of(_name(rack), "strong") + 9 + paint_cache.width_of(labels.gpu_kinds(rack), "small") + 10
     )
     if beside + paint_cache.width_of(use, "small") > room:
-        use = slot_words.short_use(rack) or use
+        use = labels.short_rack_use(rack) or use
     return paint_cache.elided(use, 190, "small")
 
 
@@ -162,3 +164,55 @@ def paint_reasons(painter: QPainter, rack: RackContent, lines: tuple[str, ...]) 
         painter.setFont(paint_cache.font("small"))
         text = labels.more(len(rack.chips) - TRAY_MOST)
         painter.drawText(QPointF(PAD, rack.layout.height - PAD - 4), text)
+
+
+REACH = 3.0
+"""How far a frame reaches out of its chips: less than half a gap, so that two frames never touch."""
+ROUND = float(M.radius)
+
+Key = tuple[bool, int]
+"""Whether it is trainers' group, and its number."""
+
+
+def groups_in(chips: Iterable[ChipContent]) -> dict[Key, list[str]]:
+    """Replicas by their groups, in the rack's order; those of none are left out."""
+    found: dict[Key, list[str]] = {}
+    for chip in chips:
+        if chip.group is not None:
+            found.setdefault((chip.trains, chip.group), []).append(chip.name)
+    return found
+
+
+def hull(boxes: Sequence[Box]) -> QPainterPath:
+    """The outline round boxes, with the gaps between those that are neighbours filled."""
+    path = QPainterPath()
+    for box in boxes:
+        path.addRoundedRect(QRectF(*box.grown(REACH)), ROUND, ROUND)
+    gap = M.slot_gap
+    for box in boxes:
+        right = [other for other in boxes if other.y == box.y and other.x == box.right + gap]
+        below = [
+            other for other in boxes if other.y == box.bottom + gap and other.x < box.right and box.x < other.right
+        ]
+        # Into both chips as far as their corners are round: no notch is left.
+        bridges = [QRectF(box.right - ROUND, box.y - REACH, gap + 2 * ROUND, box.height + 2 * REACH) for _ in right]
+        for other in below:
+            left, end = max(box.x, other.x), min(box.right, other.right)
+            bridges.append(QRectF(left - REACH, box.bottom - ROUND, end - left + 2 * REACH, gap + 2 * ROUND))
+        if right and below:
+            bridges.append(QRectF(box.right, box.bottom, gap, gap))
+        for bridge in bridges:
+            piece = QPainterPath()
+            piece.addRect(bridge)
+            path = path.united(piece)
+    return path.simplified()
+
+
+def paint_hulls(painter: QPainter, groups: Mapping[Key, Sequence[str]], boxes: Mapping[str, Sequence[Box]]) -> None:
+    """Paints each group's frame; chips go over it."""
+    for members in groups.values():
+        around = [box for name in members for box in boxes.get(name, ())]
+        if around:
+            painter.setPen(QPen(theme().color("line", 0.6), 1.0))
+            painter.setBrush(theme().brush("track"))
+            painter.drawPath(hull(around))

@@ -25,9 +25,8 @@ from torchyard_core.interop.format_registry import FORMATS, write_foreign
 from torchyard_core.topology.model import Topology
 from torchyard_core.topology.replicas import replicas_of
 from torchyard_gui.topology.files.conversion_report import Told
-from torchyard_gui.topology.files.file_actions import FileActions
+from torchyard_gui.topology.files.file_actions import FileActions, ask_to_replace
 from torchyard_gui.topology.inspector.fields import ChoiceField
-from torchyard_gui.topology.replace_question import ask_to_replace
 from torchyard_gui.topology.yaml_view import monospaced
 from torchyard_gui.widgets.form_row import FormRow
 from torchyard_gui.widgets.text_labels import SectionLabel, label, set_ink

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from PySide6.QtCore import QObject, Signal
+from PySide6.QtCore import QCoreApplication, QObject, Signal
 from PySide6.QtGui import QAction, QKeySequence
 from PySide6.QtWidgets import QFileDialog, QWidget
 
@@ -18,7 +18,6 @@ from torchyard_gui.topology.action_factory import action
 from torchyard_gui.topology.editor import Editor
 from torchyard_gui.topology.files.file_watcher import DiskWatch
 from torchyard_gui.topology.notice_queue import Notices, WayOut
-from torchyard_gui.topology.replace_question import ask_to_replace
 from torchyard_gui.widgets.dialogs import Question
 
 FILTER = "YAML (*.yaml *.yml)"
@@ -245,3 +244,25 @@ class FileActions(QObject):
         dialog = QFileDialog(parent or self._window, title, str(folder), filters)
         dialog.finished.connect(dialog.deleteLater)
         return dialog
+
+
+def tr(text: str) -> str:
+    return QCoreApplication.translate("replacing", text)
+
+
+def ask_to_replace(
+    path: Path, replace: Callable[[], object], another: Callable[[], object], parent: QWidget
+) -> None:  # fmt: skip
+    """Goes on with `replace`, or with `another` name, as somebody says."""
+    box = Question(
+        tr("Replace {file}?").format(file=path.name),
+        tr("There is a file of that name in {folder}. What is in it will be lost.").format(folder=path.parent),
+        tr("Replace"),
+        tr("Another name …"),
+        parent,
+    )
+    box.setObjectName("replace")
+    box.accepted.connect(lambda: replace())
+    box.rejected.connect(lambda: another())
+    box.finished.connect(box.deleteLater)
+    box.open()

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import QObject
+from PySide6.QtCore import QObject, QSize, Qt, Signal
 from PySide6.QtGui import QAction
-from PySide6.QtWidgets import QFileDialog, QWidget
+from PySide6.QtWidgets import QDialog, QFileDialog, QListWidget, QListWidgetItem, QVBoxLayout, QWidget
 
 from torchyard_core.errors import FileProblem
 from torchyard_core.yaml_io.yaml_file import read_text
+from torchyard_gui.theme.theme import theme
 from torchyard_gui.topology.action_factory import action
 from torchyard_gui.topology.editor import Editor
 from torchyard_gui.topology.files.conversion_report import Told
 from torchyard_gui.topology.files.file_actions import FileActions
 from torchyard_gui.topology.notice_queue import Notices, WayOut
 from torchyard_gui.topology.problems_dock import ProblemsDock
+from torchyard_gui.widgets.dialogs import DialogButtons
+from torchyard_gui.widgets.text_labels import label
 
 if TYPE_CHECKING:
     from torchyard_core.interop.document_reader import Imported
     from torchyard_core.interop.remarks import Remark
-    from torchyard_gui.topology.document_window import DocumentWindow
+    from torchyard_gui.topology.files.conversion_report import DocumentWindow
 
 
 class ForeignFiles(QObject):
@@ -103,7 +106,7 @@ class ForeignFiles(QObject):
 
     def _ask_format(self, path: Path) -> None:
         from torchyard_core.interop.format_registry import FORMATS, READ
-        from torchyard_gui.topology.format_choice import FormatChoice
+        from torchyard_gui.topology.files.import_export import FormatChoice
 
         box = FormatChoice(path.name, [(name, FORMATS[name].title) for name in READ], self._window)
         box.chosen.connect(lambda name: self.import_file(path, name))
@@ -202,8 +205,47 @@ class ForeignFiles(QObject):
 
     def show_remark(self, told: Told, remark: Remark) -> None:
         """Shows the document at the line that a remark is about."""
-        from torchyard_gui.topology.document_window import DocumentWindow
+        from torchyard_gui.topology.files.conversion_report import DocumentWindow
 
         if self._shown is None:
             self._shown = DocumentWindow(self._window)
         self._shown.show_remark(told, remark)
+
+
+WIDTH = 420
+
+
+class FormatChoice(QDialog):
+    """One of some formats, or none. Open it with `open()`."""
+
+    chosen = Signal(str)
+    """A format's name."""
+
+    def __init__(self, document: str, formats: Sequence[tuple[str, str]], parent: QWidget) -> None:
+        """`formats`: (name, title) of each."""
+        super().__init__(parent)
+        self.setObjectName("format")
+        self.setWindowTitle(self.tr("What is {file}?").format(file=document))
+        self.setMinimumWidth(WIDTH)
+        self.list = QListWidget()
+        self.list.setAccessibleName(self.tr("Formats"))
+        for name, title in formats:
+            item = QListWidgetItem(title, self.list)
+            item.setData(Qt.ItemDataRole.UserRole, name)
+            item.setSizeHint(QSize(0, theme().metrics.row))
+        self.list.setCurrentRow(0)
+        self.list.setFixedHeight(len(formats) * theme().metrics.row + 8)
+        self.list.itemActivated.connect(lambda _: self.accept())
+        buttons = DialogButtons(self, self.tr("Import"))
+        self.ok = buttons.agree
+        self.ok.setDefault(True)
+        sentence = self.tr("What is in it tells no format. Say which one is meant: you are told what it lacks.")
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(20, 18, 20, 16)
+        layout.setSpacing(10)
+        layout.addWidget(label(self.windowTitle(), role="title", wrap=True))
+        layout.addWidget(label(sentence, wrap=True))
+        layout.addWidget(self.list)
+        layout.addSpacing(6)
+        layout.addWidget(buttons)
+        self.accepted.connect(lambda: self.chosen.emit(self.list.currentItem().data(Qt.ItemDataRole.UserRole)))

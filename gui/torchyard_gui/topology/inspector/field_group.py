@@ -9,8 +9,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QVBoxLayout, QWidget
 
 from torchyard_core.topology.model import FrozenModel
-from torchyard_gui.topology.inspector.fields import ChoiceField, Field
-from torchyard_gui.topology.inspector.lines_field import LinesField
+from torchyard_gui.topology.inspector.fields import ChoiceField, Field, LinesField
 from torchyard_gui.widgets.form_row import FormRow
 from torchyard_gui.widgets.screen_reader import announce
 from torchyard_gui.widgets.text_labels import Divider, SectionLabel

@@ -22,8 +22,8 @@ from torchyard_gui.topology.inspector.program_group import ProgramGroup
 from torchyard_gui.topology.inspector.strategy_group import StrategyGroup
 from torchyard_gui.topology.labels import named, role_name
 from torchyard_gui.topology.problem_locations import keys_of_block, pool_of, whole_block_key
+from torchyard_gui.widgets.containers import scrolled
 from torchyard_gui.widgets.indicators import RoleBadge
-from torchyard_gui.widgets.scrolled import scrolled
 from torchyard_gui.widgets.text_labels import ElidedLabel
 
 

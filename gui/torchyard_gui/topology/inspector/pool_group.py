@@ -14,11 +14,11 @@ from torchyard_gui.topology.inspector.fields import (
     ChoiceField,
     HostsField,
     LineField,
+    PairsField,
     TextField,
     WholeField,
     WordsField,
 )
-from torchyard_gui.topology.inspector.lines_field import PairsField
 from torchyard_gui.topology.labels import role_name
 
 

@@ -12,11 +12,12 @@ from torchyard_gui.topology.inspector.field_group import Group, stack
 from torchyard_gui.topology.inspector.fields import (
     AmountField,
     ChoiceField,
+    LinesField,
+    PairsField,
     TextField,
     WholeField,
     WordsField,
 )
-from torchyard_gui.topology.inspector.lines_field import LinesField, PairsField
 
 OF_TORCH = ("script", "module")
 OF_COMMAND = ("command", "tf_master_name")

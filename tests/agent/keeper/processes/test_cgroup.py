@@ -61,7 +61,7 @@ def test_what_forks_without_end_is_ended(play: Play) -> None:
 
 @needs_cgroup
 def test_a_killed_keeper_leaves_no_group_behind(tmp_path: Path, play: Play) -> None:
-    from torchyard_agent.keeper import leftovers
+    from torchyard_agent.keeper.processes import orphans
 
     async def story(yard: Yard) -> None:
         (a,) = await yard.add("gpu-a")
@@ -71,7 +71,7 @@ def test_a_killed_keeper_leaves_no_group_behind(tmp_path: Path, play: Play) -> N
         await eventually(lambda: file.exists() and file.read_text())
         a.process.kill()
         a.process.wait()
-        leftovers.end(str(a.run_dir))
+        orphans.end(str(a.run_dir))
         await eventually(lambda: not Path(f"/proc/{file.read_text().strip()}").exists())
         assert groups_of(yard) == []
 

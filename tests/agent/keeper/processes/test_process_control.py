@@ -10,8 +10,7 @@ import pytest
 
 from tests.agent.keeper.conftest import Play
 from tests.agent.keeper.keeper_cluster import Yard, eventually, replica, shell
-from torchyard_agent.keeper import leftovers
-from torchyard_agent.keeper.processes import process_control
+from torchyard_agent.keeper.processes import orphans, process_control
 
 
 @pytest.mark.parametrize("kernel", ["as it is", "without CONFIG_PROC_CHILDREN"])
@@ -35,10 +34,10 @@ def test_what_a_killed_keepers_ranks_left_is_found_and_ended(play: Play) -> None
     async def story(yard: Yard) -> None:
         (a,) = await yard.add("gpu-a")
         await yard.begin(replica("worker-0", "gpu-a", shell("setsid sleep 1000 & exec sleep 1000")))
-        await eventually(lambda: len(leftovers.find(str(a.run_dir))) == 2)
+        await eventually(lambda: len(orphans.find(str(a.run_dir))) == 2)
         a.process.kill()
         await eventually(lambda: len(yard.left()) == 1)
-        assert leftovers.end(str(a.run_dir)) == []
+        assert orphans.end(str(a.run_dir)) == []
         assert yard.left() == []
 
     play(story)

@@ -6,7 +6,7 @@ import base64
 import threading
 from typing import Any, cast
 
-from torchyard_core.cli.chief_log import ChiefLog
+from torchyard_core.cli.views.replica_logs import ChiefLog
 from torchyard_core.launch.agent_interface import AgentLink
 
 PATIENCE_S = 10.0

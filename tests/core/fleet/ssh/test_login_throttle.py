@@ -6,8 +6,7 @@ import threading
 
 import pytest
 
-from torchyard_core.fleet.backoff import Backoff
-from torchyard_core.fleet.ssh.login_throttle import AT_ONCE, Door, Doors, EarlyDrop
+from torchyard_core.fleet.ssh.login_throttle import AT_ONCE, Backoff, Door, Doors, EarlyDrop
 
 
 def test_a_door_lets_so_many_in_and_the_next_when_one_leaves() -> None:

@@ -9,8 +9,7 @@ import pytest
 
 from torchyard_core.errors import FileProblem, Unreachable
 from torchyard_core.fleet.inventory import Host
-from torchyard_core.fleet.ssh.route import Route, as_host, existing_identities, route_to
-from torchyard_core.fleet.ssh.user_config import UserConfig
+from torchyard_core.fleet.ssh.route import Route, UserConfig, as_host, existing_identities, route_to
 from torchyard_core.fleet.ssh_config import config_text, host_names
 
 

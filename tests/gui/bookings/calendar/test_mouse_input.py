@@ -8,7 +8,7 @@ from PySide6.QtTest import QTest
 
 from tests.gui.bookings.conftest import LEFT, Desk
 from torchyard_core.booking.rules.team_rules import Rules
-from torchyard_gui.bookings.gestures.resize_booking import ResizeBooking
+from torchyard_gui.bookings.calendar.gestures import ResizeBooking
 from torchyard_gui.widgets.dialogs import Question
 
 

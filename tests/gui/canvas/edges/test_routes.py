@@ -8,10 +8,9 @@ from itertools import combinations, pairwise
 
 import pytest
 
-from torchyard_gui.canvas.edges.edge_items import arrows
+from torchyard_gui.canvas.edges.edge_items import PORT, arrows
 from torchyard_gui.canvas.edges.routes import Hop, loop
 from torchyard_gui.canvas.geometry import Box
-from torchyard_gui.canvas.ports import PORT
 from torchyard_gui.canvas.racks.layout import Grid, arrange
 
 APART = 7

@@ -10,13 +10,12 @@ from tests.gui.canvas import samples
 from torchyard_core.launch.rank_assignment import Plan, plan
 from torchyard_core.topology.model import Role, Strategy, StrategyKind
 from torchyard_core.topology.strategies.traffic import traffic_of
-from torchyard_gui.canvas.edges.edge_items import EdgeItem
+from torchyard_gui.canvas.edges.edge_items import EdgeItem, TrunkItem
 from torchyard_gui.canvas.edges.traffic import Wiring, lay, wiring_of
 from torchyard_gui.canvas.geometry import Box
-from torchyard_gui.canvas.hulls import hull
 from torchyard_gui.canvas.racks.layout import arrange
+from torchyard_gui.canvas.racks.rack_painting import hull
 from torchyard_gui.canvas.scene import TopologyScene
-from torchyard_gui.canvas.trunk_item import TrunkItem
 
 Kind = StrategyKind
 TRAIN, SERVE = [f"t{number}" for number in range(12)], [f"s{number}" for number in range(4)]

@@ -16,9 +16,9 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QGraphicsPixmapItem
 
 from tests.gui.canvas import samples
-from torchyard_gui.canvas.gestures.carried import HOST_MIME, ROLE_MIME
 from torchyard_gui.canvas.gestures.drag_chips import DragChips
 from torchyard_gui.canvas.gestures.drag_preview import TOP
+from torchyard_gui.canvas.gestures.palette_drop import HOST_MIME, ROLE_MIME
 from torchyard_gui.canvas.scene import TopologyScene
 from torchyard_gui.canvas.view import CanvasView
 

@@ -6,7 +6,7 @@ import pytest
 
 from torchyard_gui.canvas.edges.routes import arrow_at, loop, ring_order
 from torchyard_gui.canvas.geometry import Box
-from torchyard_gui.canvas.neighbours import neighbour
+from torchyard_gui.canvas.keyboard import neighbour
 from torchyard_gui.canvas.racks.layout import arrange, best_columns, lay_rack, lay_tray, pieces
 
 

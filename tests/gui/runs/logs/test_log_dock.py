@@ -13,9 +13,8 @@ from tests.core.examples import host
 from tests.gui.runs.conftest import MakePage
 from tests.gui.runs.fake_hosts import Acting
 from torchyard_core.home import Home
-from torchyard_gui.runs.log_choice import ALL
 from torchyard_gui.runs.logs import log_dock
-from torchyard_gui.runs.logs.log_dock import LogDock
+from torchyard_gui.runs.logs.log_dock import ALL, LogDock
 from torchyard_gui.runs.page import RunsPage
 
 LEFT = Qt.MouseButton.LeftButton

@@ -17,9 +17,9 @@ from tests.gui.topology.files.test_files import answer, change, choose_file, pre
 from tests.gui.topology.page_driver import CONTROL, LEFT, PLAIN, SHIFT, Driver
 from torchyard_core.interop.document_writer import Wishes
 from torchyard_core.interop.format_registry import FORMATS, READ, write_foreign
-from torchyard_gui.topology.document_window import DocumentWindow
+from torchyard_gui.topology.files.conversion_report import DocumentWindow
 from torchyard_gui.topology.files.export_dialog import ExportDialog
-from torchyard_gui.topology.format_choice import FormatChoice
+from torchyard_gui.topology.files.import_export import FormatChoice
 from torchyard_gui.widgets.advice import in_the_window
 
 LETTERS = "not one of them\n"

@@ -12,8 +12,7 @@ from pytestqt.qtbot import QtBot
 from tests.gui.topology.conftest import DIGITS
 from tests.gui.topology.page_driver import CONTROL, Driver
 from torchyard_core.topology.model import Launcher, ReductionOrder, Role, Strategy, StrategyKind
-from torchyard_gui.topology.inspector.fields import ChoiceField, LineField, LinesField
-from torchyard_gui.topology.inspector.lines_field import PairsField
+from torchyard_gui.topology.inspector.fields import ChoiceField, LineField, LinesField, PairsField
 from torchyard_gui.topology.inspector.strategy_group import USES
 
 

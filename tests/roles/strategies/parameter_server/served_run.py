@@ -15,7 +15,7 @@ import torch
 
 from torchyard_roles.environment import Environment, Options, Peers, Place
 from torchyard_roles.exchange import tensor_connection
-from torchyard_roles.serving import process
+from torchyard_roles.strategies.parameter_server import server_process
 from torchyard_roles.strategies.parameter_server.sandblaster_downpour import Served
 from torchyard_roles.strategies.parameter_server.server_process import ParameterServer
 
@@ -48,7 +48,7 @@ class Run:
         ports = [listener.getsockname()[1] for listener in listeners]
         self.peers = Peers(ps=tuple(Place(f"ps-{n}", "127.0.0.1", port) for n, port in enumerate(ports)))
         for number, listener in enumerate(listeners):
-            self.servers_now.append(process.made(self.environment_of_server(number)))
+            self.servers_now.append(server_process.made(self.environment_of_server(number)))
             self._threads.append(self._served(number, listener))
         try:
             yield self
@@ -67,7 +67,7 @@ class Run:
         """One dies, without a moment to save, and comes back as its next generation."""
         self.servers_now[number].stop()
         self._threads[number].join(timeout=DEADLINE_S)
-        self.servers_now[number] = process.made(replace(self.environment_of_server(number), generation=1))
+        self.servers_now[number] = server_process.made(replace(self.environment_of_server(number), generation=1))
         self.servers_now[number].resume()
         self._threads[number] = self._served(number, tensor_connection.listen_at(self.peers.ps[number]))
 

@@ -21,7 +21,7 @@ from tests.roles.processes import DEADLINE_S, Keeper, Start, free_port, output_o
 from torchyard_roles.checkpoints import files
 from torchyard_roles.environment import read
 from torchyard_roles.exchange import tensor_connection
-from torchyard_roles.serving import process as serving
+from torchyard_roles.strategies.parameter_server import server_process as serving
 from torchyard_roles.strategies.reduction_server import reducer_process as reducing
 
 pytestmark = pytest.mark.train

@@ -1,0 +1,45 @@
+"""The strategies by their kinds: which one a process takes part in."""
+
+from __future__ import annotations
+
+from typing import Callable
+
+from torchyard_roles.environment import Environment
+from torchyard_roles.errors import NotInThisVersion, UsageProblem
+from torchyard_roles.strategies.all_reduce import AllReduce
+from torchyard_roles.strategies.base import Strategy
+from torchyard_roles.strategies.hogwild.strategy import Hogwild
+from torchyard_roles.strategies.parameter_server.sandblaster_downpour import Served
+from torchyard_roles.strategies.reduction_server.strategy import ReductionServer
+from torchyard_roles.strategies.single_process import Alone
+
+
+def choose(environment: Environment, own: Callable[[Environment], Strategy] | None = None) -> Strategy:
+    """What this process takes part in. `own` makes the script's own strategy, in the place of all_reduce.
+
+    Raises NotInThisVersion for a kind that there is no file for, and UsageProblem where servers or groups of another
+    kind would wait in vain for trainers that go a way of their own.
+    """
+    if environment.strategy == "none" or not environment.trains:
+        return Alone()
+    if own is not None:
+        if environment.strategy != "all_reduce":
+            raise UsageProblem(
+                f"join(strategy=…) takes the place of all_reduce, but the topology says {environment.strategy}.",
+                "Set strategy.kind to all_reduce in the topology, or leave out the argument.",
+            )
+        return own(environment) if environment.world_size > 1 else Alone()
+    if environment.strategy in ("sandblaster", "downpour"):
+        return Served(environment)  # with one worker too: the servers have the optimizer
+    if environment.world_size == 1:
+        return Alone()
+    if environment.strategy == "all_reduce" or (environment.strategy == "hogwild" and environment.groups == 1):
+        return AllReduce(environment)  # one group of Hogwild has nobody to exchange with
+    if environment.strategy == "hogwild":
+        return Hogwild(environment)
+    if environment.strategy == "reduction_server":
+        return ReductionServer(environment)
+    raise NotInThisVersion(
+        f"The strategy {environment.strategy!r} is not in this version of torchyard_roles.",
+        "Set strategy.kind to all_reduce or none in the topology.",
+    )

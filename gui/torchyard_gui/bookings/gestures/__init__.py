@@ -1,1 +1,0 @@
-"""What the mouse does in the calendar: one cancellable object for each gesture."""
