@@ -57,6 +57,7 @@ class Methods:
             **self.bookings.table(),
             "run.warm": self.run_warm,
             "run.prepare": self.run_prepare,
+            "run.renew": partial(self._forward, "renew"),
             "run.start": self.run_start,
             "run.join": self.run_join,
             "run.stop": partial(self._forward, "stop"),

@@ -101,7 +101,7 @@ class Runs:
         self._preparing.add(prepared)
         try:
             keeper = await self._warm_keeper(run_id)
-            if keeper is None:
+            if keeper is None or not await self._has_renewed(run_id, keeper):
                 keeper = await self._raise_keeper(params)
             params.pop("archive", None)
             self._prepared.add(run_id)
@@ -120,6 +120,19 @@ class Runs:
             return None
         self._warm.discard(run_id)
         return await self.keeper(run_id)
+
+    async def _has_renewed(self, run_id: str, keeper: Connection) -> bool:
+        """Renews the lease of a keeper; False once it has left because the lease had ended."""
+        try:
+            await keeper.call("renew", {})
+        except RpcError as error:
+            if error.code not in ("lease_lapsed", "disconnected"):
+                return True  # an older desktop's keeper does not know the method
+        else:
+            return True
+        while await self.keeper(run_id) is not None:
+            await asyncio.sleep(0.02)
+        return False
 
     async def _raise_keeper(self, params: dict[str, Any]) -> Connection:
         """Starts the run's keeper from the archive that the desktop brought."""
@@ -167,8 +180,19 @@ class Runs:
 
     async def begin(self, method: str, params: dict[str, Any]) -> Any:
         """`start` or `join`: from here on the run does not depend on the desktop."""
-        self._prepared.discard(str(params["run_id"]))
-        return await self.forward(method, params)
+        run_id = str(params["run_id"])
+        self._prepared.discard(run_id)
+        try:
+            return await self.forward(method, params)
+        except RpcError as error:
+            if error.code != "run_over":
+                raise
+            raise RpcError(
+                f"the launch of run {run_id} was given up on {self._node}: it was stopped, or nothing was heard of it "
+                "for too long",
+                "run_over",
+                "Launch it again.",
+            ) from None
 
     def take_back(self, run_id: str) -> None:
         """The desktop that prepared a run has gone. Unless the run has begun, it will not: its GPUs are freed."""
