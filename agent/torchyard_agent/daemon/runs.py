@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 from torchyard_agent import rpc
@@ -37,8 +38,8 @@ class Runs:
         self._keepers: dict[str, Connection] = {}
         self._rising: dict[str, asyncio.Event] = {}
         """Runs whose keepers are being started; set once they answer, or will not."""
-        self._preparing: set[asyncio.Event] = set()
-        """Launches under way; each is set once its keeper has answered."""
+        self._launching = 0
+        """Requests to prepare or to begin that are not answered yet."""
         self._warm: set[str] = set()
         """Launches that still check and send, whose keepers have started interpreters."""
         self._prepared: set[str] = set()
@@ -97,18 +98,13 @@ class Runs:
     async def prepare(self, params: dict[str, Any]) -> Any:
         """Starts the run's keeper, unless `warm` has, and hands `params` on to it."""
         run_id = _checked(params["run_id"])
-        prepared = asyncio.Event()
-        self._preparing.add(prepared)
-        try:
+        with self.launching():
             keeper = await self._warm_keeper(run_id)
             if keeper is None or not await self._has_renewed(run_id, keeper):
                 keeper = await self._raise_keeper(params)
             params.pop("archive", None)
             self._prepared.add(run_id)
             return await keeper.call("prepare", params, timeout=120.0)
-        finally:
-            self._preparing.discard(prepared)
-            prepared.set()
 
     async def _warm_keeper(self, run_id: str) -> Connection | None:
         """The keeper that `warm` has started, which is the launch's from here on."""
@@ -149,13 +145,21 @@ class Runs:
             del self._rising[run_id]
             up.set()
 
-    async def let_prepare(self, within_s: float) -> None:
-        """Waits until launches that are being prepared have their answers, at most so long."""
-        under_way = [asyncio.ensure_future(prepared.wait()) for prepared in self._preparing]
-        if under_way:
-            _, late = await asyncio.wait(under_way, timeout=within_s)
-            for waiting in late:
-                waiting.cancel()
+    @contextlib.contextmanager
+    def launching(self) -> Iterator[None]:
+        """A launch is owed an answer."""
+        self._launching += 1
+        try:
+            yield
+        finally:
+            self._launching -= 1
+
+    async def let_begin(self, within_s: float) -> None:
+        """Waits until launches that are prepared here, or are being so, have begun or are given up; at most so long."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + within_s
+        while (self._launching or any(map(self.is_alive, self._prepared))) and loop.time() < deadline:
+            await asyncio.sleep(0.02)
 
     async def _start_keeper(self, run_id: str, folder: str, archive: str) -> Connection:
         if not os.path.isdir(archive):  # a desktop that was connected for a month, and whose agent nobody else has
@@ -183,7 +187,8 @@ class Runs:
         run_id = str(params["run_id"])
         self._prepared.discard(run_id)
         try:
-            return await self.forward(method, params)
+            with self.launching():
+                return await self.forward(method, params)
         except RpcError as error:
             if error.code != "run_over":
                 raise

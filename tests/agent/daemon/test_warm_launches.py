@@ -159,6 +159,52 @@ def test_a_launch_that_its_host_has_given_up_is_said_to_be_given_up(
     play(story)
 
 
+@pytest.mark.parametrize("method", ["start", "join"])
+def test_a_daemon_that_is_replaced_lets_a_prepared_launch_begin_first(
+    play: Callable[[Story], None], method: str
+) -> None:
+    async def story(runs: Runs) -> None:
+        may_answer = asyncio.Event()
+
+        class Keeper:
+            closed = False
+
+            async def call(self, method: str, params: dict[str, Any], timeout: float = 0.0) -> Any:
+                if method in ("start", "join"):
+                    await may_answer.wait()
+                    self.closed = True
+                    del runs._keepers[RUN_ID]
+                return {}
+
+        keeper: Any = Keeper()
+        runs._warm.add(RUN_ID)
+        runs._keepers[RUN_ID] = keeper
+        await runs.prepare(prepare())
+        replaced = asyncio.ensure_future(runs.let_begin(60))
+        await asyncio.wait({replaced}, timeout=0.2)
+        assert not replaced.done()
+        beginning = asyncio.ensure_future(runs.begin(method, {"run_id": RUN_ID}))
+        await asyncio.wait({replaced}, timeout=0.2)
+        assert not replaced.done()  # the answer would be lost with the connection
+        may_answer.set()
+        await asyncio.wait_for(replaced, 60)
+        await beginning
+
+    play(story)
+
+
+def test_a_daemon_that_is_replaced_does_not_wait_for_a_launch_that_is_given_up(play: Callable[[Story], None]) -> None:
+    async def story(runs: Runs) -> None:
+        await runs.let_begin(60)
+        await runs.prepare(prepare())
+        replaced = asyncio.ensure_future(runs.let_begin(60))
+        await runs.forward("abort", {"run_id": RUN_ID})
+        await asyncio.wait_for(replaced, 30)
+        await runs.let_begin(0.1)
+
+    play(story)
+
+
 def test_prepare_and_abort_that_overtake_wait_for_the_keeper(play: Callable[[Story], None]) -> None:
     async def story(runs: Runs) -> None:
         rising = asyncio.ensure_future(runs.warm(warm()))
