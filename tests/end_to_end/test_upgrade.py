@@ -8,17 +8,24 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import pytest
+from torchyard_core.background import in_background
+from torchyard_core.launch.checking import Ground
+from torchyard_core.launch.preflight import Check
 
 from tests.end_to_end.running import REPOSITORY, log_of, only, programs_on, topology, wait_until
+from tests.faults.runs import Team
 from tests.lab import Desktop, Lab, LabHost
 from torchyard_agent import __version__ as OURS
 
 pytestmark = pytest.mark.lab
 
+UPGRADE_ASKED_WITHIN_S = 5.0
+"""By then a daemon was asked to leave. On a machine that takes longer, the test says nothing."""
 UNTIL_TOLD = """
     import pathlib, sys, time
     number = 0
@@ -227,6 +234,35 @@ def test_a_newer_desktop_takes_over_from_an_older_daemon_whose_run_goes_on(
     newer.says("runs", "stop", run_id)
     wait_until(lambda: not runs_on(lab3))
     assert json.loads(newer.says("runs", "show", run_id, "--json")[0])["state"] == "stopped"
+
+
+def test_a_launch_goes_on_while_its_hosts_are_upgraded(
+    desktop: Desktop,
+    lab3: Lab,
+    install: Callable[..., Installation],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The older daemons left once all hosts were prepared, and the launch failed."""
+    newer, team = install("9.0.0"), Team(lab3, desktop, tmp_path)
+    upgrading: list[Future[Any]] = []
+
+    def upgrade_meanwhile(ground: Ground, *_: object) -> list[Check]:
+        upgrading.append(in_background(newer.says, "deploy"))
+        until = time.monotonic() + UPGRADE_ASKED_WITHIN_S
+        while time.monotonic() < until:
+            assert all(link.is_open for link in ground.links.values())
+            time.sleep(0.05)
+        return []
+
+    monkeypatch.setattr("torchyard_core.launch.start.check_ways", upgrade_meanwhile)
+    try:
+        run = team.launch(team.topology("print('done')"))
+        upgrading[0].result(60)
+        assert run.ended()["state"] == "succeeded"
+        assert {noted_on(host, "9.0.0")["version"] for host in lab3.hosts} == {"9.0.0"}
+    finally:
+        team.close()
 
 
 def test_what_an_agent_does_not_know_is_said_in_a_sentence(

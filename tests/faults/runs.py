@@ -116,7 +116,7 @@ class Team:
         """Shortens the keepers' waits (`lease_s`, `heartbeat_s`, …) on all hosts. Before anything runs there."""
         variables = {f"TORCHYARD_KEEPER_{name.upper()}": str(value) for name, value in seconds.items()}
         for host in self.lab.hosts:
-            host.set_ssh_environment(variables)
+            host.set_ssh_environment({**host.spec.ssh_environment, **variables})
 
     def topology(self, script: str, program: str = "", pools: str = "", replicas: int = 3, **more: str) -> Path:
         """A topology of worker-0 … on a host each, all running the same script. None of these imports torch."""

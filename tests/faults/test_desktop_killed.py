@@ -21,7 +21,7 @@ IMPATIENT_S = {"waiting": 2.0, "starting": 5.0}
 @pytest.mark.parametrize("state", ["checking", "sending", "waiting", "starting", "running"])
 def test_a_desktop_killed_in_a_launch_leaves_a_whole_run_or_none(team: Team, state: str) -> None:
     if state in IMPATIENT_S:
-        team.impatient(start_within_s=IMPATIENT_S[state], join_within_s=IMPATIENT_S[state])
+        team.impatient(launch_lease_s=IMPATIENT_S[state], join_within_s=IMPATIENT_S[state])
     launching = team.desktop.start("run", team.topology(SHORT), "--json")
     started(launching, state=state)
     launching.kill()

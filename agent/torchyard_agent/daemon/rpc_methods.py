@@ -22,8 +22,8 @@ from torchyard_agent.unix_socket_rpc import Connection, Method
 
 Params = dict[str, Any]
 
-PREPARED_WITHIN_S = 20.0
-"""A daemon that is to leave lets launches that are being prepared come so far."""
+BEGUN_WITHIN_S = 20.0
+"""A daemon that is to leave lets launches begin for which it has started keepers: they end with its connections."""
 
 
 class Methods:
@@ -57,6 +57,7 @@ class Methods:
             **self.bookings.table(),
             "run.warm": self.run_warm,
             "run.prepare": self.run_prepare,
+            "run.renew": partial(self._forward, "renew"),
             "run.start": self.run_start,
             "run.join": self.run_join,
             "run.stop": partial(self._forward, "stop"),
@@ -78,7 +79,7 @@ class Methods:
 
     async def retire(self, connection: Connection, params: Params) -> Any:
         """Lets a newer agent take this one's place. Runs go on: they hang on their keepers."""
-        await self._runs.let_prepare(PREPARED_WITHIN_S)
+        await self._runs.let_begin(BEGUN_WITHIN_S)
         asyncio.get_running_loop().call_soon(self._retire)
         return {}
 
@@ -134,8 +135,9 @@ class Methods:
 
     async def run_start(self, connection: Connection, params: Params) -> Any:
         run_id = params["run_id"]
-        answer = await self._runs.begin("start", params)
-        await self.bookings.tell_keeper(run_id)
+        with self._runs.launching():
+            answer = await self._runs.begin("start", params)
+            await self.bookings.tell_keeper(run_id)
         return answer
 
     async def run_join(self, connection: Connection, params: Params) -> Any:

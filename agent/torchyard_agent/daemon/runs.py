@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 from torchyard_agent import unix_socket_rpc
@@ -37,8 +38,8 @@ class Runs:
         self._keepers: dict[str, Connection] = {}
         self._rising: dict[str, asyncio.Event] = {}
         """Runs whose keepers are being started; set once they answer, or will not."""
-        self._preparing: set[asyncio.Event] = set()
-        """Launches under way; each is set once its keeper has answered."""
+        self._launching = 0
+        """Requests to prepare or to begin that are not answered yet."""
         self._warm: set[str] = set()
         """Launches that still check and send, whose keepers have started interpreters."""
         self._prepared: set[str] = set()
@@ -97,18 +98,13 @@ class Runs:
     async def prepare(self, params: dict[str, Any]) -> Any:
         """Starts the run's keeper, unless `warm` has, and hands `params` on to it."""
         run_id = _checked(params["run_id"])
-        prepared = asyncio.Event()
-        self._preparing.add(prepared)
-        try:
+        with self.launching():
             keeper = await self._warm_keeper(run_id)
-            if keeper is None:
+            if keeper is None or not await self._has_renewed(run_id, keeper):
                 keeper = await self._raise_keeper(params)
             params.pop("archive", None)
             self._prepared.add(run_id)
             return await keeper.call("prepare", params, timeout=120.0)
-        finally:
-            self._preparing.discard(prepared)
-            prepared.set()
 
     async def _warm_keeper(self, run_id: str) -> Connection | None:
         """The keeper that `warm` has started, which is the launch's from here on."""
@@ -120,6 +116,19 @@ class Runs:
             return None
         self._warm.discard(run_id)
         return await self.keeper(run_id)
+
+    async def _has_renewed(self, run_id: str, keeper: Connection) -> bool:
+        """Renews the lease of a keeper; False once it has left because the lease had ended."""
+        try:
+            await keeper.call("renew", {})
+        except RpcError as error:
+            if error.code not in ("lease_lapsed", "disconnected"):
+                return True  # an older desktop's keeper does not know the method
+        else:
+            return True
+        while await self.keeper(run_id) is not None:
+            await asyncio.sleep(0.02)
+        return False
 
     async def _raise_keeper(self, params: dict[str, Any]) -> Connection:
         """Starts the run's keeper from the archive that the desktop brought."""
@@ -136,13 +145,21 @@ class Runs:
             del self._rising[run_id]
             up.set()
 
-    async def let_prepare(self, within_s: float) -> None:
-        """Waits until launches that are being prepared have their answers, at most so long."""
-        under_way = [asyncio.ensure_future(prepared.wait()) for prepared in self._preparing]
-        if under_way:
-            _, late = await asyncio.wait(under_way, timeout=within_s)
-            for waiting in late:
-                waiting.cancel()
+    @contextlib.contextmanager
+    def launching(self) -> Iterator[None]:
+        """A launch is owed an answer."""
+        self._launching += 1
+        try:
+            yield
+        finally:
+            self._launching -= 1
+
+    async def let_begin(self, within_s: float) -> None:
+        """Waits until launches that are prepared here, or are being so, have begun or are given up; at most so long."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + within_s
+        while (self._launching or any(map(self.is_alive, self._prepared))) and loop.time() < deadline:
+            await asyncio.sleep(0.02)
 
     async def _start_keeper(self, run_id: str, folder: str, archive: str) -> Connection:
         if not os.path.isdir(archive):  # a desktop that was connected for a month, and whose agent nobody else has
@@ -167,8 +184,20 @@ class Runs:
 
     async def begin(self, method: str, params: dict[str, Any]) -> Any:
         """`start` or `join`: from here on the run does not depend on the desktop."""
-        self._prepared.discard(str(params["run_id"]))
-        return await self.forward(method, params)
+        run_id = str(params["run_id"])
+        self._prepared.discard(run_id)
+        try:
+            with self.launching():
+                return await self.forward(method, params)
+        except RpcError as error:
+            if error.code != "run_over":
+                raise
+            raise RpcError(
+                f"the launch of run {run_id} was given up on {self._node}: it was stopped, or nothing was heard of it "
+                "for too long",
+                "run_over",
+                "Launch it again.",
+            ) from None
 
     def take_back(self, run_id: str) -> None:
         """The desktop that prepared a run has gone. Unless the run has begun, it will not: its GPUs are freed."""

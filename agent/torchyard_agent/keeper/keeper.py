@@ -35,6 +35,8 @@ from torchyard_agent.unix_socket_rpc import Connection
 
 FLUSH_S = 1.0
 """How long those who listen have for reading the last words."""
+LEASE_STEP_S = 1.0
+"""The silence of a launch is counted in steps of at most so long."""
 Params = dict[str, Any]
 Part = Union[Primary, Member]
 
@@ -64,6 +66,9 @@ class Keeper:
         self._asked_to_prepare = asyncio.Event()
         self._preparing_is_over = asyncio.Event()
         self._decided = asyncio.Event()
+        self._silent_s = 0.0
+        """For how long nothing has been heard of the launch."""
+        self._has_lapsed = False
         self._discarding = False
         self._answering = 0
         self._over = asyncio.Event()
@@ -92,7 +97,7 @@ class Keeper:
 
     def _methods(self) -> dict[str, unix_socket_rpc.Method]:
         methods = (
-            *(self.warm, self.prepare, self.start, self.join, self.stop, self.abort),
+            *(self.warm, self.prepare, self.renew, self.start, self.join, self.stop, self.abort),
             *(self.calendar, self.status, self.metrics),
         )
         return {method.__name__: self._counted(method) for method in methods}
@@ -110,19 +115,46 @@ class Keeper:
         return answer
 
     async def _live(self) -> None:
-        patience_s = self._patience.start_within_s
-        if not await _within(self._asked_to_prepare, patience_s):
-            self._discarding = True
-            return
-        await self._preparing_is_over.wait()  # also where it was aborted meanwhile: what it makes is then removed
-        if not await _within(self._decided, patience_s):
-            log.warning("neither start nor join came within %.0f s: leaving", patience_s)
-            self._discarding = True
-        elif self._part is not None:
+        lease = asyncio.get_running_loop().create_task(self._count_silence())
+        try:
+            await self._asked_to_prepare.wait()
+            await self._preparing_is_over.wait()  # also where it was given up meanwhile: what it makes is then removed
+            await self._decided.wait()
+        finally:
+            lease.cancel()
+        if self._part is not None:
             await self._part.run()
+
+    async def _count_silence(self) -> None:
+        """Gives the launch up where its lease ends before it begins.
+
+        Counted in steps, so that a keeper that was itself stopped for a while first hears what has arrived meanwhile.
+        """
+        lease_s = self._patience.launch_lease_s
+        step_s = min(LEASE_STEP_S, lease_s / 10)
+        while self._silent_s < lease_s:
+            if await _within(self._decided, step_s):
+                return
+            self._silent_s += step_s
+        log.warning("no start, join or renewal of the launch came within %.0f s: leaving", lease_s)
+        self._has_lapsed = True
+        self._discarding = True
+        self._leave()
+
+    def _heard(self) -> None:
+        """The launch goes on. Raises RpcError where it was given up."""
+        if self._has_lapsed:
+            raise RpcError(
+                f"{self._host} gave up the launch of run {self._run_id}: nothing was heard of it for "
+                f"{self._patience.launch_lease_s:.0f} s",
+                "lease_lapsed",
+                "Launch it again.",
+            )
+        self._silent_s = 0.0
 
     async def warm(self, connection: Connection, params: Params) -> Any:
         """Starts the interpreters of this host's ranks, which wait for the run's start; `prepare` follows."""
+        self._heard()
         if self._asked_to_prepare.is_set():
             raise RpcError(f"the run {self._run_id} is prepared here already", "prepared")
         self._host = str(params["host"])
@@ -148,6 +180,7 @@ class Keeper:
 
     async def prepare(self, connection: Connection, params: Params) -> Any:
         """Makes the run's folder and takes its GPUs and ports. Where that fails, nothing of it remains."""
+        self._heard()
         if self._asked_to_prepare.is_set():
             raise RpcError(f"the run {self._run_id} is prepared here already", "prepared")
         self._asked_to_prepare.set()
@@ -158,6 +191,7 @@ class Keeper:
                 raise RpcError("the run's secret must have 64 hex digits", "params")
             self._ground = await lay_out(self._agent_dir, self._folder, params)
             if self._decided.is_set():
+                self._heard()
                 raise RpcError("the run was aborted while it was prepared", "aborted")
             self._take_over(self._ground, (params.get("record") or {}).get("launched_from"))
         except BaseException:
@@ -176,6 +210,11 @@ class Keeper:
             run_dir=self._folder,
             checkpoint=ground.checkpoint,
         )
+
+    async def renew(self, connection: Connection, params: Params) -> Any:
+        """Renews the launch's lease."""
+        self._heard()
+        return {}
 
     def _take_over(self, ground: Ground, launched_from: object) -> None:
         """From here on the run has a journal."""
@@ -252,6 +291,7 @@ class Keeper:
         return {}
 
     def _ready(self) -> tuple[Share, Record, Ground]:
+        self._heard()
         if self._share is None or self._record is None or self._ground is None:
             raise RpcError(f"the run {self._run_id} is not prepared here", "not_prepared")
         if self._decided.is_set():

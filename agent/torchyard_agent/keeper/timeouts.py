@@ -13,9 +13,9 @@ PREFIX = "TORCHYARD_KEEPER_"
 class Patience(NamedTuple):
     """The waits of architecture.md, 10; tests shorten them through the environment (`TORCHYARD_KEEPER_LEASE_S`)."""
 
-    start_within_s: float = 240.0
-    """From prepared to `start` or `join`; then everything is released. The desktop meanwhile waits for the slowest host
-    to be prepared, and tries the ways between them; a launch that it takes back is told at once."""
+    launch_lease_s: float = 30.0
+    """Before `start` or `join`: how long a launch of which nothing is heard keeps what it holds. The desktop renews it
+    every few seconds, however long its slowest host takes to be prepared."""
     join_within_s: float = 30.0
     """For the members to find the primary."""
     heartbeat_s: float = 2.0

@@ -1,9 +1,9 @@
 """One launch: hosts reached and looked at, the plan made, code sent, keepers prepared, and the run started.
 
 Until the primary's keeper has the whole run, everything can be taken back: on any error, and on `cancel`, every host
-that was prepared gives up what it held. A desktop that dies meanwhile leaves keepers that give up by themselves. Once
-the primary was asked to start, only it can say whether it has: where it does not answer any more, that is an error of
-its own, and the booking stays.
+that was prepared gives up what it held. A desktop that dies or is cut off meanwhile no longer renews the lease of the
+launch, and the keepers give up by themselves. Once the primary was asked to start, only it can say whether it has:
+where it does not answer any more, that is an error of its own, and the booking stays.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from torchyard_core.launch.checks.connectivity import check_ways
 from torchyard_core.launch.checks.host_facts import Check, check_strategy
 from torchyard_core.launch.checks.preflight_client import Looking
 from torchyard_core.launch.confirmations import Ask, about_outside, about_size, no_answer, settle
+from torchyard_core.launch.lease_renewal import LeaseRenewal
 from torchyard_core.launch.planning import Checking, Ground
 from torchyard_core.launch.progress import Telling
 from torchyard_core.launch.rank_assignment import Plan
@@ -119,6 +120,7 @@ class Launch:
         """
         telling = self._telling
         started: Started | None = None
+        lease = LeaseRenewal(self.run_id)
         try:
             telling.say("run_state", state="checking")
             imports = in_background(self._early_imports)
@@ -127,6 +129,7 @@ class Launch:
             early = telling.all({"": imports})[""]
             if early and reserved.start_at is None:
                 start_early(ground, self.run_id, early)
+                lease.begin(ground.plan.hosts, ground.links)
             snapshot = self._check_further(ground, reserved)
             timings = {"checked_s": telling.since()}
             telling.say("run_state", state="sending")
@@ -139,6 +142,7 @@ class Launch:
                 provide_code(self.again, ground.links, self.hosts, telling)
             resume_from = self._resume_from()
             record = self._record(ground.plan, reserved, early)
+            lease.begin(ground.plan.hosts, ground.links)
             prepared = prepare(
                 *(self.run_id, self.name, ground, root, record, telling, resume_from),
                 later=reserved.start_at is not None,
@@ -152,9 +156,11 @@ class Launch:
                 *(self.run_id, self._lineage, self.topology, ground, prepared, self.secret_values, telling, reserved),
                 spare_imports=early if self.topology.program.warm_spares else (),
             )
+            lease.end()
             timings["submitted_s"] = telling.since()
         except BaseException:  # Ctrl-C too: no host keeps what it was asked to prepare
             self._over.set()
+            lease.end()
             self.undo(started)
             raise
         telling.say("run_submitted", run_id=self.run_id)

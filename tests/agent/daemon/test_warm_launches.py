@@ -121,6 +121,90 @@ def test_a_keeper_that_has_died_meanwhile_is_started_again(play: Callable[[Story
     play(story)
 
 
+class Leaving:
+    """A conversation with a keeper whose lease has ended, and that answers for a moment yet."""
+
+    closed = False
+
+    async def call(self, method: str, params: dict[str, Any], timeout: float = 0.0) -> Any:
+        asyncio.get_running_loop().call_later(0.1, setattr, self, "closed", True)
+        raise RpcError("gpu-a gave up the launch", "lease_lapsed")
+
+
+def test_a_keeper_whose_lease_has_ended_is_started_again(play: Callable[[Story], None]) -> None:
+    async def story(runs: Runs) -> None:
+        leaving: Any = Leaving()
+        runs._warm.add(RUN_ID)
+        runs._keepers[RUN_ID] = leaving
+        assert (await runs.prepare(prepare()))["run_dir"].endswith(RUN_ID)
+        assert leaving.closed
+
+    play(story)
+
+
+def test_a_launch_that_its_host_has_given_up_is_said_to_be_given_up(
+    play: Callable[[Story], None],
+) -> None:
+    async def story(runs: Runs) -> None:
+        await runs.prepare(prepare())
+        await runs.forward("renew", {"run_id": RUN_ID})
+        await runs.forward("abort", {"run_id": RUN_ID})
+        await eventually(lambda: not runs.is_alive(RUN_ID))
+        for method in ("start", "join"):
+            with pytest.raises(RpcError, match=f"the launch of run {RUN_ID} was given up on gpu-a: it was stopped, or"):
+                await runs.begin(method, {"run_id": RUN_ID})
+        with pytest.raises(RpcError, match="is over"):
+            await runs.forward("renew", {"run_id": RUN_ID})
+
+    play(story)
+
+
+@pytest.mark.parametrize("method", ["start", "join"])
+def test_a_daemon_that_is_replaced_lets_a_prepared_launch_begin_first(
+    play: Callable[[Story], None], method: str
+) -> None:
+    async def story(runs: Runs) -> None:
+        may_answer = asyncio.Event()
+
+        class Keeper:
+            closed = False
+
+            async def call(self, method: str, params: dict[str, Any], timeout: float = 0.0) -> Any:
+                if method in ("start", "join"):
+                    await may_answer.wait()
+                    self.closed = True
+                    del runs._keepers[RUN_ID]
+                return {}
+
+        keeper: Any = Keeper()
+        runs._warm.add(RUN_ID)
+        runs._keepers[RUN_ID] = keeper
+        await runs.prepare(prepare())
+        replaced = asyncio.ensure_future(runs.let_begin(60))
+        await asyncio.wait({replaced}, timeout=0.2)
+        assert not replaced.done()
+        beginning = asyncio.ensure_future(runs.begin(method, {"run_id": RUN_ID}))
+        await asyncio.wait({replaced}, timeout=0.2)
+        assert not replaced.done()  # the answer would be lost with the connection
+        may_answer.set()
+        await asyncio.wait_for(replaced, 60)
+        await beginning
+
+    play(story)
+
+
+def test_a_daemon_that_is_replaced_does_not_wait_for_a_launch_that_is_given_up(play: Callable[[Story], None]) -> None:
+    async def story(runs: Runs) -> None:
+        await runs.let_begin(60)
+        await runs.prepare(prepare())
+        replaced = asyncio.ensure_future(runs.let_begin(60))
+        await runs.forward("abort", {"run_id": RUN_ID})
+        await asyncio.wait_for(replaced, 30)
+        await runs.let_begin(0.1)
+
+    play(story)
+
+
 def test_prepare_and_abort_that_overtake_wait_for_the_keeper(play: Callable[[Story], None]) -> None:
     async def story(runs: Runs) -> None:
         rising = asyncio.ensure_future(runs.warm(warm()))

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import socket
+import time
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
 from tests.agent.keeper.conftest import Play
-from tests.agent.keeper.keeper_cluster import Host, Yard, eventually, replica, shell
+from tests.agent.keeper.keeper_cluster import SECRET, Host, Yard, eventually, replica, shell
 from torchyard_agent import snapshot_store
+from torchyard_agent.keeper.keeper import Keeper
 from torchyard_agent.keeper.timeouts import Patience
 from torchyard_agent.protocol.jsonrpc import RpcError
 from torchyard_agent.protocol.paths import gpu_socket
 from torchyard_agent.protocol.snapshot_manifest import root_of
-from torchyard_core.launch import submission
-from torchyard_core.launch.checks import connectivity
+from torchyard_core.launch import lease_renewal
 
 
 def is_free(address: str, port: int) -> bool:
@@ -54,7 +57,7 @@ def test_a_prepared_host_holds_what_it_says(play: Play) -> None:
 def test_what_never_starts_leaves_nothing(play: Play, how: str) -> None:
     async def story(yard: Yard) -> None:
         gpu = f"GPU-{yard.mark}"
-        waits = {} if how == "abort" else {"start_within_s": 1.0}
+        waits = {} if how == "abort" else {"launch_lease_s": 1.0}
         (a,) = await yard.add("gpu-a", patience=waits, gpus=[gpu])
         told = a.prepared
         if how == "abort":
@@ -70,9 +73,102 @@ def test_what_never_starts_leaves_nothing(play: Play, how: str) -> None:
     play(story)
 
 
-def test_a_prepared_host_waits_for_as_long_as_a_launch_may_take() -> None:
-    its_answers_s = 2 * connectivity.ANSWER_S  # who listens, and who is reached
-    assert Patience().start_within_s > submission.PREPARE_TIMEOUT_S + its_answers_s
+def test_a_renewal_that_comes_late_or_is_lost_does_not_end_a_lease() -> None:
+    assert Patience().launch_lease_s >= 4 * lease_renewal.RENEW_EVERY_S
+
+
+LEASE_S = 3.0
+
+
+def test_a_prepared_host_that_is_renewed_outlives_its_lease_and_ends_with_it(play: Play) -> None:
+    async def story(yard: Yard) -> None:
+        (a,) = await yard.add("gpu-a", patience={"launch_lease_s": LEASE_S})
+        until = time.monotonic() + 2 * LEASE_S
+        while time.monotonic() < until:
+            await a.call("renew")
+            await asyncio.sleep(LEASE_S / 30)
+        assert await a.gone() == 0
+        assert not a.run_dir.exists()
+        assert "no start, join or renewal of the launch came within 3 s" in a.log()
+        assert "Traceback" not in a.log()
+
+    play(story)
+
+
+def test_a_run_that_has_begun_has_no_lease(play: Play) -> None:
+    async def story(yard: Yard) -> None:
+        a, _ = await yard.add("gpu-a", "gpu-b", patience={"launch_lease_s": 1.0})
+        await yard.begin(*(replica(f"worker-{n}", f"gpu-{host}", shell("sleep 3")) for n, host in enumerate("ab")))
+        await a.call("renew")  # one that the start has overtaken
+        assert (await yard.end())["state"] == "succeeded"
+
+    play(story)
+
+
+def test_a_keeper_that_was_stopped_hears_what_came_meanwhile_before_it_gives_up(play: Play) -> None:
+    async def story(yard: Yard) -> None:
+        (a,) = await yard.add("gpu-a", patience={"launch_lease_s": LEASE_S})
+        a.process.send_signal(signal.SIGSTOP)
+        renewing = asyncio.get_running_loop().create_task(a.call("renew"))
+        await asyncio.sleep(2 * LEASE_S)  # which is what this test is about
+        a.process.send_signal(signal.SIGCONT)
+        await renewing
+        await a.call("abort")
+
+    play(story)
+
+
+@pytest.mark.parametrize("method", ["warm", "prepare", "renew", "start", "join"])
+def test_what_comes_after_the_leases_end_is_refused_and_begins_nothing(
+    method: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A keeper that leaves still answers for a moment."""
+
+    async def story() -> None:
+        keeper = Keeper(str(tmp_path), "gpu-a", "run", Patience(launch_lease_s=0.1))
+        await asyncio.wait_for(keeper._live(), 60)
+        with pytest.raises(RpcError, match="gpu-a gave up the launch of run run: nothing was heard of it") as refusal:
+            await getattr(keeper, method)(None, {})
+        assert refusal.value.code == "lease_lapsed"
+        keeper._release()
+
+    asyncio.run(story())
+    assert caplog.messages == ["no start, join or renewal of the launch came within 0 s: leaving"]
+    caplog.clear()
+
+
+def test_a_lease_that_ends_while_the_host_is_prepared_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        may_end, ground = asyncio.Event(), MagicMock()
+
+        async def slow(*_: object) -> MagicMock:
+            await may_end.wait()
+            return ground
+
+        monkeypatch.setattr("torchyard_agent.keeper.keeper.lay_out", slow)
+        keeper = Keeper(str(tmp_path), "gpu-a", "run", Patience(launch_lease_s=0.5))
+        loop = asyncio.get_running_loop()
+        living = loop.create_task(keeper._live())
+        preparing = loop.create_task(keeper.prepare(MagicMock(), {"host": "gpu-a", "secret": SECRET}))
+        for _ in range(50):  # in the loop that counts the silence: no load comes between
+            await keeper.renew(MagicMock(), {})
+            await asyncio.sleep(0.02)
+        assert not keeper._has_lapsed
+        while not keeper._has_lapsed:
+            await asyncio.sleep(0.01)
+        assert not living.done()  # what is being made is still to be removed
+        may_end.set()
+        with pytest.raises(RpcError, match="nothing was heard of it"):
+            await preparing
+        await asyncio.wait_for(living, 60)
+        keeper._release()
+        ground.release.assert_called_once_with()
+
+    asyncio.run(story())
+    assert caplog.messages == ["no start, join or renewal of the launch came within 0 s: leaving"]
+    caplog.clear()
 
 
 def test_a_held_gpu_names_its_holder_and_nothing_is_left(play: Play) -> None:

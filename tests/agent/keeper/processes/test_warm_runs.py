@@ -104,7 +104,7 @@ def test_another_command_line_than_planned_is_the_one_that_runs(play: Play) -> N
 @pytest.mark.parametrize("how", ["abort", "stop", "no start comes", "keeper killed", "daemon gone", "refused"])
 def test_a_launch_that_is_called_off_leaves_no_interpreter(play: Play, how: str) -> None:
     async def story(yard: Yard) -> None:
-        (a,) = await yard.add("gpu-a", warm=wanted, patience={"start_within_s": 3.0} if how == "no start comes" else {})
+        (a,) = await yard.add("gpu-a", warm=wanted, patience={"launch_lease_s": 3.0} if how == "no start comes" else {})
         await waiting(a)
         if how == "abort":
             await a.call("abort")
