@@ -235,7 +235,7 @@ class Cluster:
         if now:
             self._saving.ask()
 
-    def evaluator(self, model: torch.nn.Module) -> Iterator[int]:
+    def evaluations(self, model: torch.nn.Module) -> Iterator[int]:
         """For an evaluator: the step of each new checkpoint, loaded into `model`, each once, until training ends.
 
         Yields nothing in the other roles, so that a script may say `for step in cluster.evaluations(model):` before
