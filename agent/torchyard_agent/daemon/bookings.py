@@ -73,6 +73,8 @@ class Bookings:
         self._calendar: Calendar | None = None
         self._snapshot: dict[str, Any] = {}
         """As it came: keepers are handed their part of it."""
+        self._revision = ""
+        """The snapshot's, as the desktop named it; "" for one that had none."""
         self._here: set[str] | None = None
         """The GPUs of this host, once they have been looked at."""
         self._idle: dict[str, Idle] = {}
@@ -82,7 +84,12 @@ class Bookings:
         self._task: asyncio.Task[None] | None = None
 
     def table(self) -> dict[str, Method]:
-        return {"bookings.snapshot": self.take, "bookings.status": self.status, "bookings.evidence": self.evidence}
+        return {
+            "bookings.snapshot": self.take,
+            "bookings.confirm": self.confirm,
+            "bookings.status": self.status,
+            "bookings.evidence": self.evidence,
+        }
 
     def begin(self) -> None:
         """Goes on by what an earlier daemon knew. Once the loop runs."""
@@ -91,7 +98,7 @@ class Bookings:
                 kept = json.load(file)
             known = calendar.parse(kept["snapshot"])
             if time.time() - known.taken < TOO_OLD_S:
-                self._hold(known, kept["snapshot"], str(kept["host"]))
+                self._hold(known, kept["snapshot"], str(kept["host"]), str(kept.get("revision", "")))
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError), open(self._evidence_file) as file:
             self._idle, self._uses = booking_usage.from_json(json.load(file))
 
@@ -104,23 +111,37 @@ class Bookings:
 
     async def take(self, connection: Connection, params: Params) -> Any:
         """A desktop's snapshot: the newest stays, whoever brought it."""
-        snapshot, host = params["snapshot"], params.get("host")
+        snapshot, host = params["snapshot"], _host(params)
         told = calendar.parse(snapshot)
-        if not isinstance(host, str) or not 0 < len(host) <= calendar.MAX_TEXT:
-            raise RpcError("`host` must be this host's name in the fleet", "params")
-        now = time.time()
-        if told.taken > now + calendar.AHEAD_S:
-            ahead = told.taken - now
-            hint = "Let a time service run on the desktop, the database's host and this one."
-            raise RpcError(f"the snapshot was taken {ahead:.0f} s in the future of this host's clock", "clock", hint)
+        _check_clock(told.taken)
         known = self._calendar
         kept = known is None or told.taken >= known.taken
         if kept:
-            self._hold(told, snapshot, host)
-            self._write(self._file, {"host": host, "snapshot": snapshot})
-            await self._tell_keepers()
+            await self._keep(told, snapshot, host, str(params.get("revision", ""))[: calendar.MAX_TEXT])
         assert self._calendar is not None
         return {"kept": kept, "taken": calendar.rfc3339(self._calendar.taken)}
+
+    async def confirm(self, connection: Connection, params: Params) -> Any:
+        """The snapshot of this revision still holds at `taken`: `kept` where it is the one that is known here."""
+        host = _host(params)
+        try:
+            taken = calendar.seconds_of(params.get("taken"))
+        except ValueError as error:
+            raise RpcError(str(error), "params") from None
+        _check_clock(taken)
+        known, revision = self._calendar, params.get("revision")
+        if known is None or not self._revision or revision != self._revision:
+            return {"kept": False}
+        if taken > known.taken or host != self._host:
+            taken = max(taken, known.taken)
+            renewed = {**self._snapshot, "taken": calendar.rfc3339(taken)}
+            await self._keep(known._replace(taken=taken), renewed, host, self._revision)
+        return {"kept": True}
+
+    async def _keep(self, told: Calendar, snapshot: dict[str, Any], host: str, revision: str) -> None:
+        self._hold(told, snapshot, host, revision)
+        self._write(self._file, {"host": host, "snapshot": snapshot, "revision": revision})
+        await self._tell_keepers()
 
     async def status(self, connection: Connection, params: Params) -> Any:
         """What is known and done here."""
@@ -170,8 +191,8 @@ class Bookings:
 
     # -- looking
 
-    def _hold(self, known: Calendar, snapshot: dict[str, Any], host: str) -> None:
-        self._calendar, self._snapshot, self._host = known, snapshot, host
+    def _hold(self, known: Calendar, snapshot: dict[str, Any], host: str, revision: str) -> None:
+        self._calendar, self._snapshot, self._host, self._revision = known, snapshot, host, revision
         self._news.set()
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._watch())
@@ -249,6 +270,20 @@ class Bookings:
             log.warning("%s cannot be written: %s", path, error)
             with contextlib.suppress(OSError):
                 os.unlink(scratch)
+
+
+def _host(params: Params) -> str:
+    host = params.get("host")
+    if not isinstance(host, str) or not 0 < len(host) <= calendar.MAX_TEXT:
+        raise RpcError("`host` must be this host's name in the fleet", "params")
+    return host
+
+
+def _check_clock(taken: float) -> None:
+    ahead = taken - time.time()
+    if ahead > calendar.AHEAD_S:
+        hint = "Let a time service run on the desktop, the database's host and this one."
+        raise RpcError(f"the snapshot was taken {ahead:.0f} s in the future of this host's clock", "clock", hint)
 
 
 def next_look(known: Calendar, here: set[str] | None, enforces: bool, now: float, pace: Pace) -> float | None:

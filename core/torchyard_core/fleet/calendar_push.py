@@ -5,7 +5,7 @@ The copy is plain JSON here, made by whoever keeps bookings (`store.snapshot()`)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, wait
 from typing import Any
 
@@ -23,11 +23,27 @@ def open_links(fleet: Fleet, names: Iterable[str] | None = None) -> dict[str, Li
     return {name: link for name, link in found.items() if link is not None}
 
 
-def hand_over(links: Mapping[str, Link], snapshot: Mapping[str, Any]) -> dict[str, TorchyardError]:
-    """Hands a snapshot to these hosts, side by side; what was in the way, by host. An older agent wants none."""
-    params = {"snapshot": snapshot, "by": who_asks()}
-    asked = {name: link.submit("bookings.snapshot", {**params, "host": name}) for name, link in links.items()}
-    return _answers(asked)[1]
+def hand_over(
+    links: Mapping[str, Link], revision: str, taken: str, snapshot: Callable[[], Mapping[str, Any]]
+) -> dict[str, TorchyardError]:
+    """Hands the calendar to these hosts, side by side. An older agent takes none.
+
+    Hosts that have this revision are only told that it still holds at `taken`. `snapshot` is called where one has not.
+
+    Returns:
+        The error of each host that has not got it.
+    """
+    params = {"revision": revision, "by": who_asks()}
+    asked = {
+        name: link.submit("bookings.confirm", {**params, "host": name, "taken": taken}) for name, link in links.items()
+    }
+    answers, problems = _answers(asked)
+    without = [name for name in links if name not in problems and not answers.get(name, {}).get("kept")]
+    if without:
+        params["snapshot"] = snapshot()
+        asked = {name: links[name].submit("bookings.snapshot", {**params, "host": name}) for name in without}
+        problems |= _answers(asked)[1]
+    return problems
 
 
 def collect_evidence(links: Mapping[str, Link], since: str | None = None) -> dict[str, dict[str, Any]]:

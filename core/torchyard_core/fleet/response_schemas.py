@@ -149,6 +149,7 @@ ANSWERS: dict[str, Any] = {
         "record": {"name?": str, "snapshot?": MAYBE_TEXT, "record?": _RECORD},
     },
     "bookings.evidence": {"idle?": [dict], "uses?": [dict]},
+    "bookings.confirm": {"kept": bool},
     "logs.list": [{"name": str}],
     "logs.read": {"data": str, "next": Between(0, 2**63), "size": Between(0, 2**63), "ended": bool},
 }

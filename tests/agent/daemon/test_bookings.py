@@ -152,6 +152,33 @@ def lees(**changes: Any) -> dict[str, Any]:
     return booking("lee", time.time() - 60, time.time() + HOUR, A, **changes)
 
 
+def test_a_snapshot_that_still_holds_is_confirmed_by_its_revision(daemon: Daemon) -> None:
+    now = time.time()
+
+    def confirm(revision: str, taken: float) -> bool:
+        answer = daemon.call("bookings.confirm", revision=revision, taken=rfc3339(taken), host="gpu-a", by="kim@laptop")
+        return bool(answer["kept"])
+
+    def taken() -> str:
+        return str(daemon.call("bookings.status")["taken"])
+
+    assert not confirm("", now)
+    told = snapshot(lees(), taken=now - 100)
+    daemon.call("bookings.snapshot", snapshot=told, host="gpu-a")
+    assert not confirm("", now)
+    daemon.call("bookings.snapshot", snapshot=told, host="gpu-a", revision="first", by="kim@laptop")
+    assert not confirm("second", now)
+    assert taken() == rfc3339(now - 100)
+    assert confirm("first", now - 50)
+    assert confirm("first", now - 80)
+    assert taken() == rfc3339(now - 50)
+    kept = json.loads((daemon.host_dir / "bookings.json").read_text())
+    assert (kept["revision"], kept["snapshot"]["taken"]) == ("first", rfc3339(now - 50))
+    assert [one["owner"] for one in kept["snapshot"]["bookings"]] == ["lee"]
+    with pytest.raises(RpcError, match="in the future"):
+        confirm("first", now + HOUR)
+
+
 def test_the_newest_snapshot_stays_readable_by_its_user_alone(daemon: Daemon) -> None:
     now = time.time()
     assert daemon.hand(lees(), taken=now - 100)["kept"]
@@ -345,6 +372,7 @@ def test_nothing_is_begun_before_the_loop_runs() -> None:
     telemetry: Telemetry = nothing
     assert set(Bookings("", "", runs, telemetry).table()) == {
         "bookings.snapshot",
+        "bookings.confirm",
         "bookings.status",
         "bookings.evidence",
     }

@@ -7,6 +7,7 @@ import logging
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from typing import Any
 
 from sqlalchemy import Connection, Engine, Row, Select, and_, func, select, text
@@ -410,6 +411,18 @@ class Reading:
         until = now + timedelta(days=days)
         bookings = self.bookings(now, until, live=True)
         return agent_snapshot(bookings, self.logins(), self.rules(), self.person, now, until)
+
+    def snapshot_revision(self, now: datetime) -> str:
+        """Names the content of `snapshot()`: two that are equal stand for the same bookings, rules and logins.
+
+        To be asked for before the snapshot, which is then at least as new. Another hour is another revision, so that
+        the end of an agent's copy moves on.
+        """
+        with transaction(self._engine) as connection:
+            last, rules = position(connection), self._rules(connection)
+            logins = sorted(tuple(row) for row in connection.execute(select(tables.logins)))
+        of = [self.person, f"{now:%Y-%m-%dT%H}", last.seq, last.token, rules.to_json(), logins]
+        return sha256(json.dumps(of, sort_keys=True, default=str).encode()).hexdigest()
 
     def count(self) -> int:
         """Of all bookings, those let go included."""

@@ -62,7 +62,9 @@ def exchange_with_agents(fleet: Fleet, store: BookingStore, names: Iterable[str]
         store.record_idle(evidence)
     freed = store.apply_idle()
     served = store.serve_waiting()
-    return Exchanged(tuple(links), hand_over(links, store.snapshot()), freed, served)
+    now = store.now()
+    problems = hand_over(links, store.snapshot_revision(now), rfc3339(now), store.snapshot)
+    return Exchanged(tuple(links), problems, freed, served)
 
 
 def combine(told: Told, bookings: Iterable[Booking], reporter: str = "") -> tuple[IdleEvidence, ...]:

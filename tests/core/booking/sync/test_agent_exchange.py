@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -104,6 +105,13 @@ def test_enforcement_is_a_rule_that_agents_understand(tmp_path: Path) -> None:
     store.close()
 
 
+ANSWERS: dict[str, Any] = {
+    "bookings.evidence": {"idle": [], "uses": []},
+    "bookings.confirm": {"kept": False},
+    "bookings.snapshot": {"kept": True},
+}
+
+
 class OneHost:
     """A fleet of one host, whose agent answers from a table."""
 
@@ -134,7 +142,11 @@ def store(tmp_path: Path) -> Any:
 
 
 def test_an_exchange_takes_in_what_was_seen_and_hands_over_what_is_booked(store: BookingStore) -> None:
-    fleet: Any = OneHost({"bookings.evidence": {"idle": [], "uses": []}, "bookings.snapshot": {"kept": True}})
+    X: {"idle": [], "uses": []},
+            "bookings.confirm": {"kept": False},
+            "bookings.snapshot": {"kept": True},
+        }
+    )
     done = exchange_with_agents(fleet, store)
     assert (done.hosts, done.problems, done.freed) == (("gpu-a",), {}, ())
     method, params = fleet.asked[-1]
@@ -144,14 +156,57 @@ def test_an_exchange_takes_in_what_was_seen_and_hands_over_what_is_booked(store:
     assert exchange_with_agents(fleet, store).hosts == ()
 
 
+class KeepsRevision(OneHost):
+    """Its agent keeps the snapshot that it was handed last."""
+
+    def submit(self, method: str, params: dict[str, Any]) -> Future[Any]:
+        if method == "bookings.snapshot":
+            self.revision = params["revision"]
+        self.answers["bookings.confirm"] = {"kept": params.get("revision") == getattr(self, "revision", None)}
+        return super().submit(method, params)
+
+
+def test_a_snapshot_is_handed_over_again_only_where_it_has_changed(
+    store: BookingStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = store.now().replace(minute=10)
+    monkeypatch.setattr(store, "now", lambda: now)
+    fleet: Any = KeepsRevision(dict(ANSWERS))
+
+    def is_sent() -> bool:
+        fleet.asked.clear()
+        assert exchange_with_agents(fleet, store).problems == {}
+        methods = [method for method, _ in fleet.asked]
+        assert "bookings.confirm" in methods
+        return "bookings.snapshot" in methods
+
+    assert is_sent()
+    assert not is_sent()
+    changes: list[Callable[[], object]] = [
+        lambda: store.book(Draft("more", ("A",), now + timedelta(hours=2), now + timedelta(hours=3), "UTC")),
+        lambda: store.set_logins([Login("gpu-*", "kim", "kim")]),
+        lambda: store.set_rules(Rules.from_json({"enforcement": [{"host": "*", "level": "warn"}]})),
+    ]
+    for change in changes:
+        change()
+        assert is_sent()
+        assert not is_sent()
+    now += timedelta(hours=1)
+    assert is_sent()
+
+
 def test_an_older_agent_is_no_problem(store: BookingStore) -> None:
     old = AgentTooOld("gpu-a", "1.0", "bookings.snapshot", is_newer=False)
-    fleet: Any = OneHost({"bookings.evidence": old, "bookings.snapshot": old})
+    fleet: Any = OneHost({"bookings.evidence": old, "bookings.confirm": old, "bookings.snapshot": old})
     assert exchange_with_agents(fleet, store).problems == {}
 
 
 def test_hosts_are_told_when_they_connect_when_bookings_change_and_after_trouble(store: BookingStore) -> None:
-    fleet: Any = OneHost({"bookings.evidence": {"idle": [], "uses": []}, "bookings.snapshot": {"kept": True}})
+    X: {"idle": [], "uses": []},
+            "bookings.confirm": {"kept": False},
+            "bookings.snapshot": {"kept": True},
+        }
+    )
     exchanged, troubled = threading.Semaphore(0), threading.Semaphore(0)
     away = [True]
 
@@ -181,7 +236,7 @@ def test_hosts_are_told_when_they_connect_when_bookings_change_and_after_trouble
         handed = len(fleet.asked)
         exchange.changed()
         assert exchanged.acquire(timeout=60)
-        assert len(fleet.asked) == handed + 2
+        assert len(fleet.asked) == handed + 3
         assert not exchanged.acquire(timeout=0.2), "nothing has changed since"
     finally:
         exchange.close()
