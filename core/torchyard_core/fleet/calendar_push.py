@@ -33,7 +33,7 @@ def hand_over(
     Returns:
         The error of each host that has not got it.
     """
-    params = {"revision": revision, "by": who_asks()}
+    params: dict[str, Any] = {"revision": revision, "by": who_asks()}
     asked = {
         name: link.submit("bookings.confirm", {**params, "host": name, "taken": taken}) for name, link in links.items()
     }

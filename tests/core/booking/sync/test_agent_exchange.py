@@ -142,11 +142,7 @@ def store(tmp_path: Path) -> Any:
 
 
 def test_an_exchange_takes_in_what_was_seen_and_hands_over_what_is_booked(store: BookingStore) -> None:
-    X: {"idle": [], "uses": []},
-            "bookings.confirm": {"kept": False},
-            "bookings.snapshot": {"kept": True},
-        }
-    )
+    fleet: Any = OneHost(ANSWERS)
     done = exchange_with_agents(fleet, store)
     assert (done.hosts, done.problems, done.freed) == (("gpu-a",), {}, ())
     method, params = fleet.asked[-1]
@@ -202,11 +198,7 @@ def test_an_older_agent_is_no_problem(store: BookingStore) -> None:
 
 
 def test_hosts_are_told_when_they_connect_when_bookings_change_and_after_trouble(store: BookingStore) -> None:
-    X: {"idle": [], "uses": []},
-            "bookings.confirm": {"kept": False},
-            "bookings.snapshot": {"kept": True},
-        }
-    )
+    fleet: Any = OneHost(ANSWERS)
     exchanged, troubled = threading.Semaphore(0), threading.Semaphore(0)
     away = [True]
 
