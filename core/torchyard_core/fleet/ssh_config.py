@@ -104,7 +104,7 @@ def host_names(text: str) -> list[str]:
         key, value = _parsed(line)
         words = _words(value)
         if key == "match" and "originalhost" in words[:-1]:  # a `Host` of an included file
-            words = words[len(words) - words[::-1].index("originalhost")].split(",")
+            words = words[max(at for at, word in enumerate(words[:-1]) if word == "originalhost") + 1].split(",")
         elif key != "host":
             continue
         names.update(dict.fromkeys(word for word in words if word and not set(word) & set("*?!")))

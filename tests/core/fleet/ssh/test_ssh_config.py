@@ -253,3 +253,8 @@ def test_the_names_that_one_can_type_after_ssh_are_found_and_patterns_are_not(us
     )
     text = config_text(user_home / ".ssh" / "config")
     assert host_names(text) == ["gpu-a", "alias", "gpu-b", "bastion"]
+
+
+def test_a_criterion_without_its_value_names_no_host() -> None:
+    assert host_names("Match originalhost gpu-a originalhost originalhost\nMatch originalhost\n") == ["originalhost"]
+    assert host_names("Match originalhost gpu-a,gpu-b\n") == ["gpu-a", "gpu-b"]
