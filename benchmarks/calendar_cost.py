@@ -22,6 +22,8 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 
+from tests.waiting import wait_until
+
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 
 from PySide6.QtCore import QCoreApplication, QEventLoop
@@ -172,12 +174,12 @@ def window(kind: str, folder: Path, url: str, admin: str) -> tuple[dict[str, lis
     page.show()
     copy = LocalCopy(home.bookings_seen, url)
 
-    def wait(condition: Callable[[], bool], within_s: float = 180.0) -> None:
-        end = time.monotonic() + within_s
-        while not condition():
-            assert time.monotonic() < end, "the window has not heard of it"
-            QCoreApplication.processEvents(QEventLoop.ProcessEventsFlag.WaitForMoreEvents, 20)
-            time.sleep(0.01)
+    def process_events(seconds: float) -> None:
+        QCoreApplication.processEvents(QEventLoop.ProcessEventsFlag.WaitForMoreEvents, 20)
+        time.sleep(seconds)
+
+    def wait(condition: Callable[[], bool]) -> None:
+        wait_until(condition, 180.0, pause=process_events)
 
     def is_copied() -> bool:
         kept = copy.read(now, now)

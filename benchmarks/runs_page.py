@@ -10,8 +10,9 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
+
+from tests.waiting import wait_until
 
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 
@@ -51,13 +52,6 @@ def spin(seconds: float) -> None:
     loop.exec()
 
 
-def until(condition: Callable[[], bool], within_s: float = 30.0) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, "the page did not come to follow the run"
-        spin(0.05)
-
-
 def fill(page: RunsPage) -> None:
     """An hour that has passed: as many points as are kept."""
     assert page.feed is not None
@@ -95,8 +89,8 @@ def main() -> list[Promise]:
         page = RunsPage(runs_model(home, run))
         page.resize(*SIZE)
         page.show()
-        until(lambda: page.feed is not None and page.feed.was_heard)
-        until(lambda: all(link.hears("telemetry") for link in run.links.values()))
+        wait_until(lambda: page.feed is not None and page.feed.was_heard, pause=spin)
+        wait_until(lambda: all(link.hears("telemetry") for link in run.links.values()), pause=spin)
         fill(page)
         assert page.feed is not None
         page.run_view.plots.set_names(list(page.feed.picture.tracks)[:16])

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.running import DIGITS, Outcome, logs_of, programs_on, run, topology, wait_until
+from tests.end_to_end.running import DIGITS, Outcome, logs_of, programs_on, run, topology
 from tests.lab import Desktop, Lab
 from tests.nursery import Nursery
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.lab, pytest.mark.train]
 

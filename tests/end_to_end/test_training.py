@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.running import DIGITS, PROGRAMS, log_of, logs_of, programs_on, run, topology, wait_until
+from tests.end_to_end.running import DIGITS, PROGRAMS, log_of, logs_of, programs_on, run, topology
 from tests.lab import Desktop, HostSpec, Lab
 from tests.lab_fixtures import LabFactory
 from tests.nursery import Nursery
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.lab, pytest.mark.train]
 

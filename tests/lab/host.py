@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from tests.lab.network import Network
 from tests.lab.processes import HostProcess
 from tests.lab.spec import HostSpec
 from tests.nursery import Nursery
+from tests.waiting import NotInTime, wait_until
 from tests.warm_python import write_client
 
 READY_WITHIN_S = 20.0
@@ -61,13 +61,13 @@ class LabHost:
 
     def wait_until_ready(self) -> None:
         """Return once its sshd listens."""
-        deadline = time.monotonic() + READY_WITHIN_S
-        while not self._running.listens(self.port):
+
+        def listens() -> bool:
             if not self.alive:
                 raise LabBroken(f"Host {self.name} ended while booting: {self.log()}")
-            if time.monotonic() > deadline:
-                raise LabBroken(f"Host {self.name} had no sshd within {READY_WITHIN_S:.0f} s: {self.log()}")
-            time.sleep(0.01)
+            return self._running.listens(self.port)
+
+        self._until(listens, "sshd does not listen", READY_WITHIN_S)
 
     @property
     def alive(self) -> bool:
@@ -262,9 +262,8 @@ class LabHost:
     def _sshd(self, *, sessions: bool = False) -> set[int]:
         return {process.pid for process in self.processes() if process.is_sshd(sessions=sessions)}
 
-    def _until(self, condition: Callable[[], bool], complaint: str) -> None:
-        deadline = time.monotonic() + 10
-        while not condition():
-            if time.monotonic() > deadline:
-                raise LabBroken(f"{self.name}: {complaint}; running: {self.processes()}")
-            time.sleep(0.01)
+    def _until(self, condition: Callable[[], bool], complaint: str, within_s: float = 10.0) -> None:
+        try:
+            wait_until(condition, within_s)
+        except NotInTime:
+            raise LabBroken(f"{self.name}: {complaint}; running: {self.processes()}; {self.log()}") from None

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.keeper.keeper_cluster import eventually
+from tests.waiting import eventually
 from torchyard_agent import unix_socket_rpc
 from torchyard_agent.daemon.upload_locks import Turns
 from torchyard_agent.daemon.uploads import Receiving

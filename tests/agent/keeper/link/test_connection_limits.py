@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.agent.keeper.keeper_cluster import SECRET, eventually
+from tests.agent.keeper.keeper_cluster import SECRET
+from tests.waiting import eventually
 from torchyard_agent.keeper.link import gang_link
 from torchyard_agent.keeper.link.gang_link import Listener, Message, Stream
 from torchyard_agent.keeper.link.join_store import JoinStore, StoreServer

@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch import nn
 
-from tests.roles.processes import until
 from tests.roles.strategies.parameter_server.served_run import SEEDING, Run, descend, difference
 from tests.roles.strategies.parameter_server.test_sandblaster import batches, momentum, network
+from tests.waiting import wait_until
 from torchyard_roles.checkpoints import files
 from torchyard_roles.errors import PeerLost, UsageProblem
 from torchyard_roles.strategies.parameter_server.sandblaster_downpour import Served
@@ -260,7 +260,7 @@ def test_a_server_ends_when_all_pairs_have_ended() -> None:
         _, critic = distributed(strategy, *gan())
         (server,) = run.servers_now
         strategy.pairs[0].leave()
-        until(lambda: server.pairs[0].has_ended)
+        wait_until(lambda: server.pairs[0].has_ended)
         assert not server._ends
         descend(critic[0], critic[1], [(inputs, inputs[:, :1]) for inputs, _ in batches(2, 4)])
         assert server.pairs[1].shard.version == 2
