@@ -99,7 +99,7 @@ class Nursery:
         self._served: set[str] = set()
         self._signalled = 0
         with theirs:
-            self._process = subprocess.Popen(
+            self._process = subprocess.Popen(  # type: ignore[call-overload]  # a socket has a descriptor
                 [sys.executable, "-m", "tests.nursery", *modules],
                 stdin=theirs,
                 stdout=subprocess.DEVNULL,  # what is forked never believes that it prints on a terminal
@@ -205,8 +205,10 @@ def rear(modules: Sequence[str]) -> list[str]:
     def leave_the_nursery() -> None:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        for each in (orders, waking, woken, *doors):
+        for each in (orders, waking, woken):
             each.close()
+        for door in doors:
+            door.close()
 
     while True:
         ready, _, _ = select.select([orders, waking, *doors], [], [])

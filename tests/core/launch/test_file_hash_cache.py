@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from threading import Event
 
 import pytest
 
 from tests.waiting import wait_until
 from torchyard_core.launch.snapshot import Snapshot, list_folder, take_snapshot
-from torchyard_core.launch.snapshot_upload import Event
 
 
 @pytest.fixture

@@ -74,7 +74,7 @@ def test_a_rank_whose_connection_has_ended_before_it_is_served_is_no_mistake_of_
         with socket.create_server((HERE, 0)) as door:
             await listener.open(door)
             with pytest.raises((OSError, EOFError)):
-                await gang_link.call(*door.getsockname(), KEY, {"store": "worker-0", "session": "s"})
+                await gang_link.call(*door.getsockname(), KEY, {"store": "worker-0", "session": "s"})  # type: ignore[call-arg]
             await served.wait()
             listener.close()
         return mistakes

@@ -141,7 +141,7 @@ def test_group_0_trains_alone_first_where_a_warm_start_is_wanted() -> None:
     assert steps[:4] == [0, 0, 0, 0]
 
 
-def distribute(run: Run, rank: int, model: nn.Module | None = None) -> tuple[object, nn.Module, torch.optim.Optimizer]:
+def distribute(run: Run, rank: int, model: nn.Module | None = None) -> tuple[Any, nn.Module, torch.optim.Optimizer]:
     strategy = run.worker(rank)
     model = model or small()
     model, optimizer = strategy.distribute(model, momentum(model), CPU)
