@@ -30,9 +30,9 @@ from PySide6.QtCore import QCoreApplication, QEventLoop
 from tests.core.booking.cluster import Cluster, cluster
 from tests.lab import Desktop, Lab
 
+from benchmarks.application import themed_application
 from benchmarks.bookings import APART, BOOKINGS, LONG, SLOTS, fill
 from benchmarks.bookings_page import SIZE
-from benchmarks.dressed import dressed_application
 from benchmarks.harness import Promise, alternate, ratio, record, show, timed
 from torchyard_core.booking.model import Draft, Use
 from torchyard_core.booking.store import BookingStore, open_store, setup_team
@@ -230,7 +230,7 @@ def bytes_written() -> int:
 
 def main() -> list[Promise]:
     """Windows first: their copies of the calendars are complete, those of the commands begin."""
-    application = dressed_application()
+    application = themed_application()
     found: dict[str, list[float]] = {}
     costs: dict[str, list[float]] = {}
     promises: list[Promise] = []

@@ -21,7 +21,7 @@ from PySide6.QtCore import QEventLoop, QTimer
 from tests.core.examples import host
 from tests.gui.runs.fake_hosts import BEGAN, Acting, close, runs_model
 
-from benchmarks.dressed import dressed_application
+from benchmarks.application import themed_application
 from benchmarks.harness import Promise, record, show
 from torchyard_core.home import Home
 from torchyard_core.replica_metrics import CAPACITY, FIELDS
@@ -80,7 +80,7 @@ def share(page: RunsPage, run: Acting, view: str, first: int) -> float:
 
 
 def main() -> list[Promise]:
-    dressed_application()
+    themed_application()
     found: dict[str, list[float]] = {view: [] for view in VIEWS}
     with tempfile.TemporaryDirectory(prefix="torchyard-bench-") as folder:
         home, run = Home(Path(folder) / "home"), run_of_many()

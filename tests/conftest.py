@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 GONE_WITHIN_S = 20.0
-KEPT = ("multiprocessing.resource_tracker", "-m tests.nursery")
+KEPT = ("multiprocessing.resource_tracker", "-m tests.fork_server")
 """Words in the commands of processes that are kept for the next test, by design."""
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from tests.fork_server import ForkServer
 from tests.lab import boot
 from tests.lab.files import HostFiles
 from tests.lab.keys import fingerprint, known_hosts_line, make_key
@@ -15,7 +16,6 @@ from tests.lab.needs import SEARCH_PATH, LabBroken
 from tests.lab.network import Network
 from tests.lab.processes import HostProcess
 from tests.lab.spec import HostSpec
-from tests.nursery import Nursery
 from tests.waiting import NotInTime, wait_until
 from tests.warm_python import write_client
 
@@ -162,9 +162,9 @@ class LabHost:
         """Name of the namespace that the host's processes are in."""
         return self._running.pid_namespace
 
-    def fork_scripts_from(self, nursery: Nursery) -> str:
-        """The host's name for a `python` whose scripts `nursery` forks, in this host: until it ends or is destroyed."""
-        nursery.serve(write_client(self.folder), self._running.first_pid)
+    def fork_scripts_from(self, fork_server: ForkServer) -> str:
+        """Path on the host of a `python` whose scripts `fork_server` forks there while the host lives."""
+        fork_server.serve(write_client(self.folder), self._running.first_pid)
         return f"{boot.INSIDE}/python"
 
     # -- sshd
