@@ -1,7 +1,7 @@
 """Writes docs/state-diagrams.md: state diagrams of run, replica, gang and booking (`python -m tools.state_diagrams`).
 
-The keeper's decisions are pure, so the transitions of run, replica and gang are found by playing them: random events,
-seeded, thousands of times. What the desktop adds before a run has keepers, and the states of a booking, are tables here.
+The keeper's decisions are pure, so the transitions of run, replica and gang are found by playing thousands of
+seeded random histories. What the desktop adds before a run has keepers, and the states of a booking, are tables here.
 A test compares the page with what this module generates.
 """
 
@@ -41,8 +41,8 @@ INTRODUCTIONS = {
     "Replica": "A replica of a gang that restarts goes back to *starting* from whichever state it ended in.",
     "Gang": "The phases of the unit of restart. *Up*: it runs, or has ended well. *Failing*: one replica has failed, "
     "the others are ended. *Clearing*: hosts end what its ranks left behind. *Waiting*: lost hosts may come back.",
-    "Booking": "*Active* once its GPUs were seen in use or its run began; *no_show* where they never were. A booking is "
-    "*cancelled* before its start and *released* after it.",
+    "Booking": "*Active* once its GPUs were seen in use or its run began; *no_show* where they never were. A "
+    "booking is *cancelled* before its start and *released* after it.",
 }
 
 
