@@ -24,7 +24,7 @@ from PySide6.QtCore import QPoint, Qt
 from PySide6.QtGui import QPainter, QPixmap
 from PySide6.QtTest import QTest
 
-from benchmarks.dressed import dressed_application
+from benchmarks.application import themed_application
 from benchmarks.harness import Promise, record, show
 from torchyard_core.booking.model import Booking, Slot, State, Use
 from torchyard_core.home import Home
@@ -86,7 +86,7 @@ def full_week() -> Seen:
 
 
 def main() -> list[Promise]:
-    application = dressed_application()
+    application = themed_application()
     seen = full_week()
     found: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory(prefix="torchyard-bench-") as folder:

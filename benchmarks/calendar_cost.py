@@ -22,15 +22,17 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 
+from tests.waiting import wait_until
+
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 
 from PySide6.QtCore import QCoreApplication, QEventLoop
 from tests.core.booking.cluster import Cluster, cluster
 from tests.lab import Desktop, Lab
 
+from benchmarks.application import themed_application
 from benchmarks.bookings import APART, BOOKINGS, LONG, SLOTS, fill
 from benchmarks.bookings_page import SIZE
-from benchmarks.dressed import dressed_application
 from benchmarks.harness import Promise, alternate, ratio, record, show, timed
 from torchyard_core.booking.model import Draft, Use
 from torchyard_core.booking.store import BookingStore, open_store, setup_team
@@ -172,12 +174,12 @@ def window(kind: str, folder: Path, url: str, admin: str) -> tuple[dict[str, lis
     page.show()
     copy = LocalCopy(home.bookings_seen, url)
 
-    def wait(condition: Callable[[], bool], within_s: float = 180.0) -> None:
-        end = time.monotonic() + within_s
-        while not condition():
-            assert time.monotonic() < end, "the window has not heard of it"
-            QCoreApplication.processEvents(QEventLoop.ProcessEventsFlag.WaitForMoreEvents, 20)
-            time.sleep(0.01)
+    def process_events(seconds: float) -> None:
+        QCoreApplication.processEvents(QEventLoop.ProcessEventsFlag.WaitForMoreEvents, 20)
+        time.sleep(seconds)
+
+    def wait(condition: Callable[[], bool]) -> None:
+        wait_until(condition, 180.0, pause=process_events)
 
     def is_copied() -> bool:
         kept = copy.read(now, now)
@@ -228,7 +230,7 @@ def bytes_written() -> int:
 
 def main() -> list[Promise]:
     """Windows first: their copies of the calendars are complete, those of the commands begin."""
-    application = dressed_application()
+    application = themed_application()
     found: dict[str, list[float]] = {}
     costs: dict[str, list[float]] = {}
     promises: list[Promise] = []

@@ -18,7 +18,7 @@ from PySide6.QtGui import QMouseEvent
 from PySide6.QtWidgets import QApplication, QGraphicsItem, QGraphicsRectItem, QGraphicsScene, QGraphicsView
 from tests.gui.canvas import samples
 
-from benchmarks.dressed import dressed_application
+from benchmarks.application import themed_application
 from benchmarks.harness import Promise, alternate, ratio, record, show, timed
 from torchyard_core.launch.rank_assignment import Plan
 from torchyard_core.topology.host_facts import HostFacts
@@ -186,7 +186,7 @@ def panning() -> list[float]:
 
 
 def main() -> list[Promise]:
-    dressed_application()
+    themed_application()
     found: dict[str, list[float]] = {}
     promises = []
     for name, zoom in (("fitted", 0.0), ("at full size", 1.0)):

@@ -11,9 +11,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.end_to_end.running import wait_until
 from tests.faults.runs import Team, daemon_of, keeper_of, outside_pids
 from tests.lab import Desktop, Lab
+from tests.waiting import wait_until
 
 from benchmarks.harness import Promise, record, show
 

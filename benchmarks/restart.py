@@ -17,9 +17,9 @@ from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
-from tests.end_to_end.running import wait_until
 from tests.faults.runs import LaunchedRun, Team, outside_pids
 from tests.lab import Desktop, Lab
+from tests.waiting import wait_until
 
 from benchmarks.harness import Promise, ratio, record, show
 

@@ -10,8 +10,9 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
+
+from tests.waiting import wait_until
 
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 
@@ -20,7 +21,7 @@ from PySide6.QtCore import QEventLoop, QTimer
 from tests.core.examples import host
 from tests.gui.runs.fake_hosts import BEGAN, Acting, close, runs_model
 
-from benchmarks.dressed import dressed_application
+from benchmarks.application import themed_application
 from benchmarks.harness import Promise, record, show
 from torchyard_core.home import Home
 from torchyard_core.replica_metrics import CAPACITY, FIELDS
@@ -51,13 +52,6 @@ def spin(seconds: float) -> None:
     loop.exec()
 
 
-def until(condition: Callable[[], bool], within_s: float = 30.0) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, "the page did not come to follow the run"
-        spin(0.05)
-
-
 def fill(page: RunsPage) -> None:
     """An hour that has passed: as many points as are kept."""
     assert page.feed is not None
@@ -86,7 +80,7 @@ def share(page: RunsPage, run: Acting, view: str, first: int) -> float:
 
 
 def main() -> list[Promise]:
-    dressed_application()
+    themed_application()
     found: dict[str, list[float]] = {view: [] for view in VIEWS}
     with tempfile.TemporaryDirectory(prefix="torchyard-bench-") as folder:
         home, run = Home(Path(folder) / "home"), run_of_many()
@@ -95,8 +89,8 @@ def main() -> list[Promise]:
         page = RunsPage(runs_model(home, run))
         page.resize(*SIZE)
         page.show()
-        until(lambda: page.feed is not None and page.feed.was_heard)
-        until(lambda: all(link.hears("telemetry") for link in run.links.values()))
+        wait_until(lambda: page.feed is not None and page.feed.was_heard, pause=spin)
+        wait_until(lambda: all(link.hears("telemetry") for link in run.links.values()), pause=spin)
         fill(page)
         assert page.feed is not None
         page.run_view.plots.set_names(list(page.feed.picture.tracks)[:16])

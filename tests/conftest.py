@@ -6,8 +6,8 @@ import gc
 import logging
 import signal
 import threading
-import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -27,6 +27,7 @@ from tests.lab_fixtures import (
     torch_for_hosts,
     warm_python,
 )
+from tests.waiting import NotInTime, wait_until
 
 __all__ = [
     "_commands",
@@ -44,7 +45,7 @@ __all__ = [
 ]
 
 GONE_WITHIN_S = 20.0
-KEPT = ("multiprocessing.resource_tracker", "-m tests.nursery")
+KEPT = ("multiprocessing.resource_tracker", "-m tests.fork_server")
 """Words in the commands of processes that are kept for the next test, by design."""
 
 
@@ -79,9 +80,9 @@ def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     logging.getLogger().addHandler(complaints)
     try:
         yield
-        deadline = time.monotonic() + GONE_WITHIN_S
-        while (left := _left_behind(threads, children)) and time.monotonic() < deadline:
-            time.sleep(0.02)
+        with suppress(NotInTime):
+            wait_until(lambda: not _left_behind(threads, children), GONE_WITHIN_S)
+        left = _left_behind(threads, children)
         # asyncio complains of unretrieved exceptions and pending tasks when they are collected.
         gc.collect()
         # What is left was imported or is kept for other tests: looked at after each, it came to a quarter of a second.

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from tests.agent.fake_nvml import FakeGpu
+from tests.fork_server import ForkServer
 from tests.lab import Desktop, Lab, LabBroken, LabUnavailable
 from tests.lab.agent import InstalledAgent
 from tests.lab.commands import Commands
 from tests.lab.gpus import give_gpus
 from tests.lab.needs import require
-from tests.nursery import Nursery
 
 LabFactory = Callable[..., Lab]
 
@@ -109,15 +109,15 @@ def _commands() -> Iterator[Commands]:
 
 
 @pytest.fixture(scope="session")
-def torch_for_hosts() -> Iterator[Nursery]:
+def torch_for_hosts() -> Iterator[ForkServer]:
     """What `LabHost.fork_scripts_from` forks for scripts that train."""
-    nursery = Nursery({**os.environ, "PYTHONPATH": "", "OMP_NUM_THREADS": "1"}, "tests.lab.torch_imports")
-    yield nursery
-    nursery.close()
+    fork_server = ForkServer({**os.environ, "PYTHONPATH": "", "OMP_NUM_THREADS": "1"}, "tests.lab.torch_imports")
+    yield fork_server
+    fork_server.close()
 
 
 @pytest.fixture
-def warm_python(lab3: Lab, torch_for_hosts: Nursery) -> str:
+def warm_python(lab3: Lab, torch_for_hosts: ForkServer) -> str:
     """A `python` of the hosts of `lab3` that has imported torch and scikit-learn, which takes each process four seconds
     of CPU: `desktop.use(lab3, python=warm_python)`."""
     (path,) = {host.fork_scripts_from(torch_for_hosts) for host in lab3.hosts}

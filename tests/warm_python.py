@@ -1,8 +1,8 @@
-"""A `python` for lab hosts whose scripts are forked from a nursery that has imported torch (`tests.nursery`).
+"""A `python` for lab hosts whose scripts are forked from a fork server that has imported torch (`tests.fork_server`).
 
-To whoever starts it on a host it is the interpreter: it takes signals, dies with its script and the other way round,
-and ends as the script ends. The script is a process of the host with a session, environment, folder and files of its
-own, in the host's namespaces; only the import is not made again. Whatever is no script goes to the real interpreter.
+It behaves as the interpreter: it relays signals, dies with its script and the script with it, and ends with the
+script's exit status. The script is a process in the host's namespaces with its own session, environment, folder and
+files. Commands that are not scripts are executed by the real interpreter.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-HUGE = 1 << 20
+LARGEST_MESSAGE = 1 << 20
 SOCKET = "python.socket"
 NAMESPACES = ("uts", "ipc", "net", "pid", "mnt")
 PR_SET_PDEATHSIG = 1
@@ -33,54 +33,54 @@ if not arguments or arguments[0].startswith("-"):
     os.execv(REAL, [REAL, *arguments])
 import json
 
-nursery = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-nursery.connect(os.path.join(os.path.dirname(os.path.abspath(__file__)), SOCKET))
+fork_server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+fork_server.connect(os.path.join(os.path.dirname(os.path.abspath(__file__)), SOCKET))
 
 
-def pass_on(number, frame):
+def relay(number, frame):
     try:
-        nursery.send(bytes([number]))
-    except OSError:  # the script has ended: as whom the signal found too late
+        fork_server.send(bytes([number]))
+    except OSError:  # the script has ended
         pass
 
 
-def outcome():
+def exit_status():
     while True:
         try:
-            return int(nursery.recv(100) or b"-9")
-        except ConnectionResetError:  # a signal that it had not read when the script ended; how it ended comes next
+            return int(fork_server.recv(100) or b"-9")
+        except ConnectionResetError:  # an unread signal at the script's end; its exit status follows
             pass
 
 
 for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
-    signal.signal(number, pass_on)
+    signal.signal(number, relay)
 order = {"arguments": arguments, "environment": dict(os.environ), "folder": os.getcwd()}
 files = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0, 1, 2]))
-nursery.sendmsg([json.dumps(order).encode()], [files])
-code = outcome()
+fork_server.sendmsg([json.dumps(order).encode()], [files])
+code = exit_status()
 if code < 0:
     signal.signal(-code, signal.SIG_DFL) if code != -9 else None
     os.kill(os.getpid(), -code)
-os._exit(code)  # at once: Python takes its handlers back as it winds down, and would end as a late signal says
+os._exit(code)  # without Python's shutdown, which restores handlers and would let a late signal decide the status
 """
 
 
 def write_client(folder: Path) -> Path:
-    """Puts the `python` there, and where it will find its nursery: a socket beside it."""
+    """Writes the client `python` into a folder; returns the path of the socket on which it expects its fork server."""
     client = folder / "python"
     client.write_text(CLIENT.replace("REAL", repr(sys.executable)).replace("SOCKET)", f"{SOCKET!r})"))
     client.chmod(0o755)
     return folder / SOCKET
 
 
-class Door:
-    """Where clients of one host come in, seen from the nursery."""
+class HostListener:
+    """The fork server's listening socket for clients of one host."""
 
-    def __init__(self, place: str, inside: int) -> None:
-        self._inside = inside
+    def __init__(self, path: str, namespaces_of: int) -> None:
+        self._namespaces_of = namespaces_of
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        Path(place).unlink(missing_ok=True)
-        self._socket.bind(place)
+        Path(path).unlink(missing_ok=True)
+        self._socket.bind(path)
         self._socket.listen(64)
 
     def fileno(self) -> int:
@@ -94,16 +94,18 @@ class Door:
         self._socket.close()
 
     def enter(self, client: socket.socket) -> tuple[dict[str, Any], list[int]]:
-        """For a child of the nursery: goes to the host and forks there. Returns in the grandchild alone, with what it
-        is to run; the child itself passes signals on and ends with it."""
-        text, rights, _, _ = client.recvmsg(HUGE, socket.CMSG_SPACE(12))
-        files = array.array("i", rights[0][2])
-        _join_namespaces(self._inside)
+        """Called in a child of the fork server: enter the host's namespaces and fork there.
+
+        Returns in the grandchild only, with the order and its files; the child relays signals and ends with it.
+        """
+        text, ancillary, _, _ = client.recvmsg(LARGEST_MESSAGE, socket.CMSG_SPACE(12))
+        files = array.array("i", ancillary[0][2])
+        _join_namespaces(self._namespaces_of)
         script = os.fork()
         if script:
             for file in files:
                 os.close(file)
-            _attend(client, script)
+            _relay_signals(client, script)
         client.close()
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         os.setsid()
@@ -118,8 +120,8 @@ def _join_namespaces(pid: int) -> None:
         os.close(descriptor)
 
 
-def _attend(client: socket.socket, script: int) -> None:
-    """Passes on what the client says until the script has ended; never returns."""
+def _relay_signals(client: socket.socket, script: int) -> None:
+    """Relay the client's signals until the script has ended; never returns."""
     ended = os.pidfd_open(script)
     while True:
         ready, _, _ = select.select([client, ended], [], [])
@@ -128,8 +130,8 @@ def _attend(client: socket.socket, script: int) -> None:
             with suppress(OSError):
                 client.send(b"%d" % os.waitstatus_to_exitcode(status))
             os._exit(0)
-        said = client.recv(1)
-        os.kill(script, said[0] if said else signal.SIGKILL)
-        if not said:
+        signals = client.recv(1)
+        os.kill(script, signals[0] if signals else signal.SIGKILL)
+        if not signals:
             os.waitpid(script, 0)
             os._exit(0)

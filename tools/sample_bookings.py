@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import cast
 
 from torchyard_core.booking.model import Draft, IdleEvidence, Slot, Use, cpu_slot
 from torchyard_core.booking.rules.team_rules import Rules
@@ -116,7 +115,7 @@ class Sample:
             start, finish = at(*begin), at(*end)
             self._book(store, title, owner, ids, start, finish)
             if share is not None:
-                uses += _uses(ids, names, owner, start, finish, cast("tuple[float, float]", share))
+                uses += _uses(ids, names, owner, start, finish, share)
         gpu = names["gpu-c:3"]
         uses.append(Use(gpu, "gpu-c", "lee", at(2, 9.5), NOW))
         store.record_use(uses)

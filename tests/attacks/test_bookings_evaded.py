@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from tests.end_to_end.running import wait_until
 from tests.faults.booked_host import SLEEPER, Site, booked_host
 from tests.faults.runs import Team, outside_pids
 from tests.lab import Desktop, Lab
+from tests.waiting import wait_until
 from torchyard_agent.keeper.processes.cgroup import _own_group
 from torchyard_core.booking.model import Login
 from torchyard_core.booking.rules.team_rules import Rules

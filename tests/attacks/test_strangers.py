@@ -16,6 +16,7 @@ from typing import Any, cast
 import pytest
 
 from tests.lab.boot import REPOSITORY
+from tests.waiting import wait_until
 from torchyard_agent.protocol import authenticated_transport
 from torchyard_agent.protocol.authenticated_transport import Refusals
 from torchyard_roles.errors import ProtocolError
@@ -64,13 +65,6 @@ def was_ended(stranger: socket.socket) -> bool:
     except ConnectionResetError:
         pass
     return True
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def take_all_descriptors(stack: ExitStack) -> None:

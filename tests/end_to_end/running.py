@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import textwrap
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tests.lab import Desktop, Lab, LabHost
+from tests.waiting import wait_until
 
 REPOSITORY = Path(__file__).parents[2]
 DIGITS = REPOSITORY / "examples" / "digits"
@@ -101,18 +101,6 @@ def events_of(process: subprocess.Popen[str]) -> Iterator[Event]:
     assert process.stdout is not None
     for line in process.stdout:
         yield json.loads(line)
-
-
-def wait_until(condition: Callable[[], object], within_s: float = 60.0) -> None:
-    """Returns once `condition` holds; fails when it does not within `within_s` seconds."""
-    asked = time.monotonic()
-    deadline = asked + within_s
-    while not condition():
-        answered = time.monotonic()
-        assert answered < deadline, f"waited {within_s} s in vain"
-        # Who asks by running a command leaves the machine to what it waits for as long as that took.
-        time.sleep(max(0.05, answered - asked))
-        asked = time.monotonic()
 
 
 def only(look: Callable[[], Sequence[Found]]) -> Found:

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from tests.end_to_end.running import REPOSITORY, kill_keepers, log_of, programs_on, run, started, topology, wait_until
+from tests.end_to_end.running import REPOSITORY, kill_keepers, log_of, programs_on, run, started, topology
 from tests.lab import Desktop, Lab, LabHost
+from tests.waiting import wait_until
 from torchyard_core.cli.context import Settings
 from torchyard_core.fleet.daemon_client import Link
 from torchyard_core.home import Home

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.end_to_end.running import topology, wait_until
+from tests.end_to_end.running import topology
 from tests.lab import Desktop, Lab, LabHost
+from tests.waiting import wait_until
 from torchyard_agent import __version__
 from torchyard_core.cli.context import Settings
 from torchyard_core.fleet.daemon_client import Link

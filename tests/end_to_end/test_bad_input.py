@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.running import Outcome, programs_on, run, topology, wait_until
+from tests.end_to_end.running import Outcome, programs_on, run, topology
 from tests.lab import Desktop, HostSpec, Lab
 from tests.lab_fixtures import LabFactory
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.lab
 

@@ -13,8 +13,8 @@ import pytest
 
 from tests.core.booking.cluster import cluster
 from tests.core.cli.command_runner import answer, torchyard
-from tests.end_to_end.running import wait_until
 from tests.lab import Desktop, Lab
+from tests.waiting import wait_until
 from torchyard_core.booking.store import BookingStore, open_store
 
 pytestmark = pytest.mark.lab

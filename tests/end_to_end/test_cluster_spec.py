@@ -9,8 +9,8 @@ import re
 import pytest
 
 from tests.end_to_end.running import REPOSITORY, logs_of, nothing_but, run
+from tests.fork_server import ForkServer
 from tests.lab import Desktop, Lab
-from tests.nursery import Nursery
 from tests.ports import free_port
 
 pytestmark = pytest.mark.train
@@ -54,7 +54,7 @@ def test_torch_trains_across_hosts_from_cluster_spec_alone(desktop: Desktop, lab
     assert accuracy > 0.93
 
 
-def test_gloo_s_threads_end_with_the_process_group_and_not_with_the_model(torch_for_hosts: Nursery) -> None:
+def test_gloo_s_threads_end_with_the_process_group_and_not_with_the_model(torch_for_hosts: ForkServer) -> None:
     """As they ended with the model, a rank on a busy machine hung once in thirty runs and more, all its work done."""
     trainers = {"workerpool0": [f"127.0.0.1:{free_port()}"], "workerpool1": ["127.0.0.1:1"]}
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.running import log_of, programs_on, run, started, topology, wait_until
+from tests.end_to_end.running import log_of, programs_on, run, started, topology
 from tests.lab import Desktop, Lab
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.lab
 

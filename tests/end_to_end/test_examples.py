@@ -23,10 +23,10 @@ from tests.end_to_end.example_runs import (
     uses_tensorflow,
 )
 from tests.end_to_end.running import REPOSITORY
+from tests.fork_server import ForkServer
 from tests.lab import Desktop, LabUnavailable
 from tests.lab.commands import Commands
 from tests.lab_fixtures import LabFactory, unavailable
-from tests.nursery import Nursery
 from tests.warm_python import write_client
 
 pytestmark = [pytest.mark.lab, pytest.mark.train]
@@ -43,7 +43,7 @@ KINDS = {"none", "all_reduce", "sandblaster", "reduction_server", "downpour", "h
 
 @pytest.fixture(scope="module")
 def places(
-    module_lab: LabFactory, torch_for_hosts: Nursery, _commands: Commands, tmp_path_factory: pytest.TempPathFactory
+    module_lab: LabFactory, torch_for_hosts: ForkServer, _commands: Commands, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Place]]:
     """This computer and three hosts, each with a desktop that uses it, for all tests of the module."""
     lab = module_lab(3)
@@ -56,10 +56,10 @@ def places(
 
 
 @contextmanager
-def this_computer(folder: Path, nursery: Nursery, commands: Commands) -> Iterator[Place]:
+def this_computer(folder: Path, fork_server: ForkServer, commands: Commands) -> Iterator[Place]:
     """A desktop that knows no host but its own computer, with an agent folder of its own, and no agent afterwards."""
     (folder / "bin").mkdir()
-    nursery.serve(write_client(folder / "bin"), os.getpid())
+    fork_server.serve(write_client(folder / "bin"), os.getpid())
     python = str(folder / "bin" / "python")
     desktop = Desktop(folder / "desktop", commands=commands)
     entry = {"name": "this-computer", "local": True, "python": python, "agent_dir": str(folder / "agent")}

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from tests.core.cli.command_runner import answer, torchyard
-from tests.end_to_end.running import kill_keepers, programs_on, topology, wait_until
+from tests.end_to_end.running import kill_keepers, programs_on, topology
 from tests.faults.runs import keeper_of
 from tests.lab import Desktop, Lab, LabHost
+from tests.waiting import wait_until
 from torchyard_core.booking.launch_booking import Wanted
 from torchyard_core.booking.model import Booking
 from torchyard_core.booking.store import BookingStore, open_store

@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from tests.end_to_end.running import DIGITS, events_of, log_of, logs_of, programs_on, run, started, topology, wait_until
+from tests.end_to_end.running import DIGITS, events_of, log_of, logs_of, programs_on, run, started, topology
 from tests.end_to_end.test_strategies import GENTLEST, TOGETHER, accuracies
 from tests.lab import Desktop, Lab
+from tests.waiting import wait_until
 
 pytestmark = [
     pytest.mark.lab,

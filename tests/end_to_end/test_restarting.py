@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.agent.keeper.checkpoints.sample_checkpoints import there
-from tests.end_to_end.running import Outcome, log_of, run, started, topology, wait_until
+from tests.end_to_end.running import Outcome, log_of, run, started, topology
 from tests.lab import Desktop, Lab, LabHost
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.lab
 

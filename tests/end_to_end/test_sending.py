@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.running import Event, Outcome, events_of, run, topology, wait_until
+from tests.end_to_end.running import Event, Outcome, events_of, run, topology
 from tests.end_to_end.terminals import terminal
 from tests.lab import Desktop, Lab, LabHost
 from tests.lab_fixtures import LabFactory
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.lab
 

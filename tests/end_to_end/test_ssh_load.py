@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.end_to_end.logins import connected, desktop_address, half_open, hide_from, says, sessions, write_config
-from tests.end_to_end.running import wait_until
 from tests.lab import HostSpec, Lab, LabHost
 from tests.lab_fixtures import LabFactory
+from tests.waiting import wait_until
 from torchyard_core.errors import HostError, Unreachable
 from torchyard_core.fleet.fleet import Fleet
 from torchyard_core.fleet.inventory import Host, Transport

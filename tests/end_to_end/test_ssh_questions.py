@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from tests.end_to_end.logins import Asked, connected, says, sessions, write_config
-from tests.end_to_end.running import wait_until
 from tests.end_to_end.terminals import terminal
 from tests.lab import Desktop, HostSpec, Lab
 from tests.lab.keys import make_key
 from tests.lab_fixtures import LabFactory
+from tests.waiting import wait_until
 from torchyard_core.errors import LoginRefused
 from torchyard_core.fleet.credential_prompts import Kind, Question
 from torchyard_core.fleet.inventory import Host

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.end_to_end.logins import connected, desktop_address, hide_from, says, sessions, write_config
-from tests.end_to_end.running import started, topology, wait_until
+from tests.end_to_end.running import started, topology
 from tests.lab import Desktop, Lab
 from tests.lab_fixtures import LabFactory
+from tests.waiting import wait_until
 from torchyard_core.errors import KeyUnknown, Unreachable
 from torchyard_core.fleet.inventory import Host
 from torchyard_core.fleet.ssh import SshDialer

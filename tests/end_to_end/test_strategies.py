@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.running import DIGITS, Outcome, logs_of, programs_on, run, topology, wait_until
+from tests.end_to_end.running import DIGITS, Outcome, logs_of, programs_on, run, topology
+from tests.fork_server import ForkServer
 from tests.lab import Desktop, Lab
-from tests.nursery import Nursery
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.lab, pytest.mark.train]
 
@@ -37,7 +38,7 @@ EVALUATOR = "{name: scorer, role: evaluator, replicas: 1, hosts: [gpu-c]}"
 
 
 @pytest.fixture(scope="module")
-def accuracy_of_one(torch_for_hosts: Nursery) -> float:
+def accuracy_of_one(torch_for_hosts: ForkServer) -> float:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     alone = torch_for_hosts.start(DIGITS / "train_single.py", "--epochs", EPOCHS, environment=environment)
     output, _ = alone.communicate(timeout=120)

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.running import programs_on, topology, wait_until
+from tests.end_to_end.running import programs_on, topology
 from tests.end_to_end.terminals import terminal
 from tests.lab import Desktop, Lab
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.lab
 

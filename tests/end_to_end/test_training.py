@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.running import DIGITS, PROGRAMS, log_of, logs_of, programs_on, run, topology, wait_until
+from tests.end_to_end.running import DIGITS, PROGRAMS, log_of, logs_of, programs_on, run, topology
+from tests.fork_server import ForkServer
 from tests.lab import Desktop, HostSpec, Lab
 from tests.lab_fixtures import LabFactory
-from tests.nursery import Nursery
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.lab, pytest.mark.train]
 
@@ -28,7 +29,7 @@ def accuracy(text: str) -> float:
 
 @pytest.mark.usefixtures("bare_hosts")
 def test_digits_on_three_hosts_reach_the_accuracy_of_one_process(
-    desktop: Desktop, lab3: Lab, warm_python: str, torch_for_hosts: Nursery
+    desktop: Desktop, lab3: Lab, warm_python: str, torch_for_hosts: ForkServer
 ) -> None:
     desktop.use(lab3, python=warm_python)
     outcome = run(desktop, DIGITS / "three-hosts.yaml")
@@ -89,7 +90,7 @@ def test_real_torchrun_works_as_a_command(desktop: Desktop, tmp_path: Path) -> N
 
 
 def test_an_unmodified_ddp_script_sees_the_trainers_alone_and_rank_0_is_the_chief_although_its_address_sorts_last(
-    lab: LabFactory, make_desktop: Callable[..., Desktop], torch_for_hosts: Nursery, tmp_path: Path
+    lab: LabFactory, make_desktop: Callable[..., Desktop], torch_for_hosts: ForkServer, tmp_path: Path
 ) -> None:
     # As text, 10.x.x.9 sorts after 10.x.x.10 and .11: c10d rendezvous would make the chief rank 2.
     hosts = lab(

@@ -13,8 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tests.end_to_end.running import Event, only, programs_on, topology, wait_until
+from tests.end_to_end.running import Event, only, programs_on, topology
 from tests.lab import Desktop, Lab, LabHost
+from tests.waiting import wait_until
 from torchyard_core.cli.context import Settings
 from torchyard_core.fleet.fleet import Fleet
 from torchyard_core.home import Home
@@ -141,10 +142,7 @@ class Team:
 
     def nothing_is_left(self, within_s: float = GONE_WITHIN_S) -> None:
         """Returns once no process of any run is on a host that lives."""
-        try:
-            wait_until(lambda: not programs_on(self.lab), within_s)
-        except AssertionError:
-            raise AssertionError(f"left running: {programs_on(self.lab)}") from None
+        wait_until(lambda: not programs_on(self.lab), within_s, what=lambda: f"left running: {programs_on(self.lab)}")
 
     def close(self) -> None:
         self.fleet.close()

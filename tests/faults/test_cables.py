@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from tests.end_to_end.running import wait_until
 from tests.faults.runs import COUNTING, Team
 from tests.faults.watching import GenerationWatch
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.lab
 

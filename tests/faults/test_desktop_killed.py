@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.running import started, wait_until
+from tests.end_to_end.running import started
 from tests.faults.runs import Team, run_folders
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.lab
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.end_to_end.running import wait_until
 from tests.faults.booked_host import SLEEPER, UUID, Site, booked_host
 from tests.faults.runs import FOREVER
 from tests.lab import Desktop, Lab
+from tests.waiting import wait_until
 from torchyard_core.booking.rules.team_rules import Rules
 from torchyard_core.booking.sync.agent_exchange import exchange_with_agents
 from torchyard_core.launch.launch import Launch

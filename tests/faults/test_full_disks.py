@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.running import Event, wait_until
+from tests.end_to_end.running import Event
 from tests.faults.runs import FOREVER, Team, kill, outside_pids, pids_of
 from tests.lab import Desktop, Lab, LabHost
+from tests.waiting import wait_until
 from torchyard_core.errors import AgentRefused, RunFailed
 
 pytestmark = pytest.mark.lab

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.end_to_end.running import REPOSITORY, wait_until
+from tests.end_to_end.running import REPOSITORY
 from tests.faults.runs import FOREVER, Team, daemon_of, keeper_of
 from tests.lab import LabHost
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.lab
 

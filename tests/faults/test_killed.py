@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.running import wait_until
 from tests.faults.runs import (
     BUSY_S,
     COUNTING,
@@ -26,6 +25,7 @@ from tests.faults.runs import (
     outside_pids,
 )
 from tests.faults.watching import GenerationWatch
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.lab
 

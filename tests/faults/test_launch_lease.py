@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from tests.end_to_end.running import wait_until
 from tests.faults.runs import Team, daemon_of, is_alive, run_folders
 from tests.lab import Desktop, Lab
+from tests.waiting import wait_until
 from torchyard_agent.protocol.paths import gpu_socket
 from torchyard_core.fleet.daemon_client import Link
 from torchyard_core.launch import lease_renewal

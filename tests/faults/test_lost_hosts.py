@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from tests.end_to_end.running import wait_until
 from tests.faults.runs import BUSY_S, QUICK, Team, outside_pids
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.lab
 

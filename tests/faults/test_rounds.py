@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import secrets
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.agent.keeper.keeper_cluster import CLUSTER, replica
-from tests.end_to_end.running import wait_until
 from tests.faults.runs import Team, daemon_of, outside_pids
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.lab
 
@@ -50,10 +49,10 @@ class Rounds:
         prepared = self._link.call("run.prepare", {**prepare, "archive": self._link.archive})
         self._link.call("run.start", self._start(run_id, prepared))
         folder = self._host.home / ".torchyard" / "hosts" / self._host.name / "runs" / run_id
-        _soon(folder.joinpath("work", "up").exists)
+        wait_until(folder.joinpath("work", "up").exists)
         self._link.call("run.stop", {"run_id": run_id, "reason": "next", "force": True})
         journal = folder / "journal.jsonl"
-        _soon(lambda: '"run_ended"' in journal.read_text())
+        wait_until(lambda: '"run_ended"' in journal.read_text())
         assert json.loads(journal.read_text().splitlines()[-1])["state"] == "stopped"
         self._link.call("run.remove", {"run_id": run_id})  # which waits for the keeper of a run that has ended
 
@@ -83,13 +82,6 @@ class Rounds:
 
     def resident_kb(self) -> int:
         return int(Path(f"/proc/{self.daemon}/status").read_text().split("VmRSS:")[1].split()[0])
-
-
-def _soon(condition: Any) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_a_hundred_rounds_leave_no_process_and_a_daemon_that_is_as_it_was(team: Team) -> None:

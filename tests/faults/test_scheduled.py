@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.running import wait_until
 from tests.faults.runs import LaunchedRun, Team, daemon_of
+from tests.waiting import wait_until
 from torchyard_core.booking.launch_booking import LaunchBooking, Wanted
 from torchyard_core.booking.sync.cached_calendar import Calendar
 from torchyard_core.launch.launch import Launch

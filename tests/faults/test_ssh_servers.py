@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.end_to_end.running import Event, wait_until
+from tests.end_to_end.running import Event
 from tests.faults.runs import Team, daemon_of
 from tests.lab import Desktop, Lab
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.lab
 

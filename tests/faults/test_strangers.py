@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.running import wait_until
 from tests.faults.runs import QUICK, Team, keeper_of
 from tests.lab import LabHost
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.lab
 

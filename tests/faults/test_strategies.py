@@ -12,9 +12,10 @@ import time
 
 import pytest
 
-from tests.end_to_end.running import Event, wait_until
+from tests.end_to_end.running import Event
 from tests.faults.runs import LaunchedRun, Team, environment_of, outside_pids
 from tests.lab import Desktop, Lab
+from tests.waiting import wait_until
 from torchyard_roles.checkpoints import files
 
 pytestmark = [pytest.mark.lab, pytest.mark.train]
@@ -106,11 +107,11 @@ def lives(run: LaunchedRun, replica: str) -> int:
 def wait_for_steps(run: LaunchedRun, *replicas: str, more: int = 10) -> None:
     """Returns once each of them has taken so many further steps."""
     enough = {name: len(steps_of(run, name)) + more for name in replicas}
-    try:
-        wait_until(lambda: all(len(steps_of(run, name)) >= enough[name] for name in replicas), SOON_S)
-    except AssertionError:
-        said = {name: run.log(name)[-800:] for name in run.places}
-        raise AssertionError(f"no {more} steps more of {replicas}: {said}") from None
+    wait_until(
+        lambda: all(len(steps_of(run, name)) >= enough[name] for name in replicas),
+        SOON_S,
+        what=lambda: f"{more} more steps of {replicas}: { ({name: run.log(name)[-800:] for name in run.places}) }",
+    )
 
 
 def wait_for_lives(run: LaunchedRun, number: int, *replicas: str) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.end_to_end.running import wait_until
 from tests.faults.runs import Team, daemon_of, outside_pids, run_folders
+from tests.waiting import wait_until
 from torchyard_core.booking.launch_booking import LaunchBooking, Wanted
 from torchyard_core.booking.sync.cached_calendar import Calendar
 from torchyard_core.launch.checks.host_facts import Check

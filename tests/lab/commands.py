@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from tests.nursery import Nursery
+from tests.fork_server import ForkServer
 
 MODULE = "torchyard_core.cli.entry_point"
 IMPORTED = (
@@ -26,7 +26,7 @@ class Commands:
     """Forks commands off one process, which the first of them starts. Each has its own environment and folder."""
 
     def __init__(self) -> None:
-        self._nursery: Nursery | None = None
+        self._fork_server: ForkServer | None = None
         self._free = threading.Lock()
 
     def run(
@@ -37,17 +37,17 @@ class Commands:
         if not self._free.acquire(blocking=False):
             return None
         try:
-            if self._nursery is None:
-                self._nursery = Nursery(environment, *IMPORTED)
-            if _heeded_at_start(environment) != _heeded_at_start(self._nursery.environment):
+            if self._fork_server is None:
+                self._fork_server = ForkServer(environment, *IMPORTED)
+            if _heeded_at_start(environment) != _heeded_at_start(self._fork_server.environment):
                 return None
-            return self._fork(self._nursery, arguments, environment, folder, input, timeout)
+            return self._fork(self._fork_server, arguments, environment, folder, input, timeout)
         finally:
             self._free.release()
 
     def _fork(
         self,
-        nursery: Nursery,
+        fork_server: ForkServer,
         arguments: Sequence[str],
         environment: dict[str, str],
         folder: Path,
@@ -64,13 +64,13 @@ class Commands:
             stdin.flush()
             os.lseek(stdin.fileno(), 0, os.SEEK_SET)
             numbers = (stdin.fileno(), stdout.fileno(), stderr.fileno())
-            child = nursery.fork(["-m", MODULE, *arguments], environment, numbers, folder)
+            child = fork_server.fork(["-m", MODULE, *arguments], environment, numbers, folder)
             try:
-                code = nursery.wait(child, timeout)
+                code = fork_server.wait(child, timeout)
             except subprocess.TimeoutExpired:
                 with suppress(ProcessLookupError):
                     os.kill(child.pid, signal.SIGKILL)
-                code = nursery.wait(child, 30)
+                code = fork_server.wait(child, 30)
                 said = {}
                 for name, file in (("output", stdout), ("stderr", stderr)):
                     file.seek(0)
@@ -82,9 +82,9 @@ class Commands:
             return subprocess.CompletedProcess([MODULE, *arguments], code, stdout.read(), stderr.read())
 
     def close(self) -> None:
-        if self._nursery is not None:
-            self._nursery.close()
-            self._nursery = None
+        if self._fork_server is not None:
+            self._fork_server.close()
+            self._fork_server = None
 
 
 def _heeded_at_start(environment: dict[str, str]) -> dict[str, str]:

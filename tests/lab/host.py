@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from tests.fork_server import ForkServer
 from tests.lab import boot
 from tests.lab.files import HostFiles
 from tests.lab.keys import fingerprint, known_hosts_line, make_key
@@ -16,7 +16,7 @@ from tests.lab.needs import SEARCH_PATH, LabBroken
 from tests.lab.network import Network
 from tests.lab.processes import HostProcess
 from tests.lab.spec import HostSpec
-from tests.nursery import Nursery
+from tests.waiting import NotInTime, wait_until
 from tests.warm_python import write_client
 
 READY_WITHIN_S = 20.0
@@ -61,13 +61,13 @@ class LabHost:
 
     def wait_until_ready(self) -> None:
         """Return once its sshd listens."""
-        deadline = time.monotonic() + READY_WITHIN_S
-        while not self._running.listens(self.port):
+
+        def listens() -> bool:
             if not self.alive:
                 raise LabBroken(f"Host {self.name} ended while booting: {self.log()}")
-            if time.monotonic() > deadline:
-                raise LabBroken(f"Host {self.name} had no sshd within {READY_WITHIN_S:.0f} s: {self.log()}")
-            time.sleep(0.01)
+            return self._running.listens(self.port)
+
+        self._until(listens, "sshd does not listen", READY_WITHIN_S)
 
     @property
     def alive(self) -> bool:
@@ -162,9 +162,9 @@ class LabHost:
         """Name of the namespace that the host's processes are in."""
         return self._running.pid_namespace
 
-    def fork_scripts_from(self, nursery: Nursery) -> str:
-        """The host's name for a `python` whose scripts `nursery` forks, in this host: until it ends or is destroyed."""
-        nursery.serve(write_client(self.folder), self._running.first_pid)
+    def fork_scripts_from(self, fork_server: ForkServer) -> str:
+        """Path on the host of a `python` whose scripts `fork_server` forks there while the host lives."""
+        fork_server.serve(write_client(self.folder), self._running.first_pid)
         return f"{boot.INSIDE}/python"
 
     # -- sshd
@@ -262,9 +262,8 @@ class LabHost:
     def _sshd(self, *, sessions: bool = False) -> set[int]:
         return {process.pid for process in self.processes() if process.is_sshd(sessions=sessions)}
 
-    def _until(self, condition: Callable[[], bool], complaint: str) -> None:
-        deadline = time.monotonic() + 10
-        while not condition():
-            if time.monotonic() > deadline:
-                raise LabBroken(f"{self.name}: {complaint}; running: {self.processes()}")
-            time.sleep(0.01)
+    def _until(self, condition: Callable[[], bool], complaint: str, within_s: float = 10.0) -> None:
+        try:
+            wait_until(condition, within_s)
+        except NotInTime:
+            raise LabBroken(f"{self.name}: {complaint}; running: {self.processes()}; {self.log()}") from None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.nursery import Forked, Nursery
+from tests.fork_server import ForkedProcess, ForkServer
 
 pytestmark = pytest.mark.lab
 
@@ -17,11 +17,11 @@ LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
 
 def test_a_command_is_waited_for_although_an_earlier_one_had_its_process_id() -> None:
     """The system gives an ID again after 32768 processes: the earlier end is none of the later command's."""
-    nursery = Nursery(dict(os.environ), "json")
-    made: list[Forked] = []
+    fork_server = ForkServer(dict(os.environ), "json")
+    made: list[ForkedProcess] = []
 
-    def start(code: str) -> Forked:
-        made.append(nursery.start("-c", code, environment=dict(os.environ)))
+    def start(code: str) -> ForkedProcess:
+        made.append(fork_server.start("-c", code, environment=dict(os.environ)))
         return made[-1]
 
     try:
@@ -40,4 +40,4 @@ def test_a_command_is_waited_for_although_an_earlier_one_had_its_process_id() ->
     finally:
         for each in made:
             each.close()
-        nursery.close()
+        fork_server.close()

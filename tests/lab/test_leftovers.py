@@ -8,8 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,15 +18,9 @@ import yaml
 from tests.lab import Lab
 from tests.lab.boot import REPOSITORY
 from tests.lab.processes import processes_in
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("needs_lab")]
-
-
-def wait_until(condition: Callable[[], bool], within_s: float = 60) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to pass in time"
-        time.sleep(0.01)
 
 
 def traces(tag: str) -> dict[str, list[str]]:

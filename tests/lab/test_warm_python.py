@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.nursery import Nursery
+from tests.fork_server import ForkServer
 from tests.warm_python import write_client
 
 pytestmark = pytest.mark.lab
@@ -27,10 +27,10 @@ sys.stdin.read()
 
 @pytest.fixture
 def python(needs_lab: None, tmp_path: Path) -> Iterator[Path]:
-    nursery = Nursery(dict(os.environ), "json")
-    nursery.serve(write_client(tmp_path), os.getpid())
+    fork_server = ForkServer(dict(os.environ), "json")
+    fork_server.serve(write_client(tmp_path), os.getpid())
     yield tmp_path / "python"
-    nursery.close()
+    fork_server.close()
 
 
 def test_a_signal_that_comes_while_a_script_ends_by_itself_changes_nothing(python: Path, tmp_path: Path) -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 from tests.roles.join_stores import KEY, Served
-from tests.roles.processes import DEADLINE_S, Start, free_port, trainer_environment
+from tests.roles.processes import DEADLINE_S, Start, free_port, trainer_environment, wait_for
 
 PROGRAM = Path(__file__).parent / "programs" / "resumable.py"
 
@@ -74,11 +73,5 @@ class Gang:
         lines = log.read_text().splitlines() if log.exists() else []
         return {int(line.split()[0]): line.partition(" ")[2] for line in lines if line.count(" ") == 3}
 
-    def wait_for(self, happened: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + DEADLINE_S
-        while not happened():
-            assert time.monotonic() < deadline, f"waited in vain for {what}"
-            for process in self.processes:
-                if process.poll() not in (None, 0):
-                    raise AssertionError(process.communicate()[0])
-            time.sleep(0.01)
+    def wait_for(self, condition: Callable[[], bool], what: str) -> None:
+        wait_for(condition, what, *self.processes)

@@ -8,23 +8,23 @@ from typing import Any
 
 import pytest
 
-from tests.nursery import Forked, Nursery
+from tests.fork_server import ForkedProcess, ForkServer
 from tests.roles.processes import Keeper, Start, Train, bare_environment, free_port, output_of, trainer_environment
 
 
 @pytest.fixture(scope="session")
-def torch_imported() -> Iterator[Nursery]:
+def torch_imported() -> Iterator[ForkServer]:
     """A process that has imported torch, to be forked."""
-    nursery = Nursery(bare_environment(), "tests.roles.imports")
-    yield nursery
-    nursery.close()
+    fork_server = ForkServer(bare_environment(), "tests.roles.imports")
+    yield fork_server
+    fork_server.close()
 
 
 @pytest.fixture
-def start_forked(torch_imported: Nursery) -> Iterator[Start]:
+def start_forked(torch_imported: ForkServer) -> Iterator[Start]:
     """start(*arguments of python, environment={...}) → a process whose output is one text; none outlives the test.
     Without the seconds in which each imports torch: tests on hosts have processes that do."""
-    processes: list[Forked] = []
+    processes: list[ForkedProcess] = []
 
     def start(*arguments: str | Path, environment: dict[str, str] | None = None) -> Any:
         whole = {**bare_environment(), **(environment or {})}

@@ -1,4 +1,4 @@
-"""What training processes import, for a nursery that forks them (`tests.nursery`)."""
+"""What training processes import, for `tests.fork_server`."""
 
 from __future__ import annotations
 

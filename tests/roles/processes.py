@@ -6,12 +6,12 @@ import os
 import socket
 import subprocess
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from tests.ports import free_port as free_port
+from tests.waiting import wait_until
 from torchyard_agent.protocol import metrics_report
 
 ROOT = Path(__file__).parents[2]
@@ -56,12 +56,15 @@ def output_of(process: subprocess.Popen[str]) -> str:
     return output
 
 
-def until(holds: Callable[[], object], within_s: float = 60.0) -> None:
-    """Returns once it does."""
-    deadline = time.monotonic() + within_s
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
+def wait_for(condition: Callable[[], bool], what: str, *processes: subprocess.Popen[str]) -> None:
+    """`wait_until` that fails at once when one of the processes has failed."""
+
+    def holds() -> bool:
+        for process in processes:
+            assert process.poll() in (None, 0), process.communicate()[0]
+        return condition()
+
+    wait_until(holds, what=what)
 
 
 class Keeper:

@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
+from tests.fork_server import ForkServer
 from tests.lab.desktop import Desktop
-from tests.nursery import Nursery
 from tests.upstream import reference
 from tests.upstream.reference import LOOPS, RESULTS
 from tests.warm_python import write_client
@@ -135,21 +135,21 @@ class Computer:
 def warm_python(folder: Path) -> Iterator[str]:
     """A python on this computer whose scripts are forked from one that has imported torch; needs root."""
     with ExitStack() as stack:
-        nursery = Nursery({**os.environ, "PYTHONPATH": "", "OMP_NUM_THREADS": "1"}, "tests.lab.torch_imports")
-        stack.callback(nursery.close)
-        nursery.serve(write_client(folder), os.getpid())
+        fork_server = ForkServer({**os.environ, "PYTHONPATH": "", "OMP_NUM_THREADS": "1"}, "tests.lab.torch_imports")
+        stack.callback(fork_server.close)
+        fork_server.serve(write_client(folder), os.getpid())
         stopped = threading.Event()
-        hearing = threading.Thread(target=_hear, args=(nursery, stopped))
+        hearing = threading.Thread(target=_hear, args=(fork_server, stopped))
         hearing.start()
         stack.callback(hearing.join)
         stack.callback(stopped.set)
         yield str(folder / "python")
 
 
-def _hear(nursery: Nursery, stopped: threading.Event) -> None:
+def _hear(fork_server: ForkServer, stopped: threading.Event) -> None:
     """It waits until what it says of each script's end is read."""
     while not stopped.wait(0.5):
-        nursery.catch_up()
+        fork_server.receive_pending()
 
 
 def judge(

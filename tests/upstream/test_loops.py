@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.nursery import Nursery
+from tests.fork_server import ForkServer
 from tests.ports import free_port
 from tests.upstream import runs, table
 from tests.upstream.__main__ import interpreter
@@ -59,7 +59,7 @@ def computer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[runs.Computer
 
 
 @pytest.fixture(scope="module")
-def references(tmp_path_factory: pytest.TempPathFactory, torch_for_hosts: Nursery) -> Path:
+def references(tmp_path_factory: pytest.TempPathFactory, torch_for_hosts: ForkServer) -> Path:
     """The folder of the results that the sample is judged by, computed in a process of their own."""
     folder = tmp_path_factory.mktemp("references")
     cells = [*SAMPLE, *((loop, "all_reduce", 2) for loop in TRAINED_BY_DDP)]
@@ -94,7 +94,7 @@ def test_a_loop_ends_as_the_documentation_says(
 
 @pytest.mark.parametrize("loop", TRAINED_BY_DDP)
 def test_the_reference_agrees_with_plain_ddp(
-    references: Path, torch_for_hosts: Nursery, tmp_path: Path, loop: str
+    references: Path, torch_for_hosts: ForkServer, tmp_path: Path, loop: str
 ) -> None:
     environment = {
         **os.environ,

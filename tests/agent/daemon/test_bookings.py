@@ -10,7 +10,7 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import pytest
 
 from tests.agent.enforcement.calendars import HOUR, A, B, booking, enforcement, login, snapshot
 from tests.agent.fake_nvml import FakeGpu, build_fake_nvml, write_gpus
+from tests.waiting import wait_until
 from torchyard_agent.daemon import audit
 from torchyard_agent.daemon.bookings import Bookings, Pace, next_look
 from torchyard_agent.daemon.runs import Runs
@@ -139,14 +140,6 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-def until(condition: Callable[[], Any], within_s: float = 60.0) -> Any:
-    deadline = time.monotonic() + within_s
-    while not (value := condition()):
-        assert time.monotonic() < deadline, "it did not come true"
-        time.sleep(0.02)
-    return value
-
-
 def lees(**changes: Any) -> dict[str, Any]:
     """Lee has booked the first GPU, now."""
     return booking("lee", time.time() - 60, time.time() + HOUR, A, **changes)
@@ -215,7 +208,7 @@ def test_use_of_somebody_elses_booking_is_warned_about_and_then_ended(
     daemon.gpus(sleeper.pid)
     daemon.hand(lees(), logins=[login(ME, "kim")], enforcement=[enforcement("stop", 0.5)])
     assert sleeper.wait(60) == -signal.SIGTERM
-    until(lambda: "terminated" in daemon.whats())
+    wait_until(lambda: "terminated" in daemon.whats())
     assert daemon.whats()[:3] == ["observed", "warned", "terminated"]  # the fake GPU goes on listing what has ended
     last = daemon.acts()[2]
     assert (last["pid"], last["owner"], last["persons"], last["outcome"]) == (sleeper.pid, "lee", ["kim"], "sent")
@@ -229,7 +222,7 @@ def test_a_dry_run_says_what_would_have_been_done_and_does_nothing(
 ) -> None:
     daemon.gpus(sleeper.pid)
     daemon.hand(lees(), logins=[login(ME, "kim")], enforcement=[enforcement("stop", 0.1, dry_run=True)])
-    until(lambda: "terminated" in daemon.whats())
+    wait_until(lambda: "terminated" in daemon.whats())
     assert {act["dry_run"] for act in daemon.acts()} == {True}
     assert sleeper.poll() is None
     told = daemon.call("bookings.status")
@@ -244,9 +237,9 @@ def test_a_lower_level_and_ones_own_booking_leave_processes_alone(
 ) -> None:
     daemon.gpus(sleeper.pid)
     daemon.hand(lees(), logins=[login(ME, "kim")], enforcement=[enforcement("warn", 0.0)])
-    until(lambda: daemon.whats() == ["observed", "warned"])
+    wait_until(lambda: daemon.whats() == ["observed", "warned"])
     daemon.hand(lees(), logins=[login(ME, "kim", "lee")], enforcement=[enforcement("stop", 0.0)])
-    until(lambda: [one["verdict"] for one in daemon.call("bookings.status")["findings"]] == ["own"])
+    wait_until(lambda: [one["verdict"] for one in daemon.call("bookings.status")["findings"]] == ["own"])
     time.sleep(0.3)  # some looks, in which nothing is to happen
     assert sleeper.poll() is None
     assert daemon.whats() == ["observed", "warned"]
@@ -258,7 +251,7 @@ def test_by_a_calendar_that_is_too_old_use_is_noted_and_nothing_is_ended(
     daemon.gpus(sleeper.pid)
     stop = {"logins": [login(ME, "kim")], "enforcement": [enforcement("stop", 0.0)]}
     daemon.hand(lees(), taken=time.time() - 2, fresh_s=1, **stop)
-    until(daemon.whats)
+    wait_until(daemon.whats)
     time.sleep(0.3)  # some looks, in which nothing is to happen
     assert daemon.whats() == ["observed"]
     assert sleeper.poll() is None
@@ -272,7 +265,7 @@ def test_a_calendar_that_does_not_reach_to_now_calls_nothing_unbooked(
     daemon.gpus(sleeper.pid)
     over = rfc3339(time.time() - 1)
     daemon.hand(lees(), taken=time.time() - 5000, until=over, enforcement=[enforcement("observe")])
-    until(lambda: daemon.call("bookings.evidence")["uses"])
+    wait_until(lambda: daemon.call("bookings.evidence")["uses"])
     assert daemon.acts() == []
 
 
@@ -281,10 +274,10 @@ def test_after_a_dry_run_users_are_warned_before_anything_is_ended(
 ) -> None:
     daemon.gpus(sleeper.pid)
     daemon.hand(lees(), logins=[login(ME, "kim")], enforcement=[enforcement("stop", 0.0, dry_run=True)])
-    until(lambda: "terminated" in daemon.whats())
+    wait_until(lambda: "terminated" in daemon.whats())
     dry = len(daemon.acts())
     daemon.hand(lees(), logins=[login(ME, "kim")], enforcement=[enforcement("stop", 3600.0)])
-    until(lambda: "warned" in daemon.whats()[dry:])
+    wait_until(lambda: "warned" in daemon.whats()[dry:])
     assert [act["act"] for act in daemon.acts() if not act["dry_run"]] == ["observed", "warned"]
     assert sleeper.poll() is None
 
@@ -302,7 +295,7 @@ def test_idle_bookings_and_use_are_noted_while_no_desktop_is_there(
         longer = [one for one in told["idle"] if one["seen"] > one["since"]]
         return told if longer and any(use["end"] > use["start"] for use in told["uses"]) else None
 
-    told = until(grown)
+    told = wait_until(grown)
     idle = {one["booking"]: one for one in told["idle"]}
     assert idle["of-kim"]["seen"] > idle["of-kim"]["since"]
     assert idle["of-lee"]["seen"] == idle["of-lee"]["since"]
@@ -320,7 +313,7 @@ def test_gpus_that_a_run_holds_are_never_idle(daemon: Daemon) -> None:
     with socket.socket(socket.AF_UNIX) as lock:
         lock.bind(f"\0torchyard/gpu/{A}")
         daemon.hand(lees())
-        until(lambda: daemon.call("bookings.evidence")["idle"])
+        wait_until(lambda: daemon.call("bookings.evidence")["idle"])
         time.sleep(1.1)  # times are told in whole seconds
         (idle,) = daemon.call("bookings.evidence")["idle"]
         assert idle["since"] == idle["seen"]
@@ -341,7 +334,7 @@ def test_a_container_that_a_run_started_is_the_runs(daemon: Daemon) -> None:
             group.join(container, process.pid)
             daemon.gpus(process.pid)
             daemon.hand(lees(), logins=[login(ME, "kim")], enforcement=[enforcement("observe")])
-            (found,) = until(lambda: daemon.call("bookings.status")["findings"])
+            (found,) = wait_until(lambda: daemon.call("bookings.status")["findings"])
             assert (found["verdict"], found["user"]) == ("others", ME)
             assert (found["origin"]["known_by"], found["origin"]["as_root"]) == ("cgroup", False)
             assert found["origin"]["container"] == container

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.telemetry.sample_programs import until
+from tests.waiting import wait_until
 from torchyard_agent.daemon import garbage_collection, installed_version
 from torchyard_agent.daemon.garbage_collection import GB, Limits, OverRun, surplus, tidy
 from torchyard_agent.keeper import control_socket
@@ -244,7 +244,7 @@ def test_an_archive_that_a_keeper_runs_out_of_stays(tmp_path: Path, where: str) 
     if where == "process":
         command = [sys.executable, "-c", "input()", str(archive)]
         keeper = subprocess.Popen(command, stdin=subprocess.PIPE)
-        until(lambda: str(archive).encode() in Path(f"/proc/{keeper.pid}/cmdline").read_bytes())
+        wait_until(lambda: str(archive).encode() in Path(f"/proc/{keeper.pid}/cmdline").read_bytes())
     else:
         known = {"archive": OLD} if where == "run there" else {}
         a_run(tmp_path, "long", days=60, node="gpu-b", has_end=False, **known)

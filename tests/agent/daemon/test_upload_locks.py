@@ -54,7 +54,7 @@ def test_other_folders_are_sent_meanwhile(a: Turns, b: Turns) -> None:
 
 def test_a_holder_that_is_no_longer_touched_loses_its_turn(a: Turns, b: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr(upload_locks.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("torchyard_agent.daemon.upload_locks.time.monotonic", lambda: now[0])
     assert a.take(ROOT, "desktop")
     assert not b.take(ROOT, "desktop")
     now[0] += upload_locks.STALE_AFTER_S + 1

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.keeper.keeper_cluster import eventually
+from tests.waiting import eventually
 from torchyard_agent import unix_socket_rpc
 from torchyard_agent.daemon.upload_locks import Turns
 from torchyard_agent.daemon.uploads import Receiving
+from torchyard_agent.protocol.jsonrpc import RpcError
 from torchyard_agent.protocol.snapshot_manifest import root_of
 
 MANIFEST = [{"path": "train.py", "mode": 0o644, "size": 1, "sha256": "a" * 64}]
@@ -44,7 +45,7 @@ def test_a_desktop_that_hangs_up_while_its_turn_is_taken_keeps_it_from_nobody(
         asking = asyncio.ensure_future(one.call("snapshot.offer", {"root": ROOT, "manifest": MANIFEST}))
         await eventually(begun.is_set)
         one.close()
-        with pytest.raises(unix_socket_rpc.RpcError):
+        with pytest.raises(RpcError):
             await asking
         await eventually(lambda: not connections)
         go_on.set()

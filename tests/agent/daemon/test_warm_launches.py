@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.agent.keeper.keeper_cluster import AGENT, SECRET, eventually
+from tests.agent.keeper.keeper_cluster import AGENT, SECRET
+from tests.waiting import eventually
 from torchyard_agent.daemon.runs import Runs
 from torchyard_agent.protocol import paths
 from torchyard_agent.protocol.jsonrpc import RpcError

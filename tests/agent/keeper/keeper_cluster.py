@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import os
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.agent.enforcement.calendars import snapshot
+from tests.waiting import eventually
 from torchyard_agent import unix_socket_rpc
 from torchyard_agent.keeper import control_socket as keeper_address
 from torchyard_agent.keeper.processes import cgroup
@@ -31,16 +31,6 @@ _LAUNCH = (
     "from torchyard_agent.keeper.main import main\n"
     "sys.exit(main(*sys.argv[2:]))"
 )
-
-
-async def eventually(is_so: Callable[[], Any], within_s: float = 60.0) -> Any:
-    """What `is_so` returns once it is true. Fails after `within_s` seconds."""
-    deadline = time.monotonic() + within_s
-    while not (result := is_so()):
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not so after {within_s} s")
-        await asyncio.sleep(0.01)
-    return result
 
 
 def python(code: str) -> list[str]:
@@ -112,12 +102,11 @@ class Host:
             )
 
     async def connect(self) -> None:
-        deadline = time.monotonic() + 60
-        while (address := keeper_address.read(str(self.run_dir))) is None:
+        def address() -> str | None:
             assert self.process.poll() is None, self.log()
-            assert time.monotonic() < deadline, "the keeper did not start"
-            await asyncio.sleep(0.01)
-        self.connection = await unix_socket_rpc.connect(address, self._on_notification)
+            return keeper_address.read(str(self.run_dir))
+
+        self.connection = await unix_socket_rpc.connect(await eventually(address), self._on_notification)
 
     def _on_notification(self, method: str, params: dict[str, Any]) -> None:
         self.pokes += method == "journal"

@@ -6,7 +6,8 @@ import os
 from typing import Any
 
 from tests.agent.keeper.conftest import Play
-from tests.agent.keeper.keeper_cluster import Host, Yard, eventually, replica, shell
+from tests.agent.keeper.keeper_cluster import Host, Yard, replica, shell
+from tests.waiting import eventually
 from torchyard_agent.protocol import journal_replay
 from torchyard_agent.protocol.attribution import LONGEST, asked, who
 

@@ -7,7 +7,8 @@ import time
 from collections.abc import Awaitable, Callable
 
 from tests.agent.enforcement.calendars import HOUR, booking
-from tests.agent.keeper.keeper_cluster import Yard, eventually, replica, shell
+from tests.agent.keeper.keeper_cluster import Yard, replica, shell
+from tests.waiting import eventually
 from torchyard_agent.protocol import journal_replay
 from torchyard_agent.protocol.calendar import rfc3339
 

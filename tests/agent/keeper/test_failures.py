@@ -7,7 +7,8 @@ import signal
 import time
 
 from tests.agent.keeper.conftest import Play
-from tests.agent.keeper.keeper_cluster import Yard, eventually, python, replica, shell
+from tests.agent.keeper.keeper_cluster import Yard, python, replica, shell
+from tests.waiting import eventually
 
 FOREVER = shell("exec sleep 1000")
 WHEN_TOLD = "import os, time\nprint('up', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.01)\n"

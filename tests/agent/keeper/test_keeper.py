@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.agent.keeper.conftest import Play
-from tests.agent.keeper.keeper_cluster import Yard, eventually, replica, shell
+from tests.agent.keeper.keeper_cluster import Yard, replica, shell
+from tests.waiting import eventually
 
 PYTHON_39 = Path("~/.pyenv/versions/3.9.18/bin/python").expanduser()
 MOST_RESIDENT_KB = 20 * 1024

@@ -13,7 +13,8 @@ from unittest.mock import MagicMock
 import pytest
 
 from tests.agent.keeper.conftest import Play
-from tests.agent.keeper.keeper_cluster import SECRET, Host, Yard, eventually, replica, shell
+from tests.agent.keeper.keeper_cluster import SECRET, Host, Yard, replica, shell
+from tests.waiting import eventually
 from torchyard_agent import snapshot_store
 from torchyard_agent.keeper.keeper import Keeper
 from torchyard_agent.keeper.timeouts import Patience

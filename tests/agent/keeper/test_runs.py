@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tests.agent.keeper.conftest import Play
-from tests.agent.keeper.keeper_cluster import Yard, eventually, python, replica, shell
+from tests.agent.keeper.keeper_cluster import Yard, python, replica, shell
+from tests.waiting import eventually
 
 REPORTS = """
 import json, os, socket

@@ -12,7 +12,8 @@ import pytest
 
 from tests.agent.enforcement.calendars import HOUR, booking
 from tests.agent.fake_nvml import FakeGpu, build_fake_nvml, write_gpus
-from tests.agent.keeper.keeper_cluster import Host, Yard, eventually, replica, shell
+from tests.agent.keeper.keeper_cluster import Host, Yard, replica, shell
+from tests.waiting import eventually
 from torchyard_agent.protocol.calendar import rfc3339
 
 Play = Callable[[Callable[[Yard], Awaitable[None]]], None]

@@ -10,7 +10,8 @@ import pytest
 
 from tests.agent.fake_nvml import FakeGpu, build_fake_nvml, write_gpus
 from tests.agent.keeper.conftest import Play
-from tests.agent.keeper.keeper_cluster import Yard, eventually, python, replica, shell
+from tests.agent.keeper.keeper_cluster import Yard, python, replica, shell
+from tests.waiting import eventually, wait_until
 
 FOREVER = shell("exec sleep 1000")
 FREEZER = Path("/sys/fs/cgroup/freezer")
@@ -144,9 +145,7 @@ def test_a_process_that_cannot_be_killed_is_named_and_waited_for(play: Play) -> 
         play(story)
     finally:
         (frozen / "freezer.state").write_text("THAWED")
-        deadline = time.monotonic() + 10
-        while (frozen / "cgroup.procs").read_text() and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_until(lambda: not (frozen / "cgroup.procs").read_text())
         frozen.rmdir()
 
 
@@ -216,7 +215,7 @@ def test_a_host_counts_as_stopped_only_once_its_gpus_have_let_go(play: Play, tmp
         write_gpus(values, [FakeGpu("GPU-1", compute=[(pid, 600), (stranger, 100)])])
         await a.call("stop", reason="enough", force=True)
         await eventually(lambda: not yard.left())
-        with pytest.raises(AssertionError, match="not so after"):
+        with pytest.raises(AssertionError, match="not within"):
             await eventually(a.ended, within_s=1.0)
         write_gpus(values, [FakeGpu("GPU-1", compute=[(stranger, 100)])])
         assert (await yard.end())["state"] == "stopped"

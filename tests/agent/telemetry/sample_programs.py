@@ -6,8 +6,7 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -71,12 +70,3 @@ def program(source: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
             yield process
         finally:
             os.killpg(process.pid, 9)
-
-
-def until(condition: Callable[[], Any], deadline_s: float = 60.0) -> Any:
-    """The condition's first true value."""
-    end = time.monotonic() + deadline_s
-    while not (value := condition()):
-        assert time.monotonic() < end, "it did not come true"
-        time.sleep(0.02)
-    return value

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.agent.fake_nvml import FakeGpu, write_gpus
-from tests.agent.telemetry.sample_programs import conversation, until
+from tests.agent.telemetry.sample_programs import conversation
+from tests.waiting import wait_until
 from torchyard_agent.telemetry import host_facts as facts
 from torchyard_agent.telemetry import training_python
 from torchyard_agent.telemetry.host_facts import host_facts, nvml_problem
@@ -115,7 +116,7 @@ def test_an_interpreter_that_hangs_is_given_up_with_all_it_started(
     assert codes(host_facts(hanging, str(tmp_path))) == ["python_broken"]
     assert time.monotonic() - began < 60
     child = int((tmp_path / "child").read_text())
-    until(lambda: ProcessTrees().sample({"child": [child]}, 1.0)["child"]["processes"] == 0)
+    wait_until(lambda: ProcessTrees().sample({"child": [child]}, 1.0)["child"]["processes"] == 0)
 
 
 def test_an_interpreter_that_prints_noise_is_understood(tmp_path: Path) -> None:

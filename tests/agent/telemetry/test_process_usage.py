@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.telemetry.sample_programs import program, until
+from tests.agent.telemetry.sample_programs import program
+from tests.waiting import wait_until
 from torchyard_agent.telemetry import process_usage
 from torchyard_agent.telemetry.process_usage import (
     UNKNOWN,
@@ -121,7 +122,7 @@ def test_a_busy_process_uses_one_cpu_and_its_memory_is_counted() -> None:
         assert first["cpu"] is None
         assert first["memory_mb"] >= 64
         after_the_first = time.monotonic(), used_s(busy.pid)
-        until(lambda: used_s(busy.pid) >= began[1] + 0.5)
+        wait_until(lambda: used_s(busy.pid) >= began[1] + 0.5)
         before_the_second = time.monotonic(), used_s(busy.pid)
         share = float(trees.sample({"worker-0": [busy.pid]}, time.monotonic())["worker-0"]["cpu"])
         ended = time.monotonic(), used_s(busy.pid)
@@ -146,7 +147,7 @@ def test_a_new_child_is_found_and_a_zombie_no_longer_counts() -> None:
         root.stdin.flush()
         root.stdout.readline()
         now = iter(range(10, 10_000))
-        until(lambda: trees.sample(replicas, float(next(now)))["worker-0"]["processes"] == 1)
+        wait_until(lambda: trees.sample(replicas, float(next(now)))["worker-0"]["processes"] == 1)
 
 
 def test_a_replica_that_has_ended_is_nothing_and_one_that_is_not_asked_for_is_forgotten() -> None:
@@ -182,7 +183,7 @@ def test_a_process_has_an_owner_and_a_name() -> None:
     assert owner(os.getpid()) == getpass.getuser() == user_name(os.getuid())
     child = subprocess.Popen(["sleep", "600"])
     try:
-        until(lambda: Owners().of(child.pid, 0.0) == (getpass.getuser(), "sleep"))
+        wait_until(lambda: Owners().of(child.pid, 0.0) == (getpass.getuser(), "sleep"))
     finally:
         child.kill()
         child.wait()
@@ -192,7 +193,7 @@ def test_a_process_has_an_owner_and_a_name() -> None:
 def test_the_owner_is_the_user_of_the_process_not_of_the_one_who_asks() -> None:
     child = subprocess.Popen(["sleep", "600"], user=65534)
     try:
-        until(lambda: Owners().of(child.pid, 0.0)[1] == "sleep")
+        wait_until(lambda: Owners().of(child.pid, 0.0)[1] == "sleep")
         assert owner(child.pid) == user_name(65534) == "nobody"
     finally:
         child.kill()

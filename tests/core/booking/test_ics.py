@@ -29,7 +29,7 @@ def test_what_is_exported_is_read_back_by_icalendar_and_by_ours(team):
     cancelled = store.cancel(store.book(draft("a2", 3, 2)).id)
     text = export_ics([one, other, cancelled], team.slots)
     assert all(len(line.encode()) <= 75 for line in text.split("\r\n"))
-    events = icalendar.Calendar.from_ical(text).walk("VEVENT")
+    events = icalendar.Calendar.from_ical(text).events
     assert [(str(found["summary"]), found.start, found.end) for found in events] == [
         (one.title, one.start, one.end),
         (cancelled.title, cancelled.start, cancelled.end),

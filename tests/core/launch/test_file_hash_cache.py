@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from pathlib import Path
+from threading import Event
 
 import pytest
 
+from tests.waiting import wait_until
 from torchyard_core.launch.snapshot import Snapshot, list_folder, take_snapshot
-from torchyard_core.launch.snapshot_upload import Event
 
 
 @pytest.fixture
@@ -68,11 +68,7 @@ def test_a_file_written_a_moment_ago_is_not_trusted(folder: Path, tmp_path: Path
 
 def test_files_that_are_old_enough_are_trusted_by_the_real_rule(folder: Path, tmp_path: Path) -> None:
     caches = tmp_path / "caches"
-    deadline = time.monotonic() + 60
-    while read_anew(folder, caches):
-        taken(folder, caches)
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
+    wait_until(lambda: not read_anew(folder, caches), pause=lambda _: taken(folder, caches))
 
 
 def test_folders_do_not_share_their_hashes(folder: Path, caches: Path, tmp_path: Path) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
+from tests.waiting import wait_until
 from torchyard_core.errors import Unreachable
 from torchyard_core.launch import lease_renewal
 from torchyard_core.launch.lease_renewal import LeaseRenewal
@@ -32,13 +32,6 @@ class Link:
         return answer
 
 
-def until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease_renewal, "RENEW_EVERY_S", 0.02)
@@ -54,13 +47,13 @@ def test_a_host_that_fails_or_takes_no_more_bytes_delays_no_renewal() -> None:
     lease = LeaseRenewal("run-1")
     lease.begin(["gpu-a", "gpu-b", "gpu-c"], links)
     try:
-        until(lambda: len(links["gpu-a"].asked) > 4 and len(links["gpu-c"].asked) > 4)
+        wait_until(lambda: len(links["gpu-a"].asked) > 4 and len(links["gpu-c"].asked) > 4)
         assert len(links["gpu-b"].asked) == 1
         assert links["gpu-a"].asked[0] == ("run.renew", {"run_id": "run-1"})
     finally:
         lease.end()
         stuck.set()
-    until(lambda: not threads())
+    wait_until(lambda: not threads())
     counted = len(links["gpu-a"].asked)
     time.sleep(0.1)
     assert len(links["gpu-a"].asked) == counted
@@ -73,13 +66,13 @@ def test_a_connection_that_was_made_anew_is_used_and_a_second_beginning_changes_
     lease.begin(["gpu-a"], links)
     lease.begin(["gpu-a"], links)
     try:
-        until(lambda: bool(first.asked))
+        wait_until(lambda: bool(first.asked))
         assert len(threads()) == 1
         links["gpu-a"] = second
-        until(lambda: bool(second.asked))
+        wait_until(lambda: bool(second.asked))
     finally:
         lease.end()
-    until(lambda: not threads())
+    wait_until(lambda: not threads())
 
 
 def test_a_launch_that_is_over_at_once_is_not_renewed() -> None:
@@ -87,5 +80,5 @@ def test_a_launch_that_is_over_at_once_is_not_renewed() -> None:
     lease = LeaseRenewal("run-1")
     lease.end()
     lease.begin(["gpu-a"], links)
-    until(lambda: not threads())
+    wait_until(lambda: not threads())
     assert links["gpu-a"].asked == []

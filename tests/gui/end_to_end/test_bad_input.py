@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.running import programs_on, topology, wait_until
+from tests.end_to_end.running import programs_on, topology
 from tests.end_to_end.test_bad_input import ON_ONE, TORCH
 from tests.gui.end_to_end.conftest import OpenWindow
 from tests.gui.end_to_end.simulated_user import LAUNCHED_WITHIN_MS, Person
 from tests.lab import Desktop, HostSpec, Lab
 from tests.lab_fixtures import LabFactory
+from tests.waiting import wait_until
 from torchyard_core.fleet.host_check import READY
 from torchyard_gui.launch.panel import LaunchPanel
 

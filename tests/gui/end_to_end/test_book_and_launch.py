@@ -11,12 +11,13 @@ from typing import cast
 import pytest
 
 from tests.core.cli.command_runner import torchyard
-from tests.end_to_end.running import programs_on, wait_until
+from tests.end_to_end.running import programs_on
 from tests.end_to_end.test_bookings import HOSTS, topology
 from tests.gui.end_to_end.conftest import OpenWindow
 from tests.gui.end_to_end.simulated_user import LAUNCHED_WITHIN_MS, Person
 from tests.gui.end_to_end.test_close_confirmation import answer, at_step, question
 from tests.lab import Desktop, Lab
+from tests.waiting import wait_until
 from torchyard_core.booking.model import Booking, Draft, Slot
 from torchyard_core.booking.store import BookingStore, open_store
 from torchyard_core.booking.time_format import until

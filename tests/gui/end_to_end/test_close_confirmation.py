@@ -12,11 +12,12 @@ from PySide6.QtCore import Qt
 from PySide6.QtTest import QTest
 
 from tests.core.cli.sample_runs import sleeping
-from tests.end_to_end.running import programs_on, wait_until
+from tests.end_to_end.running import programs_on
 from tests.gui.end_to_end.conftest import OpenWindow
 from tests.gui.end_to_end.simulated_user import LAUNCHED_WITHIN_MS, Person
 from tests.gui.topology.page_driver import CONTROL
 from tests.lab import Desktop, Lab
+from tests.waiting import wait_until
 from torchyard_core.fleet.daemon_client import Link
 from torchyard_gui.bridge.launch_job import LaunchJob
 from torchyard_gui.widgets.dialogs import Question

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 from PySide6.QtTest import QTest
 
-from tests.end_to_end.running import programs_on, topology, wait_until
+from tests.end_to_end.running import programs_on, topology
 from tests.gui.end_to_end.conftest import OpenWindow
 from tests.gui.end_to_end.simulated_user import LAUNCHED_WITHIN_MS, Person
 from tests.gui.topology.page_driver import LEFT
 from tests.lab import Desktop, Lab
+from tests.waiting import wait_until
 from torchyard_gui.fleet.host_key_dialog import TrustDialog
 
 pytestmark = pytest.mark.lab

@@ -12,12 +12,12 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QLineEdit
 
 from tests.end_to_end.logins import sessions
-from tests.end_to_end.running import wait_until
 from tests.gui.end_to_end.conftest import OpenWindow
 from tests.gui.end_to_end.simulated_user import LAUNCHED_WITHIN_MS, Person
 from tests.lab import Desktop, HostSpec, Lab
 from tests.lab.keys import make_key
 from tests.lab_fixtures import LabFactory
+from tests.waiting import wait_until
 from torchyard_gui.bridge.host_status import HostStatus
 from torchyard_gui.fleet.labels import sentence
 from torchyard_gui.windows.login_dialog import LoginDialog

@@ -11,9 +11,10 @@ from PySide6.QtCore import Qt
 from PySide6.QtTest import QTest
 
 from tests.core.cli.sample_runs import sleeping
-from tests.end_to_end.running import programs_on, wait_until
+from tests.end_to_end.running import programs_on
 from tests.gui.launch.window import Window, red_lines, runs_left
 from tests.lab import Desktop, Lab
+from tests.waiting import wait_until
 from torchyard_core.fleet.daemon_client import Link
 from torchyard_core.topology.file import read_topology
 

@@ -36,7 +36,7 @@ def test_below_1360_pixels_the_palette_is_a_strip_of_48(digits: Driver) -> None:
     assert not page.palette_.isVisible()
     # Tab goes through it before the canvas, as through the palette.
     page.side.strip.setFocus()
-    for stop in (page.side.strip.roles, page.view):
+    for stop in (page.side.strip.roles, page.view):  # type: ignore[attr-defined]
         digits.keys(Qt.Key.Key_Tab)
         assert QApplication.focusWidget() is stop
     digits.window.resize(1360, 800)
@@ -46,7 +46,7 @@ def test_below_1360_pixels_the_palette_is_a_strip_of_48(digits: Driver) -> None:
 
 
 def test_a_badge_of_the_strip_adds_one_and_shift_asks_how_many(narrow: Driver) -> None:
-    roles = narrow.page.side.strip.roles
+    roles = narrow.page.side.strip.roles  # type: ignore[attr-defined]
     narrow.choose(roles, "worker")
     assert narrow.counts()["workers"] == 5
     narrow.choose(roles, "worker", SHIFT)
@@ -57,7 +57,7 @@ def test_a_badge_of_the_strip_adds_one_and_shift_asks_how_many(narrow: Driver) -
 
 
 def test_a_badge_of_the_strip_is_dropped_on_a_host(narrow: Driver) -> None:
-    assert narrow.drop(narrow.page.side.strip.roles, "ps", "gpu-a")
+    assert narrow.drop(narrow.page.side.strip.roles, "ps", "gpu-a")  # type: ignore[attr-defined]
     assert narrow.value.pins == {"ps-0": "gpu-a"}
 
 

@@ -17,6 +17,7 @@ from tools.sample_yard import FAILED_RUN, let_hosts_answer, write_yard
 
 from tests.gui.theme_fixture import undressed
 from torchyard_gui import app
+from torchyard_gui.bridge.launch_job import LaunchJob
 from torchyard_gui.launch import panel as launch_panel
 from torchyard_gui.widgets import screen_reader
 from torchyard_gui.windows.connections import Wiring
@@ -123,7 +124,7 @@ def test_what_the_keyboard_comes_to_has_a_name(window: MainWindow, qtbot: QtBot,
 
 
 def test_the_launch_panel_has_names_in_words(window: MainWindow, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch_panel, "LaunchJob", launch_panel.LaunchJob)  # the phases put theirs there
+    monkeypatch.setattr(launch_panel, "LaunchJob", LaunchJob)  # the phases put theirs there
     for name, panel in phases(wiring_of(window)):
         assert panel.isVisible()
         assert nameless(panel) == []
@@ -135,7 +136,7 @@ def test_the_launch_panel_has_names_in_words(window: MainWindow, qtbot: QtBot, m
 def test_enter_trusts_where_an_unknown_key_is_in_the_way(
     window: MainWindow, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launch_panel, "LaunchJob", launch_panel.LaunchJob)
+    monkeypatch.setattr(launch_panel, "LaunchJob", LaunchJob)
     for name, panel in phases(wiring_of(window)):
         if name == "unknown-key":
             panel.activateWindow()

@@ -165,7 +165,7 @@ def test_a_script_that_breaks_off_is_ended_by_sigterm_again(tmp_path: Path) -> N
     steps = evaluations(tmp_path, torch.nn.Linear(1, 1), "run-1")
     assert next(steps) == 10
     assert signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
-    steps.close()
+    steps.close()  # type: ignore[attr-defined]
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from tests.roles import join_stores
 from tests.roles.processes import DEADLINE_S, Start, free_port, output_of
 from tests.roles.strategies.hogwild.test_strategy import Groups
 from tests.roles.strategies.parameter_server.test_server_process import RESUMABLE, Cluster
+from tests.waiting import wait_until
 from torchyard_roles.checkpoints import files, group_broadcast, restore
 from torchyard_roles.coordination.join_store_client import JoinStore
 
@@ -68,13 +68,6 @@ class Hosts:
         return [int(step) for step, *_ in lines]
 
 
-def wait_for(happened: Callable[[], object]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not happened():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 @pytest.mark.parametrize("lost", ["nothing", "its part"])
 def test_a_worker_goes_on_with_its_scheduler_though_it_sees_no_folder_of_the_chief_s(
     start: Start, tmp_path: Path, store: join_stores.Served, lost: str
@@ -82,7 +75,7 @@ def test_a_worker_goes_on_with_its_scheduler_though_it_sees_no_folder_of_the_chi
     hosts = Hosts(start, tmp_path, store, "sandblaster", groups=1)
     names = ("ps-0", "worker-0", "worker-1")
     processes = [hosts.start(name, 0.05) for name in names]
-    wait_for(lambda: max(files.steps(hosts.checkpoints("worker-0")), default=0) > 8)
+    wait_until(lambda: max(files.steps(hosts.checkpoints("worker-0")), default=0) > 8)
     for process in processes:
         process.kill()
         process.wait(DEADLINE_S)
@@ -107,7 +100,7 @@ def test_a_group_that_starts_again_alone_goes_on_with_its_own_scheduler_and_opti
     hosts = Hosts(start, tmp_path, store, strategy, groups=2)
     *going_on, other = (hosts.start(name, 0.1) for name in (*others, "worker-1"))
     own = hosts.checkpoints("worker-1")
-    wait_for(lambda: max(files.part_steps(own, "worker-1.0"), default=0) > 8)
+    wait_until(lambda: max(files.part_steps(own, "worker-1.0"), default=0) > 8)
     other.kill()
     other.wait(DEADLINE_S)
     saved, older, *_ = files.part_steps(own, "worker-1.0")
@@ -130,7 +123,7 @@ def test_the_ranks_of_a_group_without_the_chief_go_on_with_what_their_first_has(
     groups = Groups(start, store, 1, 2, checkpoint_every_s=0.1)
     more = {"TORCHYARD_CHECKPOINTS": str(tmp_path), "TORCHYARD_RUN_ID": "run-1"}
     chief, *killed = groups.start_all(RESUMABLE, tmp_path, EPOCHS, 0.15, **more)
-    wait_for(lambda: min(max(files.part_steps(tmp_path, f"worker-{n}.0"), default=0) for n in (1, 2)) > 5)
+    wait_until(lambda: min(max(files.part_steps(tmp_path, f"worker-{n}.0"), default=0) for n in (1, 2)) > 5)
     for process in killed:
         process.kill()
         process.wait(DEADLINE_S)

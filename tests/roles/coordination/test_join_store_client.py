@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from tests.roles.join_stores import KEY, SECRET, Served, serve_in_a_process
-from tests.roles.processes import ROOT, bare_environment, until
+from tests.roles.processes import ROOT, bare_environment
+from tests.waiting import wait_until
 from torchyard_agent.protocol import authenticated_transport
 from torchyard_roles.coordination import join_store_client as store_module
 from torchyard_roles.coordination.join_store_client import JoinStore
@@ -149,7 +150,7 @@ def test_every_change_of_a_watched_key_is_told_in_order(connect: Connect) -> Non
     watcher.watch("save", seen.append)
     for step in range(50):
         other.set("save", b"%d" % step)
-    until(lambda: len(seen) == 51)
+    wait_until(lambda: len(seen) == 51)
     assert seen == [b"before", *(b"%d" % step for step in range(50))]
 
 
@@ -162,7 +163,7 @@ def test_a_watcher_may_use_the_store_and_a_failing_one_stops_no_other(
     store.set("save", b"one")
     assert store.get("echo", 5.0) == b"one"
     store.set("save", b"two")
-    until(lambda: store.try_get("echo") == b"two")
+    wait_until(lambda: store.try_get("echo") == b"two")
     assert "failed at news from the join store: ZeroDivisionError" in capsys.readouterr().err
 
 
@@ -172,9 +173,9 @@ def test_a_second_watcher_of_a_key_hears_its_present_value(connect: Connect) -> 
     second: list[bytes] = []
     store.watch("save", first.append)
     store.set("save", b"12")
-    until(lambda: first == [b"12"])
+    wait_until(lambda: first == [b"12"])
     store.watch("save", second.append)
-    until(lambda: second == [b"12"])
+    wait_until(lambda: second == [b"12"])
 
 
 def test_what_is_too_much_is_refused_and_the_store_goes_on(connect: Connect) -> None:
@@ -198,7 +199,7 @@ def test_a_broken_connection_is_made_again_and_nothing_is_done_twice(connect: Co
     with ThreadPoolExecutor(3) as pool:
         added = pool.submit(store.add, "count", 1)
         waiting = pool.submit(store.get, "later", 20.0)
-        until(lambda: direct.try_get("count") == b"2")  # done there, and not answered here
+        wait_until(lambda: direct.try_get("count") == b"2")  # done there, and not answered here
         cable.swallows_answers = False
         cable.cut()
         assert added.result() == 2
@@ -206,7 +207,7 @@ def test_a_broken_connection_is_made_again_and_nothing_is_done_twice(connect: Co
         direct.set("news", b"after the break")
         direct.set("later", b"now")
         assert waiting.result() == b"now"
-    until(lambda: seen == [b"after the break"])
+    wait_until(lambda: seen == [b"after the break"])
 
 
 def test_a_store_that_is_gone_is_told_to_all_who_wait(
@@ -228,11 +229,11 @@ def test_closing_frees_who_waits_and_ends_the_threads(connect: Connect) -> None:
     store.watch("a", lambda value: None)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(store.get, "never", 60.0)
-        until(lambda: not waiting.done() and bool(store._open))
+        wait_until(lambda: not waiting.done() and bool(store._open))
         store.close()
         with pytest.raises(StoreLost, match="has parted"):
             waiting.result(timeout=60)
-    until(lambda: not [one for one in store._threads if one.is_alive()])
+    wait_until(lambda: not [one for one in store._threads if one.is_alive()])
 
 
 def test_a_wrong_key_is_refused(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

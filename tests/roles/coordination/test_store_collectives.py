@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from tests.roles.join_stores import KEY, Served, serve_in_a_process
-from tests.roles.processes import until
+from tests.waiting import wait_until
 from torchyard_roles.coordination import store_collectives
 from torchyard_roles.coordination.join_store_client import JoinStore
 from torchyard_roles.coordination.store_collectives import Meetings
@@ -116,7 +116,7 @@ def test_a_call_that_the_others_have_behind_them_has_the_result_it_had(run: Run)
     chief, worker = run.alive(0), run.alive(1)
     assert meet(run, [chief, worker], b"loss ", "line 1") == [b"loss 0", b"loss 1"]
     waiting = run.begin(chief, b"accuracy 0", "line 2")
-    until(lambda: run.watcher.try_get("meet/run/1/0") is not None)
+    wait_until(lambda: run.watcher.try_get("meet/run/1/0") is not None)
     again = run.alive(1, generation=1)
     assert got(run.begin(again, b"another loss", "line 1")) == [[b"loss 0", b"loss 1"]]
     assert not waiting.done()
@@ -137,7 +137,7 @@ def test_a_resumed_script_does_not_give_what_epochs_that_are_over_come_to(run: R
 
 def test_what_the_earlier_life_gave_to_the_open_meeting_counts(run: Run) -> None:
     worker = run.begin(run.alive(1), b"before its death")
-    until(lambda: run.watcher.try_get("meet/run/0/1") is not None)
+    wait_until(lambda: run.watcher.try_get("meet/run/0/1") is not None)
     again = run.begin(run.alive(1, generation=1), b"anew")
     assert got(run.begin(run.alive(0), b"chief"), again, worker) == [[b"chief", b"before its death"]] * 3
 

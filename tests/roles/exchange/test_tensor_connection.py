@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import torchyard_roles
-from tests.roles.processes import until
+from tests.waiting import wait_until
 from torchyard_agent.protocol import authenticated_transport
 from torchyard_roles.errors import PeerLost, ProtocolError
 from torchyard_roles.exchange import tensor_connection
@@ -275,7 +275,7 @@ def test_a_descriptor_is_not_closed_under_a_thread_that_is_about_to_send(
         sending = pool.submit(caller.send, {"op": "hello"})
         assert is_about_to.wait(DEADLINE_S)
         closing = pool.submit(caller.close)
-        until(lambda: is_shut_down(caller))
+        wait_until(lambda: is_shut_down(caller))
         goes_on.set()
         with pytest.raises(PeerLost, match="closed here"):
             sending.result(DEADLINE_S)
@@ -305,7 +305,7 @@ def test_a_server_link_closes_its_descriptor_after_the_thread_that_receives(
         accepted.send({"op": "anything"})
         assert is_about_to.wait(DEADLINE_S)
         closing = pool.submit(link.close, goodbye=False)
-        until(lambda: connection.closed)
+        wait_until(lambda: connection.closed)
         goes_on.set()
         closing.result(DEADLINE_S)
     assert numbers[0] != -1

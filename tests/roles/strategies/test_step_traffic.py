@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.fork_server import ForkServer
 from tests.lab.host import LabHost
 from tests.lab_fixtures import LabFactory
-from tests.nursery import Nursery
 
 pytestmark = [pytest.mark.lab, pytest.mark.train]
 
@@ -30,7 +30,7 @@ SILENCE = 20_000
 class Site:
     """Three hosts that train and one for servers and reducers, with a process on each that forks replicas."""
 
-    def __init__(self, hosts: list[LabHost], torch_imported: Nursery) -> None:
+    def __init__(self, hosts: list[LabHost], torch_imported: ForkServer) -> None:
         self.hosts = hosts
         self._used = 0
         environment = {"PYTHONPATH": str(ROOT / "agent"), "OMP_NUM_THREADS": "1"}
@@ -127,7 +127,7 @@ def _write(process: subprocess.Popen[str], line: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def site(module_lab: LabFactory, torch_imported: Nursery) -> Iterator[Site]:
+def site(module_lab: LabFactory, torch_imported: ForkServer) -> Iterator[Site]:
     site = Site(module_lab(4).hosts, torch_imported)
     yield site
     site.close()

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from tests.agent.keeper.checkpoints.sample_checkpoints import folder_of, same, save, there
 from tests.agent.keeper.conftest import Play
-from tests.agent.keeper.keeper_cluster import Host, Yard, eventually, replica, shell
+from tests.agent.keeper.keeper_cluster import Host, Yard, replica, shell
 from tests.agent.keeper.link.test_gang_link import Relay
+from tests.waiting import eventually
 from torchyard_agent.keeper.checkpoints import checkpoint_folders
 
 UNTIL_GO = shell("while [ ! -e go ]; do sleep 0.02; done")

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.agent.keeper.checkpoints.sample_checkpoints import same, save, there
-from tests.agent.keeper.keeper_cluster import SECRET, eventually
+from tests.agent.keeper.keeper_cluster import SECRET
+from tests.waiting import eventually
 from torchyard_agent.keeper.checkpoints import checkpoint_folders, file_transfer
 from torchyard_agent.keeper.checkpoints.checkpoint_replication import Receiving
 from torchyard_agent.keeper.checkpoints.file_transfer import CarryProblem

@@ -11,7 +11,8 @@ import pytest
 
 from tests.agent.keeper.conftest import Play as PlayKeepers
 from tests.agent.keeper.decisions.test_state_machine import BAD, PEER, Play, of
-from tests.agent.keeper.keeper_cluster import Yard, eventually, replica, shell
+from tests.agent.keeper.keeper_cluster import Yard, replica, shell
+from tests.waiting import eventually
 from torchyard_agent.keeper.decisions import events, state_machine
 from torchyard_agent.keeper.decisions.events import (
     Clear,

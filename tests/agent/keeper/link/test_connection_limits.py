@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.agent.keeper.keeper_cluster import SECRET, eventually
+from tests.agent.keeper.keeper_cluster import SECRET
+from tests.waiting import eventually
 from torchyard_agent.keeper.link import gang_link
 from torchyard_agent.keeper.link.gang_link import Listener, Message, Stream
 from torchyard_agent.keeper.link.join_store import JoinStore, StoreServer
@@ -73,7 +74,7 @@ def test_a_rank_whose_connection_has_ended_before_it_is_served_is_no_mistake_of_
         with socket.create_server((HERE, 0)) as door:
             await listener.open(door)
             with pytest.raises((OSError, EOFError)):
-                await gang_link.call(*door.getsockname(), KEY, {"store": "worker-0", "session": "s"})
+                await gang_link.call(*door.getsockname(), KEY, {"store": "worker-0", "session": "s"})  # type: ignore[call-arg]
             await served.wait()
             listener.close()
         return mistakes

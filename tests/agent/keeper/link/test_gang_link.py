@@ -7,7 +7,8 @@ import os
 import socket
 
 from tests.agent.keeper.conftest import Play
-from tests.agent.keeper.keeper_cluster import SECRET, Yard, eventually, replica, shell
+from tests.agent.keeper.keeper_cluster import SECRET, Yard, replica, shell
+from tests.waiting import eventually
 from torchyard_agent.protocol import authenticated_transport
 
 UNTIL_GO = shell("while [ ! -e go ]; do sleep 0.01; done")

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.agent.keeper.conftest import Play
-from tests.agent.keeper.keeper_cluster import SECRET, Yard, eventually, python, replica, shell
+from tests.agent.keeper.keeper_cluster import SECRET, Yard, python, replica, shell
+from tests.waiting import eventually
 from torchyard_agent.keeper.link.join_store import MOST_KEYS, JoinStore, Refused
 
 KEY = hmac.new(bytes.fromhex(SECRET), b"exchange", "sha256").hexdigest()

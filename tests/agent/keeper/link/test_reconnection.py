@@ -9,8 +9,9 @@ from contextlib import suppress
 from typing import Any
 
 from tests.agent.keeper.conftest import Play
-from tests.agent.keeper.keeper_cluster import CLUSTER, SECRET, Host, Yard, eventually, replica, shell
+from tests.agent.keeper.keeper_cluster import CLUSTER, SECRET, Host, Yard, replica, shell
 from tests.agent.keeper.link.test_gang_link import Relay
+from tests.waiting import eventually
 from torchyard_agent.keeper.assignments import Shares
 from torchyard_agent.keeper.link import gang_link
 from torchyard_agent.keeper.link.gang_link import NETWORK_ERRORS, Line, Message, Stream

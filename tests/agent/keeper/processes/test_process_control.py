@@ -9,7 +9,8 @@ import sys
 import pytest
 
 from tests.agent.keeper.conftest import Play
-from tests.agent.keeper.keeper_cluster import Yard, eventually, replica, shell
+from tests.agent.keeper.keeper_cluster import Yard, replica, shell
+from tests.waiting import eventually
 from torchyard_agent.keeper.processes import orphans, process_control
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.agent.keeper.keeper_cluster import eventually
+from tests.waiting import eventually
 from torchyard_agent.keeper.processes import rank_process
 from torchyard_agent.keeper.processes.rank_process import Rank, RunPlace
 from torchyard_agent.keeper.processes.warm_interpreters import WarmStart, is_set_late

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from tests.agent.keeper.conftest import Play
-from tests.agent.keeper.keeper_cluster import Host, Yard, eventually, replica
+from tests.agent.keeper.keeper_cluster import Host, Yard, replica
+from tests.waiting import eventually
 from torchyard_agent.keeper.processes import process_control
 from torchyard_agent.keeper.processes.rank_process import ARCHIVE
 from torchyard_agent.protocol.paths import gpu_socket

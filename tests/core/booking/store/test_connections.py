@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable
 
 import pytest
 
 from tests.core.booking.teams import Team, draft
+from tests.waiting import wait_until
 from torchyard_core.booking.errors import StoreAway
 from torchyard_core.booking.store import BookingStore, open_store
 from torchyard_core.booking.store.change_feed import Watch
@@ -25,13 +24,6 @@ def connections(team: Team, person: str = "lee") -> int:
         ).fetchone()
     assert found is not None
     return int(found[0])
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WITHIN_S
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 class Heard(list[str]):

@@ -14,9 +14,9 @@ import yaml
 
 from tests.core.cli.command_runner import answer, daemons_on, ours_on, torchyard
 from tests.core.cli.sample_runs import sleeping
-from tests.end_to_end.running import wait_until
 from tests.lab import Desktop, HostSpec, Lab, LabHost
 from tests.lab_fixtures import LabFactory
+from tests.waiting import wait_until
 from torchyard_core.fleet.agent_archive import Archive, build_archive, hash_of_sources
 from torchyard_core.fleet.agent_deployment import attach
 from torchyard_core.fleet.inventory import Host

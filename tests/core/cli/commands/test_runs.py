@@ -11,8 +11,8 @@ import pytest
 
 from tests.core.cli.command_runner import answer, torchyard
 from tests.core.cli.sample_runs import sleeping
-from tests.end_to_end.running import wait_until
 from tests.lab import Desktop, Lab
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.lab
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import paramiko
 import pytest
+from paramiko.common import AUTH_FAILED, AUTH_SUCCESSFUL
+from paramiko.server import InteractiveQuery
 
 from torchyard_core.errors import LoginRefused
 from torchyard_core.fleet.credential_prompts import Question
@@ -29,17 +31,17 @@ class AsksForCodes(paramiko.ServerInterface):
     def get_allowed_auths(self, username: str) -> str:
         return "keyboard-interactive"
 
-    def check_auth_interactive(self, username: str, submethods: str) -> paramiko.InteractiveQuery:
+    def check_auth_interactive(self, username: str, submethods: str) -> InteractiveQuery:
         self.step = 1
-        return paramiko.InteractiveQuery("Two factors\x1b[2J", "", ("Password: ", False))
+        return InteractiveQuery("Two factors\x1b[2J", "", ("Password: ", False))
 
-    def check_auth_interactive_response(self, responses: list[str]) -> int | paramiko.InteractiveQuery:
+    def check_auth_interactive_response(self, responses: list[str]) -> int | InteractiveQuery:
         if self.step == 1:
             self.step = 2 if responses == ["secret"] else 0
-            return paramiko.InteractiveQuery("", "Look at your device.", ("Verification code: ", True))
+            return InteractiveQuery("", "Look at your device.", ("Verification code: ", True))
         good = self.step == 2 and responses == [f"{AsksForCodes.logins:06d}"]
         AsksForCodes.logins += good
-        return paramiko.AUTH_SUCCESSFUL if good else paramiko.AUTH_FAILED
+        return AUTH_SUCCESSFUL if good else AUTH_FAILED
 
 
 class User:

@@ -6,14 +6,14 @@ import json
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
 from tests.roles.join_stores import KEY, Served, serve_in_a_process
-from tests.roles.processes import DEADLINE_S, ROOT, Keeper, Start, free_port, output_of, trainer_environment
+from tests.roles.processes import DEADLINE_S, ROOT, Keeper, Start, free_port, output_of, trainer_environment, wait_for
 
 pytestmark = pytest.mark.train
 
@@ -82,15 +82,6 @@ def known(folder: Path, to: int, *others: int) -> float:
     except (OSError, ValueError):
         return 0
     return -float(most) - int(updates) - sum(done(folder, rank) for rank in others)  # theirs are looked at later
-
-
-def wait_for(happened: Callable[[], bool], what: str, *processes: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not happened():
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
-        for process in processes:
-            assert process.poll() in (None, 0), process.communicate()[0]
-        time.sleep(0.02)
 
 
 def last_line(output: str) -> dict[str, float]:

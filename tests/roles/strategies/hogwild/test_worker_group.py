@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from tests.ports import free_port
-from tests.roles.processes import until
 from tests.roles.strategies.hogwild.worker_groups import (
     KEY,
     Trained,
@@ -21,6 +20,7 @@ from tests.roles.strategies.hogwild.worker_groups import (
     sum_of,
     values,
 )
+from tests.waiting import wait_until
 from torchyard_roles.errors import PeerLost, ProtocolError, RolesError
 from torchyard_roles.exchange import tensor_connection
 from torchyard_roles.exchange.parameter_layout import LARGEST_CHUNK, Layout
@@ -121,11 +121,11 @@ def test_an_answer_that_comes_while_training_looks_for_it_is_not_taken_away_from
         other.update()
         other.group.exchange_all()
         for copy in chief.group.copies:
-            copy.may_arrive.clear()
+            copy.may_arrive.clear()  # type: ignore[attr-defined]
         chief.train(1)
         chief.update()
         chief.group.boundary() if act == "boundary" else chief.group.exchange_within(30)
-        assert all(copy.may_arrive.is_set() for copy in chief.group.copies)
+        assert all(copy.may_arrive.is_set() for copy in chief.group.copies)  # type: ignore[attr-defined]
         at_once(*(each.group.drain for each in groups))
         assert largest_difference(values(chief), sum_of(start, *groups)) <= ROUNDING
 
@@ -185,11 +185,11 @@ def test_a_host_of_a_shard_that_dies_and_comes_back_takes_nothing_of_the_others_
         back: list[Trained] = []
 
         def die_and_come_back() -> None:
-            until(lambda: host.group.holdings.masters[1].version >= 20)
+            wait_until(lambda: host.group.holdings.masters[1].version >= 20)
             host.group._server.close()  # with the deltas that it has just been sent, and its own: it made none
             for link in host.group._links:
                 link.close()
-            until(lambda: 1 in chief.group.holdings.gone)
+            wait_until(lambda: 1 in chief.group.holdings.gone)
             again = Trained(1, host.group.peers, SIZES, generation=1)
             back.append(again)
             again.group.start()
@@ -283,7 +283,7 @@ def test_a_delta_whose_answer_died_with_its_host_counts_once(monkeypatch: pytest
         monkeypatch.setattr(delta_server, "send_value", lose_the_thirds)
         third.update()
         third.group.boundary()
-        until(lambda: host.group.holdings.masters[1].version >= 1)  # its delta is in, and no answer comes
+        wait_until(lambda: host.group.holdings.masters[1].version >= 1)  # its delta is in, and no answer comes
         chief.group.copies[1].begin()
         assert chief.group.copies[1].wait(60)
         assert chief.group.copies[1].applied == {2: 1, 0: 1}
@@ -307,7 +307,7 @@ def test_an_answer_of_a_host_that_has_been_started_again_meanwhile_confirms_noth
     with groups_of(3, SIZES) as groups:
         start = values(groups[0])
         chief, host, third = groups
-        receive_chunks = shard_exchange.receive_chunks
+        receive_chunks = shard_exchange.receive_chunks  # type: ignore[attr-defined]
         has_come, goes_on = threading.Event(), threading.Event()
 
         def receive_and_stand_still(connection: tensor_connection.Connection, tensors: list[torch.Tensor]) -> None:
@@ -341,7 +341,7 @@ def test_the_chiefs_group_comes_back_to_what_the_others_have(slow_network: None)
         back: list[Trained] = []
 
         def die_and_come_back() -> None:
-            until(lambda: versions(others) >= 10)
+            wait_until(lambda: versions(others) >= 10)
             chief.group.close()
             again = Trained(0, chief.group.peers, SIZES, generation=1)
             back.append(again)
@@ -366,7 +366,7 @@ def test_a_shard_whose_group_never_comes_back_is_hosted_by_the_chiefs_group(
         gone.group.close()
         at_once(*(lambda each=each: each.train(100, 0.003) for each in (chief, third)))
         chief.group.host_wait_s = 0.5
-        until(lambda: chief.group.holdings.hosts[1] == 0)
+        wait_until(lambda: chief.group.holdings.hosts[1] == 0)
         chief.group.host_wait_s = 20.0  # the third group is to be waited for, however slow
         at_once(third.group.drain)
         chief.group.host_wait_s = 0.5
@@ -502,7 +502,7 @@ def test_a_group_that_closes_while_one_of_its_links_connects_exchanges_nothing_m
         monkeypatch.setattr(chief.group.calls, "connect", connect_late)
         chief.update()
         chief.group.boundary()
-        until(lambda: not link.is_alive())
+        wait_until(lambda: not link.is_alive())
         assert other.group.holdings.masters[1].version == 0
 
 

@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import nn
 
-from tests.roles.processes import until
 from tests.roles.strategies.parameter_server.served_run import SEEDING, Run, bytes_of, descend, difference
 from tests.roles.strategies.parameter_server.test_sandblaster import Odd, batches, momentum, network
+from tests.waiting import wait_until
 from torchyard_roles.checkpoints import files
 from torchyard_roles.errors import NotFinite, PeerLost
 from torchyard_roles.strategies.parameter_server import server_group
@@ -141,7 +141,7 @@ def test_group_0_trains_alone_first_where_a_warm_start_is_wanted() -> None:
     assert steps[:4] == [0, 0, 0, 0]
 
 
-def distribute(run: Run, rank: int, model: nn.Module | None = None) -> tuple[object, nn.Module, torch.optim.Optimizer]:
+def distribute(run: Run, rank: int, model: nn.Module | None = None) -> tuple[Any, nn.Module, torch.optim.Optimizer]:
     strategy = run.worker(rank)
     model = model or small()
     model, optimizer = strategy.distribute(model, momentum(model), CPU)
@@ -158,9 +158,9 @@ def test_the_slowest_worker_s_gradients_are_dropped_and_counted_and_it_keeps_up(
         ready.wait()  # who comes after a round begins with the next one, and is not late for it
         for number, batch in enumerate(data):
             if rank == 2:
-                until(lambda: all(server.pairs[0].shard.version > number for server in run.servers_now))  # noqa: B023 - over before the next
+                wait_until(lambda: all(server.pairs[0].shard.version > number for server in run.servers_now))  # noqa: B023 - over before the next
             else:
-                until(lambda: come[2] == number)  # noqa: B023 - over before the next
+                wait_until(lambda: come[2] == number)  # noqa: B023 - over before the next
             descend(model, optimizer, [batch], rank, 3)
             come[rank] += 1
         strategy.leave()
@@ -207,7 +207,7 @@ def test_a_group_s_buffers_are_installed_between_steps_as_parameters_are(monkeyp
     def post(session: Session, header: dict[str, Any], payload: torch.Tensor | None = None) -> None:
         posting(session, header, payload)
         if (session.group, session.rank) == (0, 0) and header.get("outcome") == ACCEPTED:
-            until(lambda: brought[0] >= 3)
+            wait_until(lambda: brought[0] >= 3)
 
     taken, pushing, posting = Rows.take_buffers, Session._push, Session.post
     monkeypatch.setattr(Rows, "take_buffers", take)
@@ -216,14 +216,14 @@ def test_a_group_s_buffers_are_installed_between_steps_as_parameters_are(monkeyp
 
     def act(rank: int) -> tuple[torch.Tensor, torch.Tensor]:
         if rank == 1:
-            until(lambda: brought[0] >= 2)
+            wait_until(lambda: brought[0] >= 2)
         strategy, model, optimizer = distribute(run, rank, nn.Sequential(nn.Linear(12, 4), nn.BatchNorm1d(4)))
         mean, seen = model[1].running_mean, []
         for inputs, _ in batches(2, 8, torch.float32) if rank < 2 else ():
             model(inputs * (1 + rank)).square().sum().backward()
             seen.append(mean.clone())
             if rank == 1:  # the last to push: what the server does then, it does in this one's thread
-                until(lambda: pushed_by[0, 0] >= len(seen))
+                wait_until(lambda: pushed_by[0, 0] >= len(seen))
             optimizer.step()
             strategy.pairs[0]._exchange.wait()
             assert len(seen) > 1 or torch.equal(mean, seen[0])  # the exchange is over, the step is not
@@ -244,7 +244,7 @@ def test_a_group_that_has_been_away_for_long_is_not_waited_for_anew_at_the_end(m
         chief, other = (distribute(run, rank)[0] for rank in range(2))
         other.abandon()
         (server,) = run.servers_now
-        until(lambda: 1 in server.pairs[0]._away_since)
+        wait_until(lambda: 1 in server.pairs[0]._away_since)
         ending = threading.Thread(target=chief.finish, daemon=True)
         ending.start()
         ending.join(0.5)
@@ -430,7 +430,7 @@ def test_a_server_that_cannot_step_ends_and_its_workers_hear_of_it() -> None:
         server.pairs[0].shard.push = fails
         with pytest.raises(PeerLost, match="ps-0"):
             descend(model, optimizer, batches(3, 4, torch.float32))
-        until(lambda: isinstance(server._failure, RuntimeError))
+        wait_until(lambda: isinstance(server._failure, RuntimeError))
         strategy.abandon()
 
 

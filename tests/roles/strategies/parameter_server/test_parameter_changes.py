@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import nn
 
-from tests.roles.processes import until
 from tests.roles.strategies.parameter_server.served_run import SEEDING, Run, descend, difference
 from tests.roles.strategies.parameter_server.test_sandblaster import Odd, batches, momentum, network
+from tests.waiting import wait_until
 from torchyard_roles.errors import PeerLost, UsageProblem
 from torchyard_roles.strategies.parameter_server.parameter_changes import InstalledParameters
 
@@ -96,7 +96,7 @@ def test_who_comes_last_pulls_what_there_was_before_the_chief_has_changed_it() -
         def begin_and_say(*arguments: object, **options: object) -> None:
             begin(*arguments, **options)
             chunks = run.servers_now[0].pairs[0].shard._chunks.values()
-            until(lambda: any(chunk.sums for chunk in chunks))  # what it has changed of it is there, and the push
+            wait_until(lambda: any(chunk.sums for chunk in chunks))  # what it has changed of it is there, and the push
             pushed.set()
 
         return begin_and_say

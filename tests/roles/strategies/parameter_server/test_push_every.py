@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from tests.roles.processes import Start, output_of
-from tests.roles.strategies.hogwild.test_strategy import done, wait_for
+from tests.roles.processes import Start, output_of, wait_for
+from tests.roles.strategies.hogwild.test_strategy import done
 from tests.roles.strategies.parameter_server.served_run import Run
 from tests.roles.strategies.parameter_server.test_server_process import Cluster
 from torchyard_roles.checkpoints import files

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import nn
 
-from tests.roles.processes import until
 from tests.roles.strategies.parameter_server.served_run import SEEDING, Run, bytes_of, descend, difference, train
+from tests.waiting import wait_until
 from torchyard_roles.checkpoints import files
 from torchyard_roles.errors import PeerLost, UsageProblem
 from torchyard_roles.strategies.parameter_server.remote_optimizer import UNSERVED
@@ -322,7 +322,7 @@ def test_a_server_that_has_served_is_through_with_the_saves_after_its_workers_go
         saved, save = threading.Event(), server.pairs[0].save_for_itself
 
         def save_late() -> None:
-            until(lambda: server._ends and not server.pairs[0].clients)
+            wait_until(lambda: server._ends and not server.pairs[0].clients)
             time.sleep(1)  # longer than the server looks for more callers
             save()
             saved.set()
@@ -341,7 +341,7 @@ def test_buffers_come_with_a_round_that_ends_by_the_goodbye_of_who_is_missing() 
         model, optimizer = strategy.distribute(model, momentum(model), torch.device("cpu"))
         chunks = run.servers_now[0].pairs[0].shard._chunks.values()
         if rank == 2:  # its data has ended, and the others have pushed
-            until(lambda: all([len(one.arrived) for one in [*chunk.sums.values()]] == [2] for chunk in chunks))
+            wait_until(lambda: all([len(one.arrived) for one in [*chunk.sums.values()]] == [2] for chunk in chunks))
         else:
             model(batches(1, 9)[0][0] * (1 + rank)).square().sum().backward()
             optimizer.step()

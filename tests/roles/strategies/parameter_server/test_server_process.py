@@ -17,7 +17,8 @@ import pytest
 import torch
 
 from tests.roles import join_stores
-from tests.roles.processes import DEADLINE_S, Keeper, Start, free_port, output_of
+from tests.roles.processes import DEADLINE_S, Keeper, Start, free_port, output_of, wait_for
+from tests.waiting import wait_until
 from torchyard_roles.checkpoints import files
 from torchyard_roles.environment import read
 from torchyard_roles.exchange import tensor_connection
@@ -207,10 +208,7 @@ def test_a_killed_server_of_an_asynchronous_run_comes_back_and_the_workers_go_on
     server = start(PROGRAM, "1", environment=cluster.server(0))
     back = tmp_path / "back"
     workers = [start(PROGRAM, "30", "0.02", "12", back, environment=cluster.worker(rank)) for rank in range(2)]
-    deadline = time.monotonic() + DEADLINE_S
-    while not (tmp_path / "parts" / "ps-0" / "newest.pt").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until((tmp_path / "parts" / "ps-0" / "newest.pt").exists)
     for worker in workers:
         read_until(worker, "step 12")
     server.kill()
@@ -252,11 +250,7 @@ def test_what_the_chief_has_done_is_saved_before_it_waits_for_slower_groups(star
     server = start(PROGRAM, "1", environment=cluster.server(0))
     other = start(PROGRAM, "1000", "0.05", environment=cluster.worker(1))
     chief = start(PROGRAM, "5", environment=cluster.worker(0))
-    deadline = time.monotonic() + DEADLINE_S
-    while not files.complete(tmp_path):
-        assert time.monotonic() < deadline
-        assert chief.poll() is None, output_of(chief)
-        time.sleep(0.02)
+    wait_for(lambda: bool(files.complete(tmp_path)), "a checkpoint", chief)
     (saved,) = files.complete(tmp_path)
     assert (saved.step, saved.about["final"]) == (5, False)
     for process in (chief, other, server):
@@ -282,10 +276,7 @@ def test_a_killed_run_goes_on_from_its_checkpoint_with_the_losses_of_one_that_wa
 
     whole = launch("whole", 0)
     killed = launch("killed", 0.02)
-    deadline = time.monotonic() + DEADLINE_S
-    while len(files.complete(tmp_path / "killed" / "checkpoints")) < 3:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: len(files.complete(tmp_path / "killed" / "checkpoints")) >= 3)
     for process in reversed(killed):
         process.kill()
         process.wait(DEADLINE_S)
@@ -317,10 +308,7 @@ def test_two_pairs_that_take_turns_go_on_exactly(
     for process in launch("whole", 0):
         output_of(process)
     killed = launch("killed", 0.02)
-    deadline = time.monotonic() + DEADLINE_S
-    while not any(each.step >= 4 for each in files.complete(tmp_path / "killed" / "checkpoints")):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: any(each.step >= 4 for each in files.complete(tmp_path / "killed" / "checkpoints")))
     for process in reversed(killed):
         process.kill()
         process.wait(DEADLINE_S)
@@ -347,14 +335,10 @@ def test_a_group_that_is_started_again_takes_the_servers_parameters_of_all_pairs
 
     server = launch(run.server(0), 0)
     workers = [launch(run.worker(rank), 0.1) for rank in range(2)]
-    root, deadline = tmp_path / "checkpoints", time.monotonic() + DEADLINE_S
-    while not (files.steps(root) and files.part_steps(root, f"worker-{killed}.0")):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    root = tmp_path / "checkpoints"
+    wait_until(lambda: files.steps(root) and files.part_steps(root, f"worker-{killed}.0"))
     saved = files.part_steps(root, f"worker-{killed}.0")[0]
-    while max(map(int, losses(tmp_path, killed)), default=0) < saved + 4:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: max(map(int, losses(tmp_path, killed)), default=0) >= saved + 4)
     workers[killed].kill()
     workers[killed].wait(DEADLINE_S)
     workers[killed] = launch(run.worker(killed, generation=1), 0)
@@ -382,9 +366,7 @@ def test_one_that_ends_hears_no_sigterm_any_more(role: str, tmp_path: Path, sigt
     environment = read({**cluster.server(0), **of_its_own})
 
     def end_it() -> None:
-        deadline = time.monotonic() + DEADLINE_S
-        while signal.getsignal(signal.SIGTERM) == sigterm_as_before and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_until(lambda: signal.getsignal(signal.SIGTERM) != sigterm_as_before)
         os.kill(os.getpid(), signal.SIGTERM)
 
     ending = threading.Thread(target=end_it, daemon=True)

@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch import nn
 
-from tests.roles.processes import until
 from tests.roles.strategies.parameter_server.served_run import SEEDING, Run, descend, difference
 from tests.roles.strategies.parameter_server.test_sandblaster import batches, momentum, network
+from tests.waiting import wait_until
 from torchyard_roles.checkpoints import files
 from torchyard_roles.errors import PeerLost, UsageProblem
 from torchyard_roles.strategies.parameter_server.sandblaster_downpour import Served
@@ -90,7 +90,7 @@ def test_a_gan_whose_optimizers_take_turns_equals_one_process_on_the_whole_batch
     def act(rank: int) -> dict[str, torch.Tensor]:
         strategy = run.worker(rank)
         pairs = distributed(strategy, *gan())
-        play(*pairs, 20, rank, workers)
+        play(*pairs, 20, rank, workers)  # type: ignore[call-arg]
         assert strategy.finish() is False
         strategy.leave()
         return states(*pairs)
@@ -194,7 +194,7 @@ def test_groups_train_several_pairs_asynchronously_and_every_push_is_counted() -
         strategy = run.worker(rank)
         pairs = distributed(strategy, *gan())
         before = states(*pairs)
-        play(*pairs, 6, rank, 4, clamps=False)
+        play(*pairs, 6, rank, 4, clamps=False)  # type: ignore[call-arg]
         strategy.finish()
         strategy.leave()
         assert difference(states(*pairs), before) > 0
@@ -260,7 +260,7 @@ def test_a_server_ends_when_all_pairs_have_ended() -> None:
         _, critic = distributed(strategy, *gan())
         (server,) = run.servers_now
         strategy.pairs[0].leave()
-        until(lambda: server.pairs[0].has_ended)
+        wait_until(lambda: server.pairs[0].has_ended)
         assert not server._ends
         descend(critic[0], critic[1], [(inputs, inputs[:, :1]) for inputs, _ in batches(2, 4)])
         assert server.pairs[1].shard.version == 2
@@ -288,11 +288,11 @@ def test_what_is_saved_of_all_pairs_is_restored_exactly(tmp_path: Path, generati
 
     def train(rank: int) -> dict[str, torch.Tensor]:
         strategy, pairs = begin(first, rank, None)
-        play(*pairs, 5, rank, 2)
+        play(*pairs, 5, rank, 2)  # type: ignore[call-arg]
         if rank == 0:
             strategy.save(tmp_path, 5)
             saved["models"] = [copy.deepcopy(model.state_dict()) for model, _ in pairs]
-        play(*pairs, 5, rank, 2)
+        play(*pairs, 5, rank, 2)  # type: ignore[call-arg]
         strategy.leave()
         return states(*pairs)
 
@@ -304,7 +304,7 @@ def test_what_is_saved_of_all_pairs_is_restored_exactly(tmp_path: Path, generati
 
     def resume(rank: int) -> dict[str, torch.Tensor]:
         strategy, pairs = begin(again, rank, saved)
-        play(*pairs, 5, rank, 2)
+        play(*pairs, 5, rank, 2)  # type: ignore[call-arg]
         strategy.leave()
         return states(*pairs)
 
@@ -472,7 +472,7 @@ def test_the_optimizer_that_steps_next_is_clipped_by_its_own_norm() -> None:
     def act(rank: int) -> dict[str, torch.Tensor]:
         strategy = run.worker(rank)
         pairs = distributed(strategy, *gan())
-        play(
+        play(  # type: ignore[call-arg]
             *pairs,
             8,
             rank,

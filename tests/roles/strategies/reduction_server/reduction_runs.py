@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.nursery import Forked, Nursery
+from tests.fork_server import ForkedProcess, ForkServer
 from tests.roles.processes import DEADLINE_S, bare_environment, free_port, trainer_environment
 
 PROGRAMS = Path(__file__).parents[2] / "programs"
@@ -19,12 +19,12 @@ PROGRAMS = Path(__file__).parents[2] / "programs"
 class Runs:
     """Starts them, and ends all that is left."""
 
-    def __init__(self, nursery: Nursery) -> None:
-        self._nursery = nursery
-        self._started: list[Forked] = []
+    def __init__(self, fork_server: ForkServer) -> None:
+        self._fork_server = fork_server
+        self._started: list[ForkedProcess] = []
 
-    def start(self, *arguments: str | Path, environment: dict[str, str]) -> Forked:
-        process = self._nursery.start(*arguments, environment={**bare_environment(), **environment})
+    def start(self, *arguments: str | Path, environment: dict[str, str]) -> ForkedProcess:
+        process = self._fork_server.start(*arguments, environment={**bare_environment(), **environment})
         self._started.append(process)
         return process
 
@@ -62,11 +62,11 @@ class Topology:
         }
         self.reducers = [self.reducer(number) for number in range(reducers)]
 
-    def reducer(self, number: int) -> Forked:
+    def reducer(self, number: int) -> ForkedProcess:
         role = {"TORCHYARD_ROLE": "reducer", "TORCHYARD_REPLICA": f"reducer-{number}"}
         return self._runs.start(PROGRAMS / "reduces.py", environment={**self.environment, **role})
 
-    def train(self, program: str, *arguments: str) -> list[Forked]:
+    def train(self, program: str, *arguments: str) -> list[ForkedProcess]:
         places = [(worker, local) for worker, ranks in enumerate(self._ranks) for local in range(ranks)]
         started = []
         for rank, (worker, local) in enumerate(places):
@@ -84,7 +84,7 @@ class Topology:
         return [output_of(each) for each in self.train(program, *arguments)]
 
 
-def output_of(process: Forked) -> str:
+def output_of(process: ForkedProcess) -> str:
     output, _ = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0, output
     return output
@@ -96,7 +96,7 @@ def digests(output: str) -> list[str]:
 
 
 @pytest.fixture
-def runs(torch_imported: Nursery) -> Iterator[Runs]:
+def runs(torch_imported: ForkServer) -> Iterator[Runs]:
     runs = Runs(torch_imported)
     yield runs
     runs.close()

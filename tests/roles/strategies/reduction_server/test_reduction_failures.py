@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.nursery import Forked
+from tests.fork_server import ForkedProcess
 from tests.roles.processes import DEADLINE_S
 from tests.roles.strategies.reduction_server.reduction_runs import Runs, digests, output_of, runs
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.train
 STEPS = "steps=12"
 
 
-def until_it_waits(process: Forked) -> str:
+def until_it_waits(process: ForkedProcess) -> str:
     """What it prints until it has said nothing for a while, long after a step's time."""
     found = b""
     while select.select([process.stdout], [], [], 0.5)[0]:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.fork_server import ForkServer
 from tests.lab.host import LabHost
 from tests.lab_fixtures import LabFactory
-from tests.nursery import Nursery
 
 pytestmark = [pytest.mark.lab, pytest.mark.train]
 
@@ -23,11 +23,11 @@ BUSY_S = 5.0
 
 
 def start(
-    nursery: Nursery, host: LabHost, role: str, number: int, workers: list[str], reducers: list[str], size: int
+    fork_server: ForkServer, host: LabHost, role: str, number: int, workers: list[str], reducers: list[str], size: int
 ) -> subprocess.Popen[str]:
     plan = {"role": role, "number": number, "workers": workers, "reducers": reducers, "bytes": size}
     environment = {"PYTHONPATH": str(ROOT / "agent"), "OMP_NUM_THREADS": "1"}
-    return host.start([host.fork_scripts_from(nursery), str(PROGRAM), json.dumps(plan)], env=environment)
+    return host.start([host.fork_scripts_from(fork_server), str(PROGRAM), json.dumps(plan)], env=environment)
 
 
 def order(process: subprocess.Popen[str], line: str) -> None:
@@ -43,7 +43,7 @@ def answer(process: subprocess.Popen[str]) -> str:
 
 
 def test_a_worker_sends_and_receives_its_gradients_once_a_step_and_a_host_that_is_gone_is_named_within_10_s(
-    lab: LabFactory, torch_imported: Nursery
+    lab: LabFactory, torch_imported: ForkServer
 ) -> None:
     size, steps = 20_000_000, 3
     hosts = lab(hosts=["worker-0", "worker-1", "reducer-0", "reducer-1"]).hosts

@@ -1,0 +1,68 @@
+"""Waits for conditions: `wait_until` blocks the thread, `eventually` leaves the event loop running.
+
+Both ask until the condition is true, and fail with `NotInTime` at the deadline. A test waits this way for everything
+that another thread, process or host does; it sleeps only where the passing of time is what it is about.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+WITHIN_S = 120.0
+"""The default deadline. It is generous because a loaded machine must not decide a test."""
+PAUSE_S = 0.005
+
+Found = TypeVar("Found")
+
+
+class NotInTime(AssertionError):
+    """A condition that was still false at its deadline."""
+
+
+def wait_until(
+    condition: Callable[[], Found | None],
+    within_s: float = WITHIN_S,
+    *,
+    what: str | Callable[[], object] = "",
+    pause: Callable[[float], object] = time.sleep,
+) -> Found:
+    """The condition's first true value.
+
+    Args:
+        condition: Asked again and again; it may be slow, and is given at most half of the time.
+        within_s: Seconds until the wait fails.
+        what: What is waited for, for the message; a function is called at the deadline, to tell the state then.
+        pause: Called with seconds between two questions; a Qt program processes its events there.
+
+    Raises:
+        NotInTime: The condition was not true in time.
+    """
+    deadline = time.monotonic() + within_s
+    while True:
+        asked = time.monotonic()
+        if found := condition():
+            return found
+        answered = time.monotonic()
+        if answered >= deadline:
+            raise _not_in_time(within_s, what)
+        pause(max(PAUSE_S, answered - asked))
+
+
+async def eventually(
+    condition: Callable[[], Found | None], within_s: float = WITHIN_S, *, what: str | Callable[[], object] = ""
+) -> Found:
+    """`wait_until` for coroutines: other tasks run between two questions."""
+    deadline = time.monotonic() + within_s
+    while not (found := condition()):
+        if time.monotonic() >= deadline:
+            raise _not_in_time(within_s, what)
+        await asyncio.sleep(PAUSE_S)
+    return found
+
+
+def _not_in_time(within_s: float, what: str | Callable[[], object]) -> NotInTime:
+    state = what() if callable(what) else what
+    return NotInTime(f"not within {within_s:g} s" + (f": {state}" if state else ""))
