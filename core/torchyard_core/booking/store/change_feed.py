@@ -18,8 +18,8 @@ from typing import Any
 from sqlalchemy import Connection, Engine, QueuePool, event
 from sqlalchemy import select as sql_select
 
+import torchyard_core.booking.store.tables as tables
 from torchyard_core.booking.model import Position
-from torchyard_core.booking.store import tables
 
 EVERY_S = 1.0
 RETRY_S = (1.0, 2.0, 5.0, 15.0)

@@ -15,14 +15,15 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, and_, exc, insert, or_, select, text, update
 
-from torchyard_core.booking.errors import Clash, NoRights, Refused, StoreAway, StoreUnreadable
+import torchyard_core.booking.store.tables as tables
+from torchyard_core.booking.errors import NoRights, Refused, StoreAway, StoreUnreadable
 from torchyard_core.booking.intervals import Interval
 from torchyard_core.booking.model import Booking, Draft, State, is_cpu_id, normal
 from torchyard_core.booking.recurrence import occurrences
 from torchyard_core.booking.rules.allowed_times import LONGEST_SEARCH
 from torchyard_core.booking.rules.team_rules import Rules, by_week, changeable, check, check_change, shape
+from torchyard_core.booking.search.conflict import Clash
 from torchyard_core.booking.search.slot_search import HORIZON
-from torchyard_core.booking.store import tables
 from torchyard_core.booking.store.conflict_queries import Clashes
 from torchyard_core.booking.store.engine import Overlap, transaction
 from torchyard_core.booking.store.queries import CLOCK_TOLERANCE_S

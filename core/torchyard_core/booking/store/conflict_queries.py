@@ -6,11 +6,10 @@ from dataclasses import replace
 
 from sqlalchemy import Connection, and_, select
 
-from torchyard_core.booking.errors import Clash
+import torchyard_core.booking.store.tables as tables
 from torchyard_core.booking.model import Draft, normal
-from torchyard_core.booking.search.conflict import Clashing, Conflict
+from torchyard_core.booking.search.conflict import Clash, Clashing, Conflict
 from torchyard_core.booking.search.slot_search import Fit, Wish
-from torchyard_core.booking.store import tables
 from torchyard_core.booking.store.engine import transaction
 from torchyard_core.booking.store.queries import Reading
 

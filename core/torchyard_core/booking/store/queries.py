@@ -11,6 +11,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, Row, Select, and_, func, select, text
 
+import torchyard_core.booking.store.tables as tables
 from torchyard_core.booking.change_history import Change, Noted, changes_of
 from torchyard_core.booking.errors import Refused, StoreUnreadable
 from torchyard_core.booking.intervals import Interval
@@ -31,7 +32,6 @@ from torchyard_core.booking.rules.allowed_times import Allowance, closed_starts,
 from torchyard_core.booking.rules.team_rules import Rules, by_week, lengths
 from torchyard_core.booking.search.infeasibility import why_never
 from torchyard_core.booking.search.slot_search import Busy, Fit, Wish, find_with
-from torchyard_core.booking.store import tables
 from torchyard_core.booking.store.change_feed import changed_since, position
 from torchyard_core.booking.store.engine import close_engine, place_of, transaction
 from torchyard_core.booking.store.gap_queries import too_busy

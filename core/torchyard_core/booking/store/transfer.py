@@ -8,8 +8,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Table, insert, select
 
+import torchyard_core.booking.store.tables as tables
 from torchyard_core.booking.errors import NoRights, Refused
-from torchyard_core.booking.store import tables
 from torchyard_core.booking.store.booking_store import BookingStore
 from torchyard_core.booking.store.engine import Overlap, transaction
 

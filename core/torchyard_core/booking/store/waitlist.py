@@ -11,12 +11,12 @@ from typing import Any
 from sqlalchemy import Connection, Table, delete, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
+import torchyard_core.booking.store.tables as tables
 from torchyard_core.booking.errors import NoRights, Refused
 from torchyard_core.booking.model import Booking, IdleEvidence, Login, Slot, State, Use, whole_seconds
 from torchyard_core.booking.rules.idle_release import Verdict, verdict
 from torchyard_core.booking.rules.team_rules import Rules
 from torchyard_core.booking.search.slot_search import Wish
-from torchyard_core.booking.store import tables
 from torchyard_core.booking.store.commands import Writing, _new_id
 from torchyard_core.booking.store.engine import transaction
 from torchyard_core.booking.waitlist import Waiting, wish_to_json

@@ -11,12 +11,13 @@ from hypothesis import strategies as some
 
 from tests.core.booking.teams import NOW, SLOTS, draft
 from tests.core.booking.test_launch_availability import HOSTS, ONE, planned
-from torchyard_core.booking.errors import Clash, Refused
+from torchyard_core.booking.errors import Refused
 from torchyard_core.booking.intervals import Interval
 from torchyard_core.booking.launch_booking import LaunchBooking, Wanted
 from torchyard_core.booking.model import Draft
 from torchyard_core.booking.rules.allowed_times import Allowance, closed_starts, taken_or_closed, within_rules
 from torchyard_core.booking.rules.team_rules import Rules, Window, quota, week_of, windows
+from torchyard_core.booking.search.conflict import Clash
 from torchyard_core.booking.search.slot_search import Wish, find_slots
 from torchyard_core.booking.sync.cached_calendar import Calendar
 

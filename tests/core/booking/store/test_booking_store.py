@@ -10,9 +10,10 @@ import pytest
 from sqlalchemy import event
 
 from tests.core.booking.teams import NOW, SLOTS, Clock, Team, draft
-from torchyard_core.booking.errors import Clash, NoRights, Refused
+from torchyard_core.booking.errors import NoRights, Refused
 from torchyard_core.booking.model import IdleEvidence, Login, Slot, State, Use
 from torchyard_core.booking.rules.team_rules import Rules
+from torchyard_core.booking.search.conflict import Clash
 from torchyard_core.booking.search.slot_search import Wish, find_slots
 from torchyard_core.booking.store import move_all, open_store
 from torchyard_core.errors import UsageError

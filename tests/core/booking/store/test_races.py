@@ -13,8 +13,9 @@ import pytest
 from sqlalchemy import insert
 
 from tests.core.booking.teams import NOW, SLOTS, Clock, Team, draft, open_at
-from torchyard_core.booking.errors import Clash, StoreAway
+from torchyard_core.booking.errors import StoreAway
 from torchyard_core.booking.model import Booking, Draft
+from torchyard_core.booking.search.conflict import Clash
 from torchyard_core.booking.store import BookingStore, tables
 from torchyard_core.booking.store.commands import booking_row, insert_rows
 from torchyard_core.booking.store.engine import Overlap, transaction
