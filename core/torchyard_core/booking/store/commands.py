@@ -18,10 +18,12 @@ from sqlalchemy import Connection, and_, exc, insert, or_, select, text, update
 import torchyard_core.booking.store.tables as tables
 from torchyard_core.booking.errors import NoRights, Refused, StoreAway, StoreUnreadable
 from torchyard_core.booking.intervals import Interval
-from torchyard_core.booking.model import Booking, Draft, State, is_cpu_id, normal
+from torchyard_core.booking.model import Booking, Draft, State, normal
 from torchyard_core.booking.recurrence import occurrences
 from torchyard_core.booking.rules.allowed_times import LONGEST_SEARCH
-from torchyard_core.booking.rules.team_rules import Rules, by_week, changeable, check, check_change, shape
+from torchyard_core.booking.rules.quota import gpu_hours
+from torchyard_core.booking.rules.refusal import Circumstances, check_draft, check_not_ended, check_owner, find_refusal
+from torchyard_core.booking.rules.team_rules import Rules
 from torchyard_core.booking.search.conflict import Clash
 from torchyard_core.booking.search.slot_search import HORIZON
 from torchyard_core.booking.store.conflict_queries import Clashes
@@ -86,7 +88,7 @@ class Writing(Clashes):
 
         def attempt(connection: Connection) -> SeriesBooked:
             now, rules = self._ready(connection, self._owner(draft), draft.gpus)
-            if refused := shape(draft, self._slots(connection)):
+            if refused := check_draft(draft, self._slots(connection)):
                 raise refused
             furthest = draft.start + SERIES_WITHOUT_LIMIT
             if rules.furthest_days is not None:
@@ -160,10 +162,7 @@ class Writing(Clashes):
                 )
             )
             now, rules = self._ready(connection, booking.owner, {*booking.gpus, *wanted.gpus})
-            hours = self._hours(connection, booking.owner, wanted.interval, rules, except_booking=booking.id)
-            if refused := check_change(booking, wanted, rules, now, hours, self._slots(connection)):
-                raise refused
-            self._refuse_clash(connection, wanted, except_booking=booking.id)
+            self._check(connection, wanted, now, rules, booking=booking)
             return self._rewrite(connection, booking, wanted, now)
 
         return self._settled(attempt, except_booking=booking_id, frees=True)
@@ -223,16 +222,12 @@ class Writing(Clashes):
             which = [self._own(connection, one.id) for one in sorted(which, key=lambda one: one.id)]
             gpus_of_all = {gpu for one in which for gpu in one.gpus} | set(chosen_gpus or ())
             now, rules = self._ready(connection, this.owner, gpus_of_all)
-            slots = self._slots(connection)
             changed: list[Booking] = []
             # In this order none meets one of the same series that has not moved yet.
             for one in sorted(which, key=lambda one: one.start, reverse=moved > timedelta()):
                 wanted = wanted_of(one)
-                hours = self._hours(connection, this.owner, wanted.interval, rules, except_booking=one.id)
                 try:
-                    if refused := check_change(one, wanted, rules, now, hours, slots):
-                        raise refused
-                    self._refuse_clash(connection, wanted, except_booking=one.id)
+                    self._check(connection, wanted, now, rules, booking=one)
                 except Refused as refused:
                     when = wall_clock(one.start, one.zone, "%a %Y-%m-%d %H:%M")
                     message = f"nothing was changed: the booking of {when} cannot be changed so, as {refused.message}"
@@ -262,7 +257,7 @@ class Writing(Clashes):
         def attempt(connection: Connection) -> Booking:
             booking = self._own(connection, booking_id)
             now = self._now(connection)
-            if refused := changeable(booking, now):
+            if refused := check_not_ended(booking, now):
                 raise refused
             return self._set(connection, booking, state=State.ACTIVE, changed=now)
 
@@ -274,14 +269,8 @@ class Writing(Clashes):
         with transaction(self._engine) as connection:
             rules, now = self._rules(connection), self._now(connection)
             try:
-                if except_booking is None:
-                    self._check(connection, draft, now, rules)
-                else:
-                    booking = self._own(connection, except_booking, writes=False)
-                    hours = self._hours(connection, booking.owner, draft.interval, rules, except_booking)
-                    if refused := check_change(booking, draft, rules, now, hours, self._slots(connection)):
-                        return refused
-                    self._refuse_clash(connection, draft, except_booking)
+                booking = None if except_booking is None else self._own(connection, except_booking, writes=False)
+                self._check(connection, draft, now, rules, booking=booking)
             except (Refused, NoRights) as refused:
                 if isinstance(refused, Clash):
                     refused = self._with_nearest(connection, refused, except_booking)
@@ -362,26 +351,33 @@ class Writing(Clashes):
         if writes:
             self._lock(connection, f"booking {booking_id}")
         booking = self._booking(connection, booking_id)
-        if booking.owner != self.person and not self.is_admin:
-            raise Refused(
-                f"{booking.title!r} is {booking.owner}'s booking: only {booking.owner} or an admin can change it",
-                code="not_yours",
-                hint=f"Ask {booking.owner}, or join the waitlist.",
-            )
+        if refused := check_owner(booking, self.person, is_admin=self.is_admin):
+            raise refused
         return booking
 
     def _check(
-        self, connection: Connection, draft: Draft, now: datetime, rules: Rules, together_with: Sequence[Draft] = ()
+        self,
+        connection: Connection,
+        draft: Draft,
+        now: datetime,
+        rules: Rules,
+        *,
+        booking: Booking | None = None,
+        together_with: Sequence[Draft] = (),
     ) -> None:
-        owner = self._owner(draft)
-        hours = dict(self._hours(connection, owner, draft.interval, rules))
-        for other in together_with:
-            gpus = sum(not is_cpu_id(gpu) for gpu in other.gpus)
-            for week, seconds in by_week(other.interval, rules.zone).items():
-                hours[week] = hours.get(week, 0.0) + seconds * gpus / 3600
-        if refused := check(draft, rules, now, owner, hours, self._slots(connection, draft.gpus)):
+        """Raises what `find_refusal` finds against a new booking, or against changing `booking`.
+
+        `together_with`: drafts of the same owner that will be booked, too, and count towards the quota.
+        """
+        owner = self._owner(draft) if booking is None else booking.owner
+        changed = booking.id if booking is not None else None
+        hours = dict(self._hours(connection, owner, draft.interval, rules, changed))
+        for week, more in gpu_hours(together_with, rules.zone).items():
+            hours[week] = hours.get(week, 0.0) + more
+        slots = self._slots(connection, draft.gpus)
+        clashing = self._clashing(connection, draft, changed)
+        if refused := find_refusal(draft, Circumstances(rules, now, slots, self.person, hours, clashing), booking):
             raise refused
-        self._refuse_clash(connection, draft)
 
     def _insert(
         self, connection: Connection, drafts: Sequence[Draft], now: datetime, series_id: str | None
@@ -434,7 +430,7 @@ class Writing(Clashes):
         def attempt(connection: Connection) -> Booking:
             booking = self._own(connection, booking_id)
             now = self._now(connection)
-            if refused := changeable(booking, now):
+            if refused := check_not_ended(booking, now):
                 raise refused
             final = State.RELEASED if booking.start <= now else State.CANCELLED
             return self._set(connection, booking, state=final, let_go_at=max(now, booking.start), changed=now)

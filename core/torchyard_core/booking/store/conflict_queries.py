@@ -24,10 +24,6 @@ class Clashes(Reading):
             clashing = self._clashing(connection, draft, except_booking)
             return Conflict(draft, clashing, self._nearest(connection, draft, except_booking)) if clashing else None
 
-    def _refuse_clash(self, connection: Connection, draft: Draft, except_booking: str | None = None) -> None:
-        if clashing := self._clashing(connection, draft, except_booking):
-            raise Conflict(draft, clashing).as_error(self._slots(connection), self.person)
-
     def _clashing(self, connection: Connection, draft: Draft, except_booking: str | None) -> tuple[Clashing, ...]:
         of = tables.booking_gpus
         which = and_(of.c.live, of.c.gpu.in_(draft.gpus), of.c.starts < draft.end, of.c.ends > draft.start)

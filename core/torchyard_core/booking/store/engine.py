@@ -18,6 +18,7 @@ from sqlalchemy import Connection, Engine, QueuePool, create_engine, event, exc,
 from sqlalchemy.engine import URL, make_url
 
 from torchyard_core.booking.errors import BadUrl, NoRights, Refused, StoreAway, StoreUnreadable
+from torchyard_core.booking.rules.team_rules import RULE_CODES
 from torchyard_core.booking.store.passwords import kept_password, keyring_name
 from torchyard_core.errors import TorchyardError
 
@@ -27,7 +28,7 @@ _WRITES = "torchyard_writes"
 _ACTS = "torchyard_acts"
 _FULL = ("too many clients already", "remaining connection slots are reserved", "too many connections for")
 """What a full server says; libpq's errors of connecting carry no SQLSTATE."""
-_RULES = frozenset({"too_short", "too_long", "too_far", "window", "quota", "unknown_gpu", "no_fit", "isolation"})
+_RULES = RULE_CODES | {"unknown_gpu", "no_fit", "isolation"}
 """Codes of refusals that functions of the database raise as names of constraints."""
 
 

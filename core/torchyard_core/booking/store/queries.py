@@ -25,11 +25,12 @@ from torchyard_core.booking.model import (
     Slot,
     State,
     Use,
-    is_cpu_id,
     whole_seconds,
 )
 from torchyard_core.booking.rules.allowed_times import Allowance, closed_starts, taken_or_closed, within_rules
-from torchyard_core.booking.rules.team_rules import Rules, by_week, lengths
+from torchyard_core.booking.rules.length_limits import check_length
+from torchyard_core.booking.rules.quota import gpu_hours
+from torchyard_core.booking.rules.team_rules import Rules
 from torchyard_core.booking.search.infeasibility import why_never
 from torchyard_core.booking.search.slot_search import Busy, Fit, Wish, find_with
 from torchyard_core.booking.store.change_feed import changed_since, position
@@ -39,6 +40,7 @@ from torchyard_core.booking.sync.agent_snapshot import agent_snapshot
 from torchyard_core.booking.time_parser import zone_of
 from torchyard_core.booking.usage_report import By, UsageRow, usage
 from torchyard_core.booking.waitlist import Waiting, wish_from_json
+from torchyard_core.booking.zone_weeks import by_week
 
 _log = logging.getLogger(__name__)
 Clock = Callable[[], datetime]
@@ -281,7 +283,7 @@ class Reading:
 
     def _refuse_length(self, connection: Connection, wish: Wish) -> None:
         now = self._now(connection)
-        if refused := lengths(Interval(now, now + wish.length), self._rules(connection), now):
+        if refused := check_length(Interval(now, now + wish.length), self._rules(connection), now):
             raise refused
 
     def _refuse_hopeless(self, connection: Connection, wish: Wish, zone: str) -> None:
@@ -329,14 +331,8 @@ class Reading:
         table = tables.bookings
         first, last = min(weeks), max(weeks) + timedelta(days=8)
         which = (table.c.owner == owner, table.c.ends > first, table.c.starts < last)
-        hours: dict[datetime, float] = {}
-        for booking in self._bookings(connection, select(table).where(*which)):
-            gpus = sum(not is_cpu_id(gpu) for gpu in booking.gpus)
-            if booking.id == except_booking or not gpus:
-                continue
-            for week, seconds in by_week(booking.interval, rules.zone).items():
-                hours[week] = hours.get(week, 0.0) + seconds * gpus / 3600
-        return hours
+        bookings = self._bookings(connection, select(table).where(*which))
+        return gpu_hours((one for one in bookings if one.id != except_booking), rules.zone)
 
     def rules(self) -> Rules:
         """The team's, else the defaults."""

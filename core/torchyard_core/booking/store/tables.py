@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import BigInteger, Boolean, Column, DateTime, Dialect, Integer, MetaData, Table, Text
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
-HEAD = "0005"
-"""The migration that this version was written for."""
-KNOWN = frozenset({"0001", "0002", "0003", "0004", "0005"})
+KNOWN = frozenset(file.name[1:5] for file in (Path(__file__).parent / "migrations/versions").glob("v[0-9]*.py"))
+"""The revisions of all migrations, by the names of their files."""
+HEAD = max(KNOWN)
 
 
 class Junk:

@@ -11,7 +11,8 @@ import pytest
 from tests.core.booking.store.test_member_sql import psql
 from tests.core.booking.teams import NOW, Team, draft
 from torchyard_core.booking.model import Booking, IdleEvidence
-from torchyard_core.booking.rules.team_rules import Rules, Window
+from torchyard_core.booking.rules.team_rules import Rules
+from torchyard_core.booking.rules.windows import Window
 from torchyard_core.booking.search.conflict import Clash
 from torchyard_core.booking.search.slot_search import Wish
 from torchyard_core.booking.store import BookingStore
