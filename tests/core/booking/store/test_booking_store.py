@@ -271,7 +271,7 @@ def test_a_booking_that_is_made_while_gaps_are_sought_is_seen_or_not_seen_whole(
         if "booking_gpus" in statement and not made:
             made.append(lee.book(draft("a0", 2, 1)))
 
-    event.listen(kim._engine, "after_cursor_execute", after_the_first)
+    event.listen(kim.session.engine, "after_cursor_execute", after_the_first)
     fits = kim.find(Wish(1, 4 * HOUR, NOW, gpus=("GPU-a0",)))
     assert made
     assert fits[0].start == NOW

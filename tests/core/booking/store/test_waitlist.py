@@ -107,7 +107,7 @@ def test_rules_that_cannot_be_read_keep_no_booking_from_being_let_go(team: Team)
     kim = team.open("kim")
     booking = kim.book(draft("a0", 0, 8))
     kim.wait(Wish(1, 2 * HOUR, NOW, gpus=("GPU-a0",), latest=NOW + 8 * HOUR), "waits")
-    with transaction(admin_of(team)._engine, writes=True) as connection:
+    with transaction(admin_of(team).session.engine, writes=True) as connection:
         connection.execute(text("INSERT INTO rules VALUES (1, :body)"), {"body": '{"windows": 5}'})
     assert not kim.release(booking.id).is_live
     assert [one.state for one in kim.waiting(everything=True)] == ["waiting"]
