@@ -22,7 +22,7 @@ from torchyard_core.booking.model import Booking, Draft, Slot, State
 from torchyard_core.booking.rules.team_rules import Rules
 from torchyard_core.booking.search.slot_search import Wish
 from torchyard_core.booking.store import BookingStore, open_store
-from torchyard_core.booking.store.commands import insert_rows
+from torchyard_core.booking.store.booking_writer import insert_rows
 from torchyard_core.booking.store.engine import transaction
 
 HOSTS, GPUS_OF_EACH = 32, 8
@@ -48,9 +48,9 @@ def fill(store: BookingStore, now: datetime) -> None:
         fields = (f"b{number}", store.person, f"run {number}", "", (slot.id,), start, start + LONG)
         made.append(Booking(*fields, "UTC", State.BOOKED, now, now))
     for first in range(0, BOOKINGS, 5000):
-        with transaction(store._engine, writes=True) as connection:
+        with transaction(store.session.engine, writes=True) as connection:
             insert_rows(connection, made[first : first + 5000])
-    with store._engine.connect() as connection:
+    with store.session.engine.connect() as connection:
         connection.exec_driver_sql("ANALYZE")
 
 

@@ -142,7 +142,7 @@ class Sample:
         self, store: BookingStore, title: str, owner: str, gpus: Sequence[str], start: datetime, end: datetime
     ) -> None:
         run = "20261125-080000-a1b2" if title == "resnet-sandblaster" else None
-        from torchyard_core.booking.errors import Clash
+        from torchyard_core.booking.search.conflict import Clash
 
         try:
             store.book(Draft(title, tuple(gpus), start, end, ZONE, owner=owner, run_id=run))

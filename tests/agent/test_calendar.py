@@ -12,7 +12,8 @@ from torchyard_agent.protocol import calendar
 from torchyard_agent.protocol.calendar import parse, rfc3339, seconds_of
 from torchyard_agent.protocol.jsonrpc import RpcError
 from torchyard_core.booking.model import Booking, Login, State
-from torchyard_core.booking.rules.team_rules import Enforcement, Rules
+from torchyard_core.booking.rules.enforcement import Enforcement
+from torchyard_core.booking.rules.team_rules import Rules
 from torchyard_core.booking.sync.agent_snapshot import agent_snapshot
 
 

@@ -139,7 +139,7 @@ def run(place: Place, race: Race, clients: int, rounds: int, seed: int) -> Raced
 
 def _client(place: Place, race: Race, number: int, seed: int, barrier: Any, given: Any) -> None:
     store = place.open(PERSONS[number % len(PERSONS)])
-    store._nearest = lambda *_: ()  # type: ignore[method-assign]  # what is free nearby is not what is raced for
+    store.conflicts.nearest = lambda *_: ()  # type: ignore[method-assign]  # what is free nearby is not what is raced for
     chance = random.Random(seed * 1000 + number)
     with closing(store):
         while (what := given.recv()) is not None:

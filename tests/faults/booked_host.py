@@ -12,7 +12,8 @@ from tests.agent.fake_nvml import FakeGpu, build_fake_nvml, write_gpus
 from tests.faults.runs import Team
 from tests.lab import Desktop, HostSpec, Lab, LabHost
 from torchyard_core.booking.model import Draft, Login, Slot
-from torchyard_core.booking.rules.team_rules import Enforcement, Rules
+from torchyard_core.booking.rules.enforcement import Enforcement
+from torchyard_core.booking.rules.team_rules import Rules
 from torchyard_core.booking.store import BookingStore, open_store
 from torchyard_core.booking.sync.agent_exchange import Exchanged, exchange_with_agents
 

@@ -13,13 +13,7 @@ TorchyardError
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from torchyard_core.errors import TorchyardError, UsageError
-
-if TYPE_CHECKING:
-    from torchyard_core.booking.search.conflict import Conflict
-
 
 WRONG_USAGE = frozenset(
     {
@@ -43,14 +37,6 @@ class Refused(TorchyardError):
         super().__init__(message, code=code, hint=hint)
         if code in WRONG_USAGE:
             self.exit_code = UsageError.exit_code
-
-
-class Clash(Refused):
-    """Raised when GPUs are taken in the wanted time. The answer is in `conflict`."""
-
-    def __init__(self, conflict: Conflict, message: str, hint: str = ""):
-        super().__init__(message, code="conflict", hint=hint)
-        self.conflict = conflict
 
 
 class StoreAway(TorchyardError):

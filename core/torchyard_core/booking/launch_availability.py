@@ -7,14 +7,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from torchyard_core.booking.model import Booking, cpu_slot, is_cpu_id
-from torchyard_core.booking.planned_time import USUAL
+from torchyard_core.booking.model import USUAL_LENGTH, Booking, cpu_slot, is_cpu_id
 from torchyard_core.booking.search.conflict import Clashing
 from torchyard_core.launch.rank_assignment import Plan
 from torchyard_core.launch.runs.history import RunRecord
 from torchyard_core.topology.host_facts import HostFacts
 
-PROPOSED = USUAL
 LONGER = 1.25
 STEP = timedelta(minutes=15)
 
@@ -33,7 +31,7 @@ def proposed_length(records: Iterable[RunRecord], name: str) -> timedelta:
             continue
         steps = -(-took * LONGER // STEP)  # rounded up
         return max(STEP, STEP * steps)
-    return PROPOSED
+    return USUAL_LENGTH
 
 
 def taken_slots(planned: Plan, known: Sequence[HostFacts], catalogue: Iterable[str]) -> tuple[str, ...]:

@@ -25,7 +25,8 @@ from torchyard_core.booking.launch_availability import (
     without,
 )
 from torchyard_core.booking.model import Booking, Draft, whole_seconds
-from torchyard_core.booking.rules.team_rules import Rules, windows
+from torchyard_core.booking.rules.team_rules import Rules
+from torchyard_core.booking.rules.windows import check_windows
 from torchyard_core.booking.search.conflict import Conflict, span
 from torchyard_core.booking.search.slot_search import Fit, Wish
 from torchyard_core.booking.slots import name_slots, slots_of
@@ -255,7 +256,7 @@ class LaunchBooking:
         if rules is None or not rules.windows:
             return set()
         within = Interval(self._start, self._start + length)
-        return {slot.id for slot in slots if windows([slot.id], within, rules, self._person, slots)}
+        return {slot.id for slot in slots if check_windows([slot.id], within, rules, self._person, slots)}
 
     def _not_mine(self) -> list[Booking]:
         return [one for one in self._view.bookings if one.owner != self._person]

@@ -11,6 +11,9 @@ from typing import Any
 
 from torchyard_core.booking.intervals import Interval
 
+USUAL_LENGTH = timedelta(hours=8)
+"""The length that is proposed for a run without a predecessor."""
+
 
 class State(StrEnum):
     """Of a booking. A booked one becomes active when its GPUs are seen in use, or its run begins."""

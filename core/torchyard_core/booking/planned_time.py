@@ -8,18 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 
 from torchyard_core.booking.errors import Refused
 from torchyard_core.booking.intervals import Interval
+from torchyard_core.booking.model import USUAL_LENGTH, Booking
 from torchyard_core.booking.time_format import command_length, hours_of, until
 from torchyard_core.booking.time_parser import length, moment, wall_clock
 
-if TYPE_CHECKING:
-    from torchyard_core.booking.model import Booking
-
-USUAL = timedelta(hours=8)
-"""For what was never run."""
 SHORTEST, LONGEST = timedelta(minutes=1), timedelta(days=366)
 NOW = "now"
 
@@ -29,7 +24,7 @@ class PlannedTime:
     """`start` None is now, and moves along with the clock."""
 
     start: datetime | None = None
-    length: timedelta = USUAL
+    length: timedelta = USUAL_LENGTH
 
     @property
     def is_later(self) -> bool:

@@ -10,8 +10,6 @@ from functools import cache
 from pathlib import Path
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
-from dateparser.date import DateDataParser
-
 from torchyard_core.booking.errors import Refused
 from torchyard_core.problems import did_you_mean
 
@@ -212,8 +210,6 @@ def _date(words: str, now: datetime, clock: timedelta | None) -> date:
         pass
     if not re.search(r"[^\W\d_]|\d\.", words):
         raise ValueError(words)
-    from torchyard_core.booking.time_parser import read_date
-
     of_day = None if clock is None else (datetime.min + clock).time() if clock < timedelta(days=1) else time.max
     return read_date(words, now, of_day)
 
@@ -303,6 +299,8 @@ def _of_numbers(day: int, month: int, year: str | None, today: date) -> date:
 
 
 def _parsed(text: str, today: date) -> date:
+    from dateparser.date import DateDataParser  # its import takes 0.2 s, which few times need
+
     parser = DateDataParser(
         languages=["en", "ko"],
         settings={

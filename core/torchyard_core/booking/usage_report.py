@@ -12,8 +12,8 @@ from typing import Literal, get_args
 
 from torchyard_core.booking.intervals import Interval, merge, subtract, total
 from torchyard_core.booking.model import Booking, Slot, State, Use, is_cpu_id
-from torchyard_core.booking.rules.team_rules import by_week
 from torchyard_core.booking.time_parser import zone_of
+from torchyard_core.booking.zone_weeks import by_week
 from torchyard_core.errors import UsageError
 
 By = Literal["person", "host", "week"]

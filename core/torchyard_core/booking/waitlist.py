@@ -10,9 +10,10 @@ from typing import Any
 from torchyard_core.booking.intervals import Interval
 from torchyard_core.booking.model import Slot, from_rfc3339, is_cpu_id, rfc3339
 from torchyard_core.booking.rules.allowed_times import Allowance, closed_starts, taken_or_closed, within_rules
-from torchyard_core.booking.rules.team_rules import Rules, by_week
+from torchyard_core.booking.rules.team_rules import Rules
 from torchyard_core.booking.search.slot_search import Busy, Fit, Wish, find_slots
 from torchyard_core.booking.time_parser import END_OF_TIME
+from torchyard_core.booking.zone_weeks import by_week
 
 
 @dataclass(frozen=True)

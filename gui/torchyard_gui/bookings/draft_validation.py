@@ -1,5 +1,7 @@
-"""Whether a draft could be booked, by what is loaded: asked for every quarter of an hour that is dragged over, so it
-asks no database. The store has the last word when it is dropped. No Qt."""
+"""Validation of a draft by the loaded part of the calendar, without the database: it runs for every step of a drag.
+
+The store checks the draft again when it is dropped. No Qt.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +11,16 @@ from datetime import datetime
 from functools import cached_property
 
 from torchyard_core.booking.errors import Refused
-from torchyard_core.booking.model import Booking, Draft, Slot, is_cpu_id, normal
-from torchyard_core.booking.rules.team_rules import Rules, by_week, check, check_change
-from torchyard_core.booking.search.conflict import Clashing, Conflict
+from torchyard_core.booking.model import Booking, Draft, Slot, normal
+from torchyard_core.booking.rules.quota import gpu_hours
+from torchyard_core.booking.rules.refusal import Circumstances, check_owner, find_refusal
+from torchyard_core.booking.rules.team_rules import Rules
+from torchyard_core.booking.search.conflict import Clashing
 
 
 @dataclass(frozen=True)
 class Known:
-    """The calendar as it is loaded, and whose it is."""
+    """The loaded part of the calendar, and its user."""
 
     bookings: Sequence[Booking]
     slots: Sequence[Slot]
@@ -25,11 +29,11 @@ class Known:
     is_admin: bool
     now: datetime
     away: str = ""
-    """Why nothing can be booked at all: the database is away."""
+    """Why nothing can be booked while the database is unavailable; else empty."""
 
     @cached_property
     def live_on(self) -> Mapping[str, Sequence[Booking]]:
-        """The live bookings by GPU: made when first asked for, as most changes of a calendar meet no drag."""
+        """The live bookings by GPU, computed on first use: most updates of the calendar are followed by no drag."""
         found: dict[str, list[Booking]] = {}
         for booking in self.bookings:
             if booking.is_live:
@@ -39,47 +43,30 @@ class Known:
 
 
 def refusal(known: Known, draft: Draft, of: Booking | None = None) -> Refused | None:
-    """Why `draft` is not to be, or why `of` cannot be changed into it; None where nothing speaks against it."""
+    """Why `draft` cannot be booked, or why `of` cannot be changed into it; None if nothing is known against it."""
     if known.away:
         return Refused(known.away, code="store_away")
     draft = normal(draft)
-    owner = of.owner if of is not None else known.person
-    if of is not None and owner != known.person and not known.is_admin:
-        return Refused(
-            f"{of.title!r} is {owner}'s booking: only {owner} or an admin can change it",
-            code="not_yours",
-            hint=f"Ask {owner}, or join the waitlist.",
-        )
-    hours = _hours(known, owner, of)
-    if of is None:
-        refused = check(draft, known.rules, known.now, owner, hours, known.slots)
-    else:
-        refused = check_change(of, draft, known.rules, known.now, hours, known.slots)
-    return refused or _clash(known, draft, of)
+    if of is not None and (refused := check_owner(of, known.person, is_admin=known.is_admin)):
+        return refused
+    hours = _hours(known, known.person if of is None else of.owner, of)
+    clashing = _clashing(known, draft, of)
+    return find_refusal(draft, Circumstances(known.rules, known.now, known.slots, known.person, hours, clashing), of)
 
 
-def _hours(known: Known, owner: str, but: Booking | None) -> dict[datetime, float]:
-    hours: dict[datetime, float] = {}
+def _hours(known: Known, owner: str, changed: Booking | None) -> Mapping[datetime, float]:
     if known.rules.quota_of(owner) is None:
-        return hours
-    for booking in known.bookings:
-        gpus = sum(not is_cpu_id(gpu) for gpu in booking.gpus)
-        if booking.owner != owner or not gpus or (but is not None and booking.id == but.id):
-            continue
-        for week, seconds in by_week(booking.interval, known.rules.zone).items():
-            hours[week] = hours.get(week, 0.0) + seconds * gpus / 3600
-    return hours
+        return {}
+    others = (one for one in known.bookings if one.owner == owner and (changed is None or one.id != changed.id))
+    return gpu_hours(others, known.rules.zone)
 
 
-def _clash(known: Known, draft: Draft, of: Booking | None) -> Refused | None:
-    taken: dict[str, list[str]] = {}
+def _clashing(known: Known, draft: Draft, changed: Booking | None) -> tuple[Clashing, ...]:
+    gpus_of: dict[str, list[str]] = {}
     by_id: dict[str, Booking] = {}
     for gpu in draft.gpus:
-        for booking in known.live_on.get(gpu, ()):
-            if booking.start < draft.end and booking.end > draft.start and (of is None or booking.id != of.id):
-                taken.setdefault(booking.id, []).append(gpu)
-                by_id[booking.id] = booking
-    if not taken:
-        return None
-    clashing = tuple(Clashing(by_id[key], tuple(gpus)) for key, gpus in taken.items())
-    return Refused(Conflict(draft, clashing).sentence(known.slots, known.person), code="conflict")
+        for one in known.live_on.get(gpu, ()):
+            if one.start < draft.end and one.end > draft.start and (changed is None or one.id != changed.id):
+                gpus_of.setdefault(one.id, []).append(gpu)
+                by_id[one.id] = one
+    return tuple(Clashing(by_id[key], tuple(gpus)) for key, gpus in gpus_of.items())

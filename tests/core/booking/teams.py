@@ -41,7 +41,7 @@ def open_at(url: str, person: str, clock: Callable[[], datetime]) -> BookingStor
     store = open_store(url, person, clock=clock, own_time=True)
     if not store.is_private:
 
-        @event.listens_for(store._engine, "begin")
+        @event.listens_for(store.session.engine, "begin")
         def begin(connection: Connection) -> None:
             connection.exec_driver_sql(f"SELECT set_config('torchyard_test.now', '{clock().isoformat()}', true)")
 

@@ -11,7 +11,7 @@ import pytest
 from torchyard_core.booking.errors import Refused
 from torchyard_core.booking.intervals import Interval
 from torchyard_core.booking.recurrence import occurrences
-from torchyard_core.booking.rules.team_rules import by_week
+from torchyard_core.booking.zone_weeks import by_week
 
 HORIZON = datetime(2040, 1, 1, tzinfo=UTC)
 

@@ -69,7 +69,7 @@ def test_changes_by_others_are_read_and_neither_the_other_bookings_nor_the_recor
     desk.book("b0", 1, 2, "third")
     desk.store.change(first.id, title="renamed")
     desk.store.cancel(second.id)
-    with transaction(desk.store._engine, writes=True) as connection:
+    with transaction(desk.store.session.engine, writes=True) as connection:
         connection.exec_driver_sql("DELETE FROM bookings WHERE title = 'second'")
     desk.wait(lambda: desk.titles() == {"renamed", "third"})
     assert set(desk.asked) == {"changes"}
@@ -116,8 +116,8 @@ def test_an_open_window_copies_all_of_the_coming_sixty_days(counted: Counted) ->
         )
         for number in range(1300)
     ]
-    with transaction(desk.store._engine, writes=True) as connection:
-        desk.store._insert(connection, drafts, desk.now, None)
+    with transaction(desk.store.session.engine, writes=True) as connection:
+        desk.store.writer.insert(connection, drafts, desk.now, None)
     desk.open()
     desk.wait(lambda: desk.model._copied)
     copy = LocalCopy(desk.folder / "seen.json", desk.url)

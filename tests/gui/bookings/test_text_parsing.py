@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -13,11 +14,12 @@ from hypothesis import strategies as st
 from tests.gui.bookings.conftest import NOW, SLOTS, ZONE
 from torchyard_core.booking.errors import Refused
 from torchyard_core.booking.model import Booking, Draft
-from torchyard_core.booking.rules.team_rules import Rules, Window
+from torchyard_core.booking.rules.enforcement import Enforcement
+from torchyard_core.booking.rules.team_rules import Rules, form_texts, read_form
+from torchyard_core.booking.rules.windows import Window
 from torchyard_core.booking.store import default_url, open_store
 from torchyard_core.errors import UsageError
 from torchyard_gui.bookings.dialogs.booking_form import Fields, read, written
-from torchyard_gui.bookings.dialogs.rules_dialog import as_fields, read_rules
 from torchyard_gui.bookings.draft_validation import Known, refusal
 from torchyard_gui.bookings.paste_parser import read_draft
 
@@ -83,7 +85,7 @@ def test_rules_come_back_from_their_fields_as_they_were() -> None:
         groups={"students": ("kim", "lee")},
         windows=(Window(("gpu-a:*", "gpu-b:0"), "students", ZONE, (0, 4), "09:00", "18:00"), Window(days=())),
     )
-    assert read_rules(as_fields(rules), same_day_is_free=True) == rules
+    assert read_form(form_texts(rules), Rules()) == rules
 
 
 @pytest.mark.parametrize(
@@ -100,7 +102,12 @@ def test_rules_come_back_from_their_fields_as_they_were() -> None:
 )
 def test_rules_that_cannot_be_read_are_refused(field: str, text: str) -> None:
     with pytest.raises(UsageError):
-        read_rules({**as_fields(Rules()), field: text}, same_day_is_free=True)
+        read_form({**form_texts(Rules()), field: text}, Rules())
+
+
+def test_rules_without_a_field_stay_when_the_form_is_saved() -> None:
+    rules = Rules(enforcement=(Enforcement("gpu-*", "warn"),), same_day_is_free=False)
+    assert read_form({**form_texts(rules), "longest_h": "12"}, rules) == replace(rules, longest_h=12)
 
 
 def test_refusal_by_what_is_loaded_is_the_stores_own(tmp_path: Path) -> None:

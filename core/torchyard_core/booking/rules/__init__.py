@@ -1,1 +1,1 @@
-"""The rules of a team: what may be booked, by whom and when."""
+"""The team's rules, one module each; `team_rules` lists them."""

@@ -10,8 +10,11 @@ from itertools import pairwise
 
 from torchyard_core.booking.intervals import Interval, merge
 from torchyard_core.booking.model import Slot, whole_seconds
-from torchyard_core.booking.rules.team_rules import Rules, Window, binding_windows, by_week, charged, day_of, outside
+from torchyard_core.booking.rules.quota import charged
+from torchyard_core.booking.rules.team_rules import Rules
+from torchyard_core.booking.rules.windows import Window, binding_windows, outside
 from torchyard_core.booking.search.slot_search import HORIZON, Busy, Fit, Wish, find_slots
+from torchyard_core.booking.zone_weeks import by_week, day_of
 
 LONGEST_SEARCH = timedelta(days=366)
 """How far is searched where no rule says how far ahead may be booked."""

@@ -1,5 +1,7 @@
-"""Bookings that nobody uses: warned about, then freed. A live run is never idle, whatever its GPUs do meanwhile:
-whoever records evidence records none while one lives."""
+"""The rule of idle release: a booking whose GPUs stay unused is warned about, then freed.
+
+A booking with a live run is never idle: agents record no evidence of idleness while one lives.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,21 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from torchyard_core.booking.model import Booking, IdleEvidence, State
-from torchyard_core.booking.rules.team_rules import Rules
+from torchyard_core.booking.rules.rule import Rule, check_number, number_field
 
 WARN_BEFORE = timedelta(minutes=10)
 
 
+@dataclass(frozen=True)
+class IdleReleaseSettings:
+    """None: idle bookings are never freed."""
+
+    idle_release_min: float | None = 30
+    """Idle time after which a booking is freed."""
+
+
 class Verdict(StrEnum):
-    """On a booking: in use or not known to be idle, its owner to be warned, or to be freed."""
+    """What is due for a booking. FINE: in use, or not known to be idle."""
 
     FINE = "fine"
     WARN = "warn"
@@ -25,22 +35,23 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Idle:
-    """`frees_at`: when it frees itself, or would have ("would have freed 02:43"); None where it is not idle."""
+    """The verdict on a booking."""
 
     verdict: Verdict
     frees_at: datetime | None = None
+    """When it is or was due to be freed; None where it is not idle."""
 
 
-def verdict(booking: Booking, evidence: Iterable[IdleEvidence], rules: Rules, now: datetime) -> Idle:
-    """What is to be done with a booking. Only what an agent has seen idle counts, not when none looked."""
+def verdict(booking: Booking, evidence: Iterable[IdleEvidence], rules: IdleReleaseSettings, now: datetime) -> Idle:
+    """Judges a running booking. Only idleness that an agent has seen counts."""
     if rules.idle_release_min is None or not booking.is_running(now):
         return Idle(Verdict.FINE)
     of_it = (one for one in evidence if one.booking_id == booking.id)
-    # Of what two reporters saw in one second, use counts.
+    # Where two reporters disagree on the same second, use counts.
     newest = max(of_it, key=lambda one: (one.seen_at, one.idle_since), default=None)
     if newest is None:
         return Idle(Verdict.FINE)
-    # A run that has begun since an agent looked last shows in the booking before it shows in the evidence.
+    # A new run shows in the booking before it shows in the evidence.
     shown = booking.changed if booking.state is State.ACTIVE else booking.start
     since = max(newest.idle_since, booking.start, shown)
     frees_at = since + timedelta(minutes=rules.idle_release_min)
@@ -48,7 +59,14 @@ def verdict(booking: Booking, evidence: Iterable[IdleEvidence], rules: Rules, no
     if seen >= frees_at:
         never_used = booking.state is State.BOOKED and since - booking.start < timedelta(minutes=1)
         return Idle(Verdict.NO_SHOW if never_used else Verdict.RELEASE, frees_at)
-    # Evidence of long ago says nothing of now: somebody may have begun since.
+    # Older evidence does not show whether the GPUs are in use now.
     if seen >= frees_at - WARN_BEFORE and now - seen < WARN_BEFORE:
         return Idle(Verdict.WARN, frees_at)
     return Idle(Verdict.FINE)
+
+
+def _validate(rules: IdleReleaseSettings) -> None:
+    check_number("idle_release_min", rules.idle_release_min)
+
+
+RULE = Rule(form=(number_field("idle_release_min", "Idle bookings free after, min"),), validate=_validate)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from torchyard_core.booking.errors import Clash
+from torchyard_core.booking.errors import Refused
 from torchyard_core.booking.model import Booking, Draft, Slot, rfc3339
 from torchyard_core.booking.search.slot_search import Fit
 from torchyard_core.booking.slots import name_slots
@@ -66,6 +66,14 @@ class Conflict:
             ],
             "nearest": [fit_to_json(fit, known) for fit in self.nearest],
         }
+
+
+class Clash(Refused):
+    """Raised when GPUs are booked by others in the wanted time; `conflict` has the details."""
+
+    def __init__(self, conflict: Conflict, message: str, hint: str = ""):
+        super().__init__(message, code="conflict", hint=hint)
+        self.conflict = conflict
 
 
 def fit_to_json(fit: Fit, slots: Iterable[Slot]) -> dict[str, Any]:

@@ -9,7 +9,9 @@ from dataclasses import replace
 from torchyard_core.booking.errors import Refused
 from torchyard_core.booking.model import Draft, Slot
 from torchyard_core.booking.rules.allowed_times import Allowance, nothing_taken, within_rules
-from torchyard_core.booking.rules.team_rules import Rules, binding_windows, quota
+from torchyard_core.booking.rules.quota import check_quota
+from torchyard_core.booking.rules.team_rules import Rules
+from torchyard_core.booking.rules.windows import binding_windows
 from torchyard_core.booking.search.conflict import span
 from torchyard_core.booking.search.slot_search import Wish
 from torchyard_core.booking.time_format import hours_of
@@ -30,7 +32,7 @@ def why_never(wish: Wish, slots: Sequence[Slot], rules: Rules, person: str, allo
         return _closed(wish, fitting, rules, person)
     first = open_places[0]
     draft = Draft("wanted", first.gpus, first.start, first.end, allowance.zone)
-    return quota(draft, rules, allowance.now, person, allowance.hours)
+    return check_quota(draft, rules, allowance.now, person, allowance.hours)
 
 
 def _too_few(wish: Wish, fitting: Sequence[Slot]) -> Refused | None:

@@ -1,4 +1,4 @@
-"""A store as the rest of Torchyard holds it, and how one is opened."""
+"""The bookings database of a user, and how it is opened."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ from pathlib import Path
 from sqlalchemy import Engine, text
 
 from torchyard_core.booking.errors import BadUrl, NoRights, StoreTooNew
+from torchyard_core.booking.store.booking_writer import BookingWriter
 from torchyard_core.booking.store.change_feed import Watch, watch
+from torchyard_core.booking.store.commands import BookingCommands
+from torchyard_core.booking.store.conflict_queries import ConflictQueries
 from torchyard_core.booking.store.engine import (
     act_as,
+    close_engine,
     has_calendar,
     keep_connection,
     make_engine,
@@ -19,36 +23,96 @@ from torchyard_core.booking.store.engine import (
     transaction,
     upgrade,
 )
-from torchyard_core.booking.store.queries import Clock, system_clock
+from torchyard_core.booking.store.queries import BookingQueries
+from torchyard_core.booking.store.session import Clock, StoreSession, system_clock
 from torchyard_core.booking.store.tables import HEAD, KNOWN
-from torchyard_core.booking.store.waitlist import Serving
+from torchyard_core.booking.store.usage import UsageRecords
+from torchyard_core.booking.store.waitlist import Waitlist
+from torchyard_core.booking.store.write_transactions import WriteTransactions
 
 
-class BookingStore(Serving):
-    """Bookings in one database, for one person. Each method is a short transaction; any thread may call it."""
+class BookingStore:
+    """Bookings in one database, for one user: its parts, behind one interface.
+
+    Each method is a short transaction, and may be called from any thread.
+    """
+
+    def __init__(
+        self, engine: Engine, person: str, is_admin: bool, clock: Clock = system_clock, *, own_time: bool = False
+    ):
+        session = StoreSession(engine, person, is_admin, clock, own_time=own_time)
+        self.session = session
+        self.person, self.is_admin, self.unreadable = session.person, session.is_admin, session.unreadable
+        self.is_private, self.place = session.is_private, session.place
+
+        queries = self.queries = BookingQueries(session)
+        self.now, self.slots, self.rules, self.logins = queries.now, queries.slots, queries.rules, queries.logins
+        self.bookings, self.bookings_around = queries.bookings, queries.bookings_around
+        self.bookings_named, self.bookings_near = queries.bookings_named, queries.bookings_near
+        self.booking, self.series, self.history = queries.booking, queries.series, queries.history
+        self.position, self.changes = queries.position, queries.changes
+        self.busy, self.find, self.count = queries.busy, queries.find, queries.count
+        self.snapshot, self.snapshot_revision = queries.snapshot, queries.snapshot_revision
+
+        self.conflicts = ConflictQueries(session, queries)
+        self.conflict = self.conflicts.conflict
+
+        self.writer = BookingWriter(session, queries, self.conflicts)
+        waitlist = self.waitlist = Waitlist(session, queries, self.writer)
+        transactions = WriteTransactions(session, self.conflicts, waitlist)
+        self.wait, self.waiting, self.stop_waiting = waitlist.wait, waitlist.waiting, waitlist.stop_waiting
+        self.serve_waiting = transactions.serve_waiting
+
+        commands = BookingCommands(session, queries, self.conflicts, self.writer, transactions)
+        self.book, self.change, self.release, self.cancel = (
+            commands.book,
+            commands.change,
+            commands.release,
+            commands.cancel,
+        )
+        self.book_series, self.change_series = commands.book_series, commands.change_series
+        self.cancel_series, self.mark_active = commands.cancel_series, commands.mark_active
+        self.refusal, self.preview = commands.refusal, commands.preview
+        self.remember_slots, self.set_rules, self.set_logins = (
+            commands.remember_slots,
+            commands.set_rules,
+            commands.set_logins,
+        )
+
+        usage = UsageRecords(session, queries, self.writer, transactions)
+        self.uses, self.record_use, self.usage = usage.uses, usage.record_use, usage.usage
+        self.idle_evidence, self.record_idle = usage.idle_evidence, usage.record_idle
+        self.apply_idle, self.soon_idle = usage.apply_idle, usage.soon_idle
+
+    def close(self) -> None:
+        """Closes all connections."""
+        close_engine(self.session.engine)
 
     def watch(self, on_change: Callable[[str], None]) -> Watch:
-        """Calls `on_change` with what changed ("bookings", "rules", …; "all" after a reconnect), on a thread of its
-        own, until the Watch is closed."""
-        return watch(self._engine, on_change)
+        """Calls `on_change` in a thread of its own until the Watch is closed, with what changed: "bookings", "rules",
+        …; "all" after a reconnect."""
+        return watch(self.session.engine, on_change)
 
     def keep_connection(self, keeps: bool) -> None:
-        """Whether a connection to a team's database stays open between calls: for a calendar that is not visible it
-        need not. A file is left as it is."""
+        """Sets whether a connection to a team's database stays open between calls. Has no effect on a file."""
         if not self.is_private:
-            keep_connection(self._engine, keeps)
+            keep_connection(self.session.engine, keeps)
 
 
 def default_url(file: Path) -> str:
-    """The address of a private file."""
+    """The URL of a private file."""
     return f"sqlite:///{file}"
 
 
 def open_store(url: str, person: str, *, clock: Clock = system_clock, own_time: bool = False) -> BookingStore:
-    """Opens a store, making a private file where there is none. Raises BadUrl, StoreAway, StoreTooNew, NoRights.
+    """Opens a store, and creates a private file that does not exist.
 
-    `person` counts in a private file only: in a team's database it is the role. With `own_time` a team's database goes
-    by `clock` too, and not by its own.
+    Args:
+        person: The user of a private file; in a team's database it is the role.
+        own_time: Use `clock` also with a team's database.
+
+    Raises:
+        BadUrl, StoreAway, StoreTooNew, NoRights.
     """
     address = parsed(url)
     engine = make_engine(address)
@@ -75,7 +139,7 @@ def _prepare_file(engine: Engine) -> None:
     if version == HEAD:
         return
     with transaction(engine, writes=True) as connection:
-        version = has_calendar(connection)  # another desktop may have been quicker
+        version = has_calendar(connection)  # another desktop may have upgraded it meanwhile
         if version is not None and version not in KNOWN:
             raise StoreTooNew(place_of(engine.url))
         if version != HEAD:
@@ -83,7 +147,7 @@ def _prepare_file(engine: Engine) -> None:
 
 
 def _team(engine: Engine) -> bool:
-    """Whether the role is an admin's. Raises where the calendar is not there, too new, too old, or closed to it."""
+    """Whether the role is an admin. Raises if the calendar is missing, too new, too old, or closed to the role."""
     place = place_of(engine.url)
     with transaction(engine) as connection:
         sees_schema = connection.execute(
@@ -109,6 +173,6 @@ def _team(engine: Engine) -> bool:
                 hint="An admin of the database does it: `torchyard bookings setup-team URL`.",
             )
         is_member, is_admin = connection.execute(text("SELECT torchyard.is_member(), torchyard.is_admin()")).one()
-        if not is_member:  # of this team, though maybe of another in the same cluster
+        if not is_member:  # a role may be a member of another team in the same cluster
             raise no_member
         return bool(is_admin)

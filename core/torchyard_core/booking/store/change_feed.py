@@ -1,8 +1,8 @@
-"""Tells an open calendar when another client has changed something.
+"""Changes by other clients: a notification for an open calendar, and the log of changed bookings.
 
-PostgreSQL notifies, and replays nothing from before LISTEN: each connection, the first one too, counts as a change of
-everything. The connection is the one that queries use: a server has few of them, and each window needs one.
-SQLite has a counter that another connection's commit raises: it is looked at once a second.
+PostgreSQL: LISTEN on the connection that queries use, because a server has few connections and each window needs one.
+Notifications from before LISTEN are lost, so that every new connection counts as a change of everything.
+SQLite: a counter that commits of other connections increase, polled once a second.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from typing import Any
 from sqlalchemy import Connection, Engine, QueuePool, event
 from sqlalchemy import select as sql_select
 
+import torchyard_core.booking.store.tables as tables
 from torchyard_core.booking.model import Position
-from torchyard_core.booking.store import tables
 
 EVERY_S = 1.0
 RETRY_S = (1.0, 2.0, 5.0, 15.0)
 EVERYTHING = "all"
 READ_BY_QUERIES_S = 0.05
-"""Time in which a query that is under way reads what came on the connection it shares."""
+"""Time for a running query to read the notifications on the connection."""
 _log = logging.getLogger(__name__)
 
 
 class Watch:
-    """A thread that watches one database. `close` ends it."""
+    """A thread that waits for changes of one database."""
 
     def __init__(self, engine: Engine, on_change: Callable[[str], None]):
         self._engine = engine
@@ -39,7 +39,7 @@ class Watch:
         self._changes: set[str] = set()
         self._fresh: list[int] = []
         self.is_watching = threading.Event()
-        """Set while changes are heard of."""
+        """Set while changes are received."""
         look = self._poll if engine.dialect.name == "sqlite" else self._listen
         self._thread = threading.Thread(target=self._run, args=(look,), name="bookings-watch", daemon=True)
         self._thread.start()
@@ -55,7 +55,7 @@ class Watch:
         while not self._closed.is_set():
             try:
                 look()
-            except Exception as error:  # the database may be away for a night: tell nobody, try again
+            except Exception as error:  # the database may be away for a night
                 _log.info("the bookings are not watched: %s", error)
             if self.is_watching.is_set():
                 failures = 0
@@ -85,7 +85,7 @@ class Watch:
         socket = None
         try:
             while not self._closed.is_set():
-                with self._engine.connect():  # which asks the server something, and reads what it has sent
+                with self._engine.connect():  # the pre-ping reads notifications that have arrived
                     pass
                 while self._fresh:
                     if socket is not None:
@@ -102,7 +102,7 @@ class Watch:
             self._stop_listening()
 
     def _wait(self, socket: int | None) -> None:
-        """Until something changed, or the server has sent something that no query reads."""
+        """Waits for a change, or for data from the server that no query reads."""
         poll = select.poll()
         if socket is not None:
             poll.register(socket, select.POLLIN)
@@ -111,7 +111,7 @@ class Watch:
                 return
 
     def _use(self, connection: Any, record: Any, proxy: Any) -> None:
-        """A connection is taken from the pool, by any thread: a new one has to listen first."""
+        """Issues LISTEN on a new connection; called in any thread that takes one from the pool."""
         if self not in record.info:
             connection.add_notify_handler(self._hear)
             connection.execute("LISTEN torchyard_bookings")
@@ -125,7 +125,7 @@ class Watch:
         self._changes.add(notice.payload)
 
     def _stop_listening(self) -> None:
-        """Closes the connection, if it is idle: nothing else undoes LISTEN as surely."""
+        """Closes the connection if it is idle, which surely ends LISTEN."""
         pool = self._engine.pool
         if isinstance(pool, QueuePool) and pool.checkedin():
             with contextlib.suppress(Exception), self._engine.connect() as connection:  # the database may be away
@@ -138,19 +138,21 @@ def watch(engine: Engine, on_change: Callable[[str], None]) -> Watch:
 
 
 MOST_BOOKINGS = 2000
-"""Where more have changed, a reader is better off with what it needs read anew."""
+"""After more changes, reading all that is shown is faster than following them."""
 _MOST_ENTRIES = 20_000
 
 
 def position(connection: Connection) -> Position:
-    """The log's last entry. What is read afterwards is at least as new."""
+    """The last entry of the change log. Later reads are at least as new."""
     of = tables.booking_changes
     return Position(*connection.execute(sql_select(of.c.seq, of.c.token).order_by(of.c.seq.desc()).limit(1)).one())
 
 
 def changed_since(connection: Connection, since: Position) -> tuple[Position, frozenset[str]] | None:
-    """The log's last entry, and the IDs of bookings with later entries than `since`. None where that is no entry of
-    this log any more, or too much has changed."""
+    """The last entry of the change log, and the IDs of the bookings that changed after `since`.
+
+    None if `since` is not in the log (a restored backup, another database), or too many bookings changed.
+    """
     of = tables.booking_changes
     chosen = sql_select(of.c.seq, of.c.token, of.c.booking_id).where(of.c.seq >= since.seq).order_by(of.c.seq)
     rows = connection.execute(chosen.limit(_MOST_ENTRIES)).all()

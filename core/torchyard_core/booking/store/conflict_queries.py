@@ -1,4 +1,4 @@
-"""What stands in the way of a booking, and what is free nearby instead."""
+"""Conflicting bookings of a draft, and free places nearby."""
 
 from __future__ import annotations
 
@@ -6,30 +6,29 @@ from dataclasses import replace
 
 from sqlalchemy import Connection, and_, select
 
-from torchyard_core.booking.errors import Clash
+import torchyard_core.booking.store.tables as tables
 from torchyard_core.booking.model import Draft, normal
-from torchyard_core.booking.search.conflict import Clashing, Conflict
+from torchyard_core.booking.search.conflict import Clash, Clashing, Conflict
 from torchyard_core.booking.search.slot_search import Fit, Wish
-from torchyard_core.booking.store import tables
-from torchyard_core.booking.store.engine import transaction
-from torchyard_core.booking.store.queries import Reading
+from torchyard_core.booking.store.queries import BookingQueries
+from torchyard_core.booking.store.session import StoreSession
 
 
-class Clashes(Reading):
-    """The other bookings of GPUs that somebody wants, found before anything is written."""
+class ConflictQueries:
+    """Finds the other bookings of wanted GPUs, and free places nearby."""
+
+    def __init__(self, session: StoreSession, queries: BookingQueries):
+        self._session = session
+        self._queries = queries
 
     def conflict(self, draft: Draft, *, except_booking: str | None = None) -> Conflict | None:
-        """Only whether GPUs are taken then, with the answer. Writes nothing."""
+        """The other bookings of the draft's GPUs in its time; None if they are free."""
         draft = normal(draft)
-        with transaction(self._engine) as connection:
-            clashing = self._clashing(connection, draft, except_booking)
-            return Conflict(draft, clashing, self._nearest(connection, draft, except_booking)) if clashing else None
+        with self._session.transaction() as connection:
+            clashing = self.find_clashing(connection, draft, except_booking)
+            return Conflict(draft, clashing, self.nearest(connection, draft, except_booking)) if clashing else None
 
-    def _refuse_clash(self, connection: Connection, draft: Draft, except_booking: str | None = None) -> None:
-        if clashing := self._clashing(connection, draft, except_booking):
-            raise Conflict(draft, clashing).as_error(self._slots(connection), self.person)
-
-    def _clashing(self, connection: Connection, draft: Draft, except_booking: str | None) -> tuple[Clashing, ...]:
+    def find_clashing(self, connection: Connection, draft: Draft, except_booking: str | None) -> tuple[Clashing, ...]:
         of = tables.booking_gpus
         which = and_(of.c.live, of.c.gpu.in_(draft.gpus), of.c.starts < draft.end, of.c.ends > draft.start)
         taken: dict[str, list[str]] = {}
@@ -38,24 +37,24 @@ class Clashes(Reading):
                 taken.setdefault(booking_id, []).append(gpu)
         if not taken:
             return ()
-        found = self._bookings(connection, select(tables.bookings).where(tables.bookings.c.id.in_(taken)))
+        found = self._queries.load_bookings(connection, select(tables.bookings).where(tables.bookings.c.id.in_(taken)))
         return tuple(Clashing(one, tuple(sorted(taken[one.id]))) for one in found)
 
-    def _with_nearest(self, connection: Connection, clash: Clash, except_booking: str | None = None) -> Clash:
+    def with_nearest(self, connection: Connection, clash: Clash, except_booking: str | None = None) -> Clash:
         conflict = clash.conflict
-        nearest = self._nearest(connection, conflict.wanted, except_booking)
-        return replace(conflict, nearest=nearest).as_error(self._slots(connection), self.person)
+        nearest = self.nearest(connection, conflict.wanted, except_booking)
+        return replace(conflict, nearest=nearest).as_error(self._queries.load_slots(connection), self._session.person)
 
-    def _nearest(self, connection: Connection, draft: Draft, except_booking: str | None = None) -> tuple[Fit, ...]:
-        """The same GPUs as soon as they are free, and as many of the same models then, on one host where it was one."""
-        slots = {slot.id: slot for slot in self._slots(connection)}
+    def nearest(self, connection: Connection, draft: Draft, except_booking: str | None = None) -> tuple[Fit, ...]:
+        """The same GPUs at their next free time, and other GPUs of the same model at the wanted time."""
+        slots = {slot.id: slot for slot in self._queries.load_slots(connection)}
         chosen = [slots[gpu] for gpu in draft.gpus if gpu in slots]
         length = draft.interval.duration
         if not chosen or not length:
             return ()
         same = Wish(len(draft.gpus), length, draft.start, one_host=False, gpus=draft.gpus)
-        person = draft.owner or self.person
-        found = list(self._find(connection, same, 2, person, draft.zone, except_booking))
+        person = draft.owner or self._session.person
+        found = list(self._queries.find_in(connection, same, 2, person, draft.zone, except_booking))
         memory = min(slot.memory_mb for slot in chosen) / 1000
         models = {slot.model for slot in chosen}
         then = Wish(
@@ -69,5 +68,5 @@ class Clashes(Reading):
         )
         others: tuple[Fit, ...] = ()
         if not any(slot.is_cpu for slot in chosen):
-            others = self._find(connection, then, 2, person, draft.zone, except_booking)
+            others = self._queries.find_in(connection, then, 2, person, draft.zone, except_booking)
         return tuple(dict.fromkeys(sorted([*others, *found], key=lambda fit: fit.start)))

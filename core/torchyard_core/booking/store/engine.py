@@ -1,4 +1,4 @@
-"""Opens either database, runs transactions on it, and says in plain words why one cannot be.
+"""Connections and transactions of both databases, with their errors translated into Torchyard's.
 
 SQLite: every writing transaction is BEGIN IMMEDIATE. Deferred ones end in "database is locked" when two of them want
 to write after both have read.
@@ -18,6 +18,7 @@ from sqlalchemy import Connection, Engine, QueuePool, create_engine, event, exc,
 from sqlalchemy.engine import URL, make_url
 
 from torchyard_core.booking.errors import BadUrl, NoRights, Refused, StoreAway, StoreUnreadable
+from torchyard_core.booking.rules.team_rules import RULE_CODES
 from torchyard_core.booking.store.passwords import kept_password, keyring_name
 from torchyard_core.errors import TorchyardError
 
@@ -26,17 +27,17 @@ CONNECT_S = 5
 _WRITES = "torchyard_writes"
 _ACTS = "torchyard_acts"
 _FULL = ("too many clients already", "remaining connection slots are reserved", "too many connections for")
-"""What a full server says; libpq's errors of connecting carry no SQLSTATE."""
-_RULES = frozenset({"too_short", "too_long", "too_far", "window", "quota", "unknown_gpu", "no_fit", "isolation"})
-"""Codes of refusals that functions of the database raise as names of constraints."""
+"""Messages of a full server; libpq's connection errors have no SQLSTATE."""
+_RULES = RULE_CODES | {"unknown_gpu", "no_fit", "isolation"}
+"""Codes of refusals that database functions raise as constraint names."""
 
 
 class Overlap(Exception):
-    """A GPU is taken: what the trigger or the constraint says. Whoever wrote looks again whose it is."""
+    """Raised when a trigger or constraint finds a GPU booked. The writer then reads whose booking it is."""
 
 
 def parsed(url: str) -> URL:
-    """The address of one of the two kinds of database. Raises BadUrl; one that holds a password is never shown."""
+    """Parses `bookings_url`. Raises BadUrl, without showing a password."""
     hint = "Write sqlite:////path/to/bookings.sqlite3, or postgresql+psycopg://NAME@HOST/DATABASE?sslmode=verify-full."
     try:
         made = make_url(url)
@@ -60,7 +61,7 @@ def parsed(url: str) -> URL:
 
 
 def place_of(url: URL) -> str:
-    """Where it is, for sentences."""
+    """The database, for messages."""
     if url.get_backend_name() == "sqlite":
         return f"the bookings file {url.database}"
     host = url.host or url.query.get("host") or "this computer"
@@ -68,13 +69,15 @@ def place_of(url: URL) -> str:
 
 
 SOON_NOTICED = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3, "tcp_user_timeout": 10_000}
-"""libpq's settings (s, s, -, ms) for a cable that was pulled: the kernel alone would wait for minutes, and whoever asks
-holds the calendar's lock meanwhile."""
+"""libpq's settings (s, s, -, ms) that detect a broken connection: the kernel's defaults take minutes, during which the
+calendar's lock is held."""
 
 
 def make_engine(url: URL) -> Engine:
-    """Connects to nothing yet. Raises BadUrl where the driver is not installed. In PostgreSQL all threads share one
-    connection: a server has few of them, and every desktop of the team needs one."""
+    """Creates an engine without connecting. Raises BadUrl if the driver is not installed.
+
+    All threads share one connection to PostgreSQL: a server has few, and every desktop of the team needs one.
+    """
     if url.get_backend_name() == "sqlite":
         return _sqlite(url)
     try:
@@ -104,7 +107,7 @@ def make_engine(url: URL) -> Engine:
 
 
 def keep_connection(engine: Engine, keeps: bool) -> None:
-    """Whether the connection stays open between transactions, as it does at first."""
+    """Sets whether the connection stays open between transactions (the default)."""
     listens = event.contains(engine, "checkin", _close_returned)
     if keeps and listens:
         event.remove(engine, "checkin", _close_returned)
@@ -116,7 +119,7 @@ def keep_connection(engine: Engine, keeps: bool) -> None:
 
 
 def close_engine(engine: Engine) -> None:
-    """Close all connections: those that another thread still uses, as soon as it returns them to the pool."""
+    """Closes all connections; those in use by another thread when it returns them to the pool."""
     if not event.contains(engine, "checkin", _close_returned):
         event.listen(engine, "checkin", _close_returned)
     engine.dispose()
@@ -127,7 +130,7 @@ def _close_returned(connection: Any, record: Any) -> None:
 
 
 def connect_with_password(url: URL, args: Any, settings: dict[str, Any]) -> Any:
-    """As libpq finds it (PGPASSWORD, ~/.pgpass, a certificate); asks the keyring only where that was not enough."""
+    """Connects with libpq's means (PGPASSWORD, ~/.pgpass, a certificate), else with the password of the keyring."""
     import psycopg
 
     try:
@@ -146,9 +149,9 @@ def _sqlite(url: URL) -> Engine:
 
     @event.listens_for(engine, "connect")
     def connected(connection: sqlite3.Connection, record: Any) -> None:
-        connection.isolation_level = None  # we say BEGIN ourselves
+        connection.isolation_level = None  # BEGIN is issued below
         connection.execute("PRAGMA journal_mode = WAL")
-        # A killed program loses nothing; a power cut may take the last bookings with it, and never the file.
+        # A killed program loses nothing; a power cut may lose the last bookings, but does not damage the file.
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("PRAGMA foreign_keys = ON")
 
@@ -169,7 +172,7 @@ def _sqlite(url: URL) -> Engine:
 
 
 def act_as(engine: Engine, person: str) -> None:
-    """Names the person in the history of a file's bookings. In PostgreSQL the role stands there."""
+    """Sets the person in the history of a file's bookings. In PostgreSQL it is the role."""
     if engine.dialect.name == "sqlite":
         engine.update_execution_options(**{_ACTS: person})
 
@@ -178,7 +181,7 @@ def act_as(engine: Engine, person: str) -> None:
 def transaction(engine: Engine, *, writes: bool = False) -> Iterator[Connection]:
     """One transaction: committed at the end, rolled back on any error.
 
-    Raises Overlap, StoreAway, NoRights, Refused (the past is to be changed); other errors of the database as they are.
+    Raises Overlap, StoreAway, NoRights or Refused (a change of the past); other errors of the database unchanged.
     """
     try:
         with engine.connect() as connection:
@@ -235,14 +238,13 @@ def _explained(error: exc.DBAPIError, url: URL) -> Exception:
 
 
 def _rule(error: BaseException | None) -> str:
-    """The rule of the team by which the database refused, as functions of the database name it."""
+    """The code of the rule by which the database refused; empty for other errors."""
     named = str(getattr(getattr(error, "diag", None), "constraint_name", None) or "")
     return named if named in _RULES else ""
 
 
 def _missing(said: str, url: URL) -> BadUrl | None:
-    """A database or role that the server does not have: trying again would not help. libpq's errors of connecting carry
-    no SQLSTATE."""
+    """The error for a database or role that does not exist, which no retry fixes; recognized by libpq's message."""
     if f'database "{url.database}" does not exist' in said:
         return BadUrl(
             f"there is no database `{url.database}` on {url.host or url.query.get('host') or 'this computer'}",
@@ -276,7 +278,7 @@ def _explained_sqlite(error: exc.DBAPIError, first: str, place: str) -> Exceptio
 
 
 def has_calendar(connection: Connection) -> str | None:
-    """The schema's version, or None where there is no calendar yet."""
+    """The schema's revision; None if there is no calendar yet."""
     if connection.dialect.name == "sqlite":
         there = connection.execute(text("SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'")).first()
     else:
@@ -288,8 +290,8 @@ def has_calendar(connection: Connection) -> str | None:
 
 
 def upgrade(connection: Connection) -> None:
-    """Brings the schema to this version's, inside the transaction of `connection`."""
-    # Alembic takes a fifth of a second to import, and is needed once in a database's life.
+    """Upgrades the schema to HEAD in the transaction of `connection`."""
+    # Importing Alembic takes 0.2 s, and is needed once in the life of a database.
     from alembic import command
     from alembic.config import Config
 

@@ -1,6 +1,6 @@
-"""What is booked of each GPU, seen by somebody who looks for a long gap.
+"""Long gaps between the bookings of each GPU.
 
-The database looks for the gaps: of 100,000 bookings it hands over the few beside which something long is free.
+The database finds the gaps: of 100,000 bookings it returns only those next to a gap that is long enough.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torchyard_core.booking.store.tables import Junk, moment_of
 
 
 def too_busy(connection: Connection, gpus: Sequence[str], since: datetime, until: datetime, length: timedelta) -> Busy:
-    """What is booked of these GPUs in that time, and between two bookings what is shorter than `length`."""
+    """Busy times of the GPUs; gaps shorter than `length` count as busy."""
     lite = connection.dialect.name == "sqlite"
     asked: dict[str, Any] = {"gpus": json.dumps(list(gpus)), "since": since, "until": until, "length": length}
     if lite:
@@ -35,21 +35,21 @@ def too_busy(connection: Connection, gpus: Sequence[str], since: datetime, until
     busy: dict[str, list[Interval]] = defaultdict(list)
     for gpu, first, ends, after in connection.execute(_GAPS_IN_SQLITE if lite else _GAPS, asked):
         begin, end = moment(taken_from.get(gpu, first)), moment(ends)
-        if not isinstance(begin, Junk) and not isinstance(end, Junk):  # else the row is skipped, as by other readers
+        if not isinstance(begin, Junk) and not isinstance(end, Junk):  # else the row is skipped as unreadable
             busy[gpu].append(Interval(begin, end))
         taken_from[gpu] = after
     return dict(busy)
 
 
-# All statements of a transaction in SQLite see one state of the bookings. In PostgreSQL each sees what is committed
-# then: a single one asks for all.
+# A transaction in SQLite sees one state of the bookings. In PostgreSQL (READ COMMITTED) each statement sees what is
+# committed then, so that one statement has to read everything.
 _FIRSTS_IN_SQLITE = text("""
     SELECT value, (
         SELECT MIN(starts) FROM booking_gpus WHERE live = 1 AND gpu = value AND starts < :until AND ends > :since
     ) FROM json_each(:gpus)
 """)
-# Live rows of one GPU never overlap: the next by start is the one after it. One answers for both ends of a gap.
-# GPU by GPU, each in the order of its index: all at once, PostgreSQL sorts them on disk.
+# Live rows of one GPU never overlap, so the next row by start is the next booking, and one row has both ends of a gap.
+# The lateral join goes GPU by GPU in the order of the index; without it PostgreSQL sorts all rows on disk.
 _GAPS = text("""
     SELECT wanted.gpu, gaps.* FROM json_array_elements_text(CAST(:gpus AS json)) AS wanted (gpu) CROSS JOIN LATERAL (
         SELECT first, ends, after FROM (
@@ -59,7 +59,7 @@ _GAPS = text("""
         ) AS taken WHERE after IS NULL OR after - ends >= :length
     ) AS gaps ORDER BY wanted.gpu, gaps.ends
 """)
-# SQLite looks each next one up in the index faster than it numbers all of them in a window.
+# SQLite finds each next row in the index faster than by a window function.
 _GAPS_IN_SQLITE = text("""
     SELECT gpu, NULL, ends, (
         SELECT MIN(starts) FROM booking_gpus AS next

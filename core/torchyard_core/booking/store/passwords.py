@@ -1,4 +1,4 @@
-"""The password of a role: asked from the keyring, never kept in a file of ours."""
+"""Passwords of database roles, from the keyring; Torchyard writes them to no file."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ SERVICE = "torchyard-bookings"
 
 
 def keyring_name(url: URL) -> str:
-    """What follows `keyring set`: our service, and role, host, port and database."""
+    """The arguments of `keyring set`: the service, and role, host, port and database."""
     return f"{SERVICE} {_entry(url)}"
 
 
 def kept_password(url: URL) -> str | None:
-    """What the keyring has for this address; None where it has nothing, or there is none."""
+    """The password in the keyring; None if it has none, or there is no keyring."""
     import keyring
     from keyring.errors import KeyringError
 

@@ -1,27 +1,28 @@
-"""The tables as queries see them. What makes them safe (triggers, constraints, policies) is in `migrations`."""
+"""The tables as SQLAlchemy uses them. Triggers, constraints and policies are in `migrations`."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import BigInteger, Boolean, Column, DateTime, Dialect, Integer, MetaData, Table, Text
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
-HEAD = "0005"
-"""The migration that this version was written for."""
-KNOWN = frozenset({"0001", "0002", "0003", "0004", "0005"})
+KNOWN = frozenset(file.name[1:5] for file in (Path(__file__).parent / "migrations/versions").glob("v[0-9]*.py"))
+"""The revisions of all migrations, by the names of their files."""
+HEAD = max(KNOWN)
 
 
 class Junk:
-    """Stands for a value that is no time: SQLite takes anything into any column. Readers skip and name the row."""
+    """Stands for an invalid time, as SQLite stores any value in any column. Readers skip and name the row."""
 
 
 JUNK = Junk()
 
 
 def moment_of(seconds: Any) -> datetime | Junk:
-    """A time from seconds since 1970, as SQLite has them; JUNK for a text, an infinity, a year beyond all calendars."""
+    """A time from SQLite's seconds since 1970; JUNK for text, infinity, or a year that datetime does not have."""
     try:
         return datetime.fromtimestamp(seconds, UTC)
     except (TypeError, ValueError, OverflowError, OSError):

@@ -1,5 +1,4 @@
-"""Sets up a team's database: schema, roles, policies, members. Everything may be run again, to add members or to bring
-an older schema up to date."""
+"""Setup of a team's database: schema, roles, policies, members. It can be repeated to add members or to upgrade."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ _LOCK = 7_204_118
 
 @dataclass(frozen=True)
 class Member:
-    """Somebody of the team. `password` only where the role was made now: to be told once, and kept nowhere."""
+    """A member of the team. `password` is set if the role was created now; it is shown once and stored nowhere."""
 
     name: str
     is_admin: bool
@@ -40,25 +39,30 @@ class Member:
 
 @dataclass(frozen=True)
 class TeamSetup:
-    """What was done, and what each member puts into the settings."""
+    """The result of a setup, with the settings of each member."""
 
     place: str
     members: tuple[Member, ...]
 
     def lines(self) -> tuple[str, ...]:
-        """For people: each member's setting and where the password goes."""
-        told = []
+        """Lines for the terminal: each member's setting, and where the password is kept."""
+        lines = []
         for one in self.members:
-            told.append(f"{one.name}{' (admin)' if one.is_admin else ''}: bookings_url: {one.url}")
+            lines.append(f"{one.name}{' (admin)' if one.is_admin else ''}: bookings_url: {one.url}")
             if one.password is not None:
-                told.append(f"    password, shown only now: {one.password}")
-                told.append(f"    kept with: keyring set {one.keyring_name}  (or a line in ~/.pgpass)")
-        return tuple(told)
+                lines.append(f"    password, shown only now: {one.password}")
+                lines.append(f"    kept with: keyring set {one.keyring_name}  (or a line in ~/.pgpass)")
+        return tuple(lines)
 
 
 def setup_team(url: str, members: Iterable[str], admins: Iterable[str] = ()) -> TeamSetup:
-    """Creates or completes the team's calendar in one transaction, as the role in `url`, which must be allowed to make
-    roles and the schema. Raises BadUrl, NoRights, StoreAway, StoreTooNew, Refused for a name that is none.
+    """Creates or completes the team's calendar in one transaction.
+
+    Args:
+        url: With a role that may create roles and schemas.
+
+    Raises:
+        BadUrl, NoRights, StoreAway, StoreTooNew, or Refused for an invalid name.
     """
     address = parsed(url)
     if address.get_backend_name() == "sqlite":
@@ -109,16 +113,16 @@ def _schema(connection: Connection, address: URL) -> None:
     connection.exec_driver_sql("GRANT USAGE ON SCHEMA torchyard TO torchyard_member, torchyard_admin")
     is_owner = "SELECT pg_has_role(datdba, 'USAGE') FROM pg_database WHERE datname = current_database()"
     if connection.execute(text(is_owner)).scalar():
-        # Nothing of the calendar needs temporary tables, which can hide tables of the same name.
+        # The calendar needs no temporary tables, which could hide its tables of the same name.
         connection.exec_driver_sql(f'REVOKE TEMPORARY ON DATABASE "{address.database}" FROM PUBLIC')
 
 
 def _member(connection: Connection, name: str, is_admin: bool, address: URL) -> Member:
-    quoted = f'"{name}"'  # the name has no quote in it
+    quoted = f'"{name}"'  # _NAME allows no quotes
     password = None
     if not _role_exists(connection, name):
         password = secrets.token_urlsafe(18)
-        # The server sees a verifier only, so that no log of statements has the password.
+        # Only a verifier is sent, so that the password is in no log of statements.
         raw = connection.connection.driver_connection
         if raw is None:
             raise NoRights("the connection was lost", hint="Try again.")

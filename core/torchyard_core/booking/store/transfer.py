@@ -1,4 +1,4 @@
-"""Moves everything from one store to another, from a private file to the team's database and back, without loss."""
+"""Copies a store into another one: from a private file into the team's database, or back."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Table, insert, select
 
+import torchyard_core.booking.store.tables as tables
 from torchyard_core.booking.errors import NoRights, Refused
-from torchyard_core.booking.store import tables
 from torchyard_core.booking.store.booking_store import BookingStore
 from torchyard_core.booking.store.engine import Overlap, transaction
 
@@ -29,23 +29,27 @@ _PERSONS = ("owner", "person", "reporter")
 
 @dataclass(frozen=True)
 class Moved:
-    """Rows that were copied, by table; rows that were there already are not counted."""
+    """Numbers of copied rows, by table."""
 
     counts: Mapping[str, int]
 
 
 def move_all(source: BookingStore, target: BookingStore, persons: Mapping[str, str] | None = None) -> Moved:
-    """Copies all of `source` into `target` in one transaction; `source` stays as it is. `persons` renames owners, as
-    from the name in one's settings to the database role. Rows that are there with the same key stay as they are there.
+    """Copies all rows of `source` into `target` in one transaction. Rows whose key exists in `target` are skipped.
 
-    Raises NoRights for who is no admin of the target, Refused where live bookings of both overlap: then nothing moved.
+    Args:
+        persons: New names of owners, such as from the name in the settings to the database role.
+
+    Raises:
+        NoRights: The user is no admin of the target.
+        Refused: Live bookings of both overlap; nothing is copied.
     """
     if not target.is_admin:
         raise NoRights("only an admin can move bookings into the team's database", hint="Ask one of its admins.")
     renamed = persons or {}
     counts: dict[str, int] = {}
     try:
-        with transaction(source._engine) as reading, transaction(target._engine, writes=True) as writing:
+        with transaction(source.session.engine) as reading, transaction(target.session.engine, writes=True) as writing:
             for table in _TABLES:
                 rows = [_renamed(dict(row._mapping), renamed) for row in reading.execute(select(table))]
                 counts[table.name] = _add(writing, table, rows)

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from torchyard_core.booking.errors import Clash
 from torchyard_core.booking.model import Draft
 from torchyard_core.booking.recurrence import has_end
+from torchyard_core.booking.search.conflict import Clash
 from torchyard_core.booking.search.slot_search import Fit
 from torchyard_core.booking.slots import slots_named
 from torchyard_core.booking.time_format import full_span

@@ -9,9 +9,9 @@ from typing import Any
 
 import typer
 
-from torchyard_core.booking.errors import Clash, Refused
+from torchyard_core.booking.errors import Refused
 from torchyard_core.booking.model import Booking, Slot, rfc3339
-from torchyard_core.booking.search.conflict import fit_to_json
+from torchyard_core.booking.search.conflict import Clash, fit_to_json
 from torchyard_core.booking.search.slot_search import Fit
 from torchyard_core.booking.slots import name_slots
 from torchyard_core.booking.time_format import command_length, command_time, full_span, until

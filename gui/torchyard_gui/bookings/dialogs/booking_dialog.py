@@ -18,8 +18,9 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from torchyard_core.booking.errors import Clash, Refused
+from torchyard_core.booking.errors import Refused
 from torchyard_core.booking.model import Booking, Draft
+from torchyard_core.booking.search.conflict import Clash
 from torchyard_core.booking.slots import name_slots
 from torchyard_core.errors import TorchyardError
 from torchyard_gui.bookings import labels

@@ -11,14 +11,18 @@ from hypothesis import strategies as some
 
 from tests.core.booking.teams import NOW, SLOTS, draft
 from tests.core.booking.test_launch_availability import HOSTS, ONE, planned
-from torchyard_core.booking.errors import Clash, Refused
+from torchyard_core.booking.errors import Refused
 from torchyard_core.booking.intervals import Interval
 from torchyard_core.booking.launch_booking import LaunchBooking, Wanted
 from torchyard_core.booking.model import Draft
 from torchyard_core.booking.rules.allowed_times import Allowance, closed_starts, taken_or_closed, within_rules
-from torchyard_core.booking.rules.team_rules import Rules, Window, quota, week_of, windows
+from torchyard_core.booking.rules.quota import check_quota
+from torchyard_core.booking.rules.team_rules import Rules
+from torchyard_core.booking.rules.windows import Window, check_windows
+from torchyard_core.booking.search.conflict import Clash
 from torchyard_core.booking.search.slot_search import Wish, find_slots
 from torchyard_core.booking.sync.cached_calendar import Calendar
+from torchyard_core.booking.zone_weeks import week_of
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 WEEK_ENDS = NOW + 6 * DAY + 15 * HOUR
@@ -158,13 +162,13 @@ def test_the_first_fit_is_the_first_hour_at_which_the_rules_let_enough_gpus_be_b
 
     def enough(start: int) -> bool:
         there = Interval(NOW + start * HOUR, NOW + (start + length) * HOUR)
-        open_on = [slot.host for slot in SLOTS if windows([slot.id], there, rules, person, SLOTS) is None]
+        open_on = [slot.host for slot in SLOTS if check_windows([slot.id], there, rules, person, SLOTS) is None]
         return max(open_on.count(host) for host in ("gpu-a", "gpu-b")) >= count
 
     first = next((start for start in range(24 * DAYS - length + 1) if enough(start)), None)
     assert (fits[0].start if fits else None) == (None if first is None else NOW + first * HOUR)
     for fit in fits:
-        assert windows(fit.gpus, Interval(fit.start, fit.end), rules, person, SLOTS) is None
+        assert check_windows(fit.gpus, Interval(fit.start, fit.end), rules, person, SLOTS) is None
 
 
 def test_a_launch_that_books_takes_gpus_that_are_open(tmp_path):
@@ -201,5 +205,5 @@ def test_a_quota_closes_exactly_the_starts_at_which_it_would_refuse(count, lengt
     gpus = tuple(slot.id for slot in SLOTS[:count])
     for number in range(16 * 24 - length + 1):
         start = NOW + number * HOUR
-        refused = quota(Draft("x", gpus, start, start + wish.length, zone), rules, now, "kim", has)
+        refused = check_quota(Draft("x", gpus, start, start + wish.length, zone), rules, now, "kim", has)
         assert any(part.contains(start) for part in closed) == (refused is not None), (start, refused)

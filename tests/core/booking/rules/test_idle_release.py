@@ -48,7 +48,7 @@ def test_what_comes_between_the_look_and_the_release_wins(
         news(on_another_desktop, booking, team.clock.now)
         return found
 
-    monkeypatch.setattr(kim, "bookings", looked)
+    monkeypatch.setattr(kim.queries, "bookings", looked)
     assert kim.apply_idle() == ()
     assert kim.booking(booking.id).is_live
 

@@ -18,8 +18,11 @@ from hypothesis import strategies as st
 from tests.core.booking.cluster import Cluster
 from tests.core.booking.teams import NOW, SLOTS, Team, draft
 from torchyard_core.booking.errors import Refused
-from torchyard_core.booking.model import Booking, Draft, State, is_cpu_id
-from torchyard_core.booking.rules.team_rules import Rules, Window, by_week, check, check_change
+from torchyard_core.booking.model import Booking, Draft, State
+from torchyard_core.booking.rules.quota import gpu_hours
+from torchyard_core.booking.rules.refusal import Circumstances, find_refusal
+from torchyard_core.booking.rules.team_rules import Rules
+from torchyard_core.booking.rules.windows import Window
 from torchyard_core.booking.store import open_store
 from torchyard_core.booking.store.migrations.versions.v0003_team_rules import DEFAULTS
 
@@ -113,11 +116,7 @@ def cases(draw: Callable[[Any], Any]) -> Case:
 
 
 def hours_of(case: Case) -> Mapping[datetime, float]:
-    found: dict[datetime, float] = {}
-    for one in case.has:
-        for week, seconds in by_week(one.interval, case.rules.zone).items():
-            found[week] = found.get(week, 0.0) + seconds * sum(not is_cpu_id(gpu) for gpu in one.gpus) / 3600
-    return found
+    return gpu_hours(case.has, case.rules.zone)
 
 
 def prepare(server: Cluster, case: Case, *more: Booking) -> None:
@@ -151,7 +150,7 @@ def test_new_bookings_get_the_same_answer_from_the_database_as_from_python(datab
     assert server is not None
     # GPUs are inserted one by one: a window that the second is refused by comes after the quota of the first.
     by_all, by_quota = (
-        check(wanted, rules, case.now, PERSON, hours_of(case), SLOTS)
+        find_refusal(wanted, Circumstances(rules, case.now, SLOTS, PERSON, hours_of(case)))
         for rules in (case.rules, replace(case.rules, windows=()))
     )
     refused = {one.code if one else None for one in (by_all, by_quota)} if by_all else {None}
@@ -174,7 +173,7 @@ def test_changed_bookings_get_the_same_answer_from_the_database_as_from_python(
     before = Booking("old", PERSON, "t", "", case.wanted.gpus, start, start + length, "UTC", State.BOOKED, now, now)
     wanted = replace(case.wanted, start=before.start) if keeps_start else case.wanted
     assume(wanted.start < wanted.end)
-    refused = check_change(before, wanted, case.rules, now, hours_of(case), SLOTS)
+    refused = find_refusal(wanted, Circumstances(case.rules, now, SLOTS, PERSON, hours_of(case)), before)
     assume(refused is None or refused.code in CODES)
     prepare(server, case, before)
     moved = ("UPDATE bookings SET starts = %s, ends = %s WHERE id = 'old'", (wanted.start, wanted.end))
@@ -214,7 +213,7 @@ def test_a_refusal_by_the_database_names_the_rule_as_pythons_does(database_team:
     ada, lee = database_team.open("ada"), database_team.open("lee")
     old = lee.rules()
     ada.set_rules(replace(old, quota_gpu_hours=2))
-    lee._rules = lambda connection: old  # type: ignore[method-assign]
+    lee.queries.load_rules = lambda connection: old  # type: ignore[method-assign]
     with pytest.raises(Refused, match=r"lee has 0\.00 of 2 GPU-hours in the week of 6 Jan") as refused:
         lee.book(draft("a0", 24, 3))
     assert (refused.value.code, refused.value.hint) == ("quota", "See `torchyard bookings rules`.")

@@ -10,7 +10,9 @@ from tests.core.booking.teams import NOW, SLOTS, draft
 from torchyard_core.booking.errors import Refused
 from torchyard_core.booking.model import Booking, IdleEvidence, Login, State, persons_of
 from torchyard_core.booking.rules.idle_release import Verdict, verdict
-from torchyard_core.booking.rules.team_rules import Rules, Window, check
+from torchyard_core.booking.rules.refusal import Circumstances, find_refusal
+from torchyard_core.booking.rules.team_rules import Rules
+from torchyard_core.booking.rules.windows import Window
 from torchyard_core.booking.slots import name_slots, slots_named
 from torchyard_core.booking.time_parser import length, moment
 from torchyard_core.booking.usage_report import UsageRow, to_csv
@@ -34,7 +36,7 @@ RULES = Rules(windows=(NIGHTS,), groups={"students": ("kim",)}, longest_h=None)
     ],
 )
 def test_windows_bind_whom_and_what_they_name(gpus, starts, hours, person, code):
-    refused = check(draft(gpus, starts, hours), RULES, NOW, person, {}, SLOTS)
+    refused = find_refusal(draft(gpus, starts, hours), Circumstances(RULES, NOW, SLOTS, person, {}))
     assert (refused and refused.code) == code
     if refused:
         assert refused.hint == "It is open: Mon, Tue, Wed, Thu, Fri 20:00 to 08:00 (Europe/Berlin)."
@@ -45,9 +47,9 @@ def test_a_window_stays_where_it_is_on_the_wall_when_clocks_change():
     rules = Rules(windows=(window,))
     for day in (datetime(2026, 3, 28, 7, 0, tzinfo=UTC), datetime(2026, 3, 29, 6, 0, tzinfo=UTC)):
         wanted = draft("a0", 0, 12, start=day)
-        assert check(wanted, rules, day - timedelta(hours=1), "kim", {}, SLOTS) is None
+        assert find_refusal(wanted, Circumstances(rules, day - timedelta(hours=1), SLOTS, "kim", {})) is None
     late = draft("a0", 0, 12, start=datetime(2026, 3, 29, 7, 0, tzinfo=UTC))
-    assert check(late, rules, late.start, "kim", {}, SLOTS).code == "window"
+    assert find_refusal(late, Circumstances(rules, late.start, SLOTS, "kim", {})).code == "window"
 
 
 @pytest.mark.parametrize("wrong", [{"gpus": [1]}, {"zone": 1}, {"opens": 9}, {"group": ["students"]}])

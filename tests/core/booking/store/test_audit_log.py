@@ -97,11 +97,11 @@ def test_the_history_of_a_file_is_append_only(tmp_path, clock, statement: str) -
         made = kim.book(draft("a0", 1, 2))
         with (
             pytest.raises((Refused, exc.DBAPIError), match="past"),
-            transaction(kim._engine, writes=True) as connection,
+            transaction(kim.session.engine, writes=True) as connection,
         ):
             connection.execute(text(statement))
         assert [one.person for one in kim.history(made.id)] == ["kim"]
-        with transaction(kim._engine) as connection:
+        with transaction(kim.session.engine) as connection:
             assert connection.execute(text("SELECT count(*) FROM acting")).scalar() == 0
     finally:
         team.close()

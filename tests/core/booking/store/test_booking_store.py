@@ -10,9 +10,10 @@ import pytest
 from sqlalchemy import event
 
 from tests.core.booking.teams import NOW, SLOTS, Clock, Team, draft
-from torchyard_core.booking.errors import Clash, NoRights, Refused
+from torchyard_core.booking.errors import NoRights, Refused
 from torchyard_core.booking.model import IdleEvidence, Login, Slot, State, Use
 from torchyard_core.booking.rules.team_rules import Rules
+from torchyard_core.booking.search.conflict import Clash
 from torchyard_core.booking.search.slot_search import Wish, find_slots
 from torchyard_core.booking.store import move_all, open_store
 from torchyard_core.errors import UsageError
@@ -270,7 +271,7 @@ def test_a_booking_that_is_made_while_gaps_are_sought_is_seen_or_not_seen_whole(
         if "booking_gpus" in statement and not made:
             made.append(lee.book(draft("a0", 2, 1)))
 
-    event.listen(kim._engine, "after_cursor_execute", after_the_first)
+    event.listen(kim.session.engine, "after_cursor_execute", after_the_first)
     fits = kim.find(Wish(1, 4 * HOUR, NOW, gpus=("GPU-a0",)))
     assert made
     assert fits[0].start == NOW

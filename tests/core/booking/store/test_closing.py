@@ -13,7 +13,7 @@ from torchyard_core.booking.store import open_store
 
 def test_a_connection_in_use_is_closed_as_it_comes_back(tmp_path: Path) -> None:
     store = open_store(f"sqlite:///{tmp_path / 'bookings.sqlite3'}", "kim")
-    connection = store._engine.raw_connection()
+    connection = store.session.engine.raw_connection()
     driver = connection.driver_connection
     store.close()
     connection.cursor().execute("SELECT 1")

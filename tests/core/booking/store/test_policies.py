@@ -197,7 +197,7 @@ def test_a_database_whose_cable_was_pulled_is_noticed_within_seconds(postgres, d
     """The kernel's own patience is a quarter of an hour."""
     monkeypatch.setenv("PGPASSWORD", postgres.passwords["kim"])
     store = open_store(postgres.tcp_url("kim", database_team.place), "kim")
-    with store._engine.connect() as connection:
+    with store.session.engine.connect() as connection:
         used = socket.socket(fileno=os.dup(connection.connection.dbapi_connection.fileno()))
     with used:
         assert used.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 10_000  # ms
@@ -231,7 +231,7 @@ def test_a_store_of_a_newer_schema_is_left_alone(team):
 
         from torchyard_core.booking.store.engine import transaction
 
-        with transaction(store._engine, writes=True) as connection:
+        with transaction(store.session.engine, writes=True) as connection:
             connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
     else:
         with team.server.connect("owner", team.place) as owner:

@@ -13,10 +13,11 @@ import pytest
 from sqlalchemy import insert
 
 from tests.core.booking.teams import NOW, SLOTS, Clock, Team, draft, open_at
-from torchyard_core.booking.errors import Clash, StoreAway
+from torchyard_core.booking.errors import StoreAway
 from torchyard_core.booking.model import Booking, Draft
+from torchyard_core.booking.search.conflict import Clash
 from torchyard_core.booking.store import BookingStore, tables
-from torchyard_core.booking.store.commands import booking_row, insert_rows
+from torchyard_core.booking.store.booking_writer import booking_row, insert_rows
 from torchyard_core.booking.store.engine import Overlap, transaction
 
 RACERS = 50
@@ -28,7 +29,7 @@ _FORK = multiprocessing.get_context("fork")
 def race(url: str, number: int, start: Any, results: Any) -> None:
     """One racer: in each round one GPU that everybody wants, then a group of which everybody wants one other."""
     store = open_at(url, "kim", Clock())
-    store._nearest = lambda *_: ()  # type: ignore[method-assign]  # what is free nearby is not what is raced for
+    store.conflicts.nearest = lambda *_: ()  # type: ignore[method-assign]  # what is free nearby is not what is raced for
     chance = random.Random(number)
     told = []
     for turn in range(ROUNDS):
@@ -83,12 +84,12 @@ def test_rows_alone_cannot_overlap_whatever_writes_them(team):
     store = team.open("kim")
     first = store.book(draft("a0 a1", 1, 2))
     same = Booking(**{**first.__dict__, "id": "other", "gpus": ("GPU-a1", "GPU-a2")})
-    with pytest.raises(Overlap), transaction(store._engine, writes=True) as connection:
+    with pytest.raises(Overlap), transaction(store.session.engine, writes=True) as connection:
         insert_rows(connection, [same])
     apart = Booking(**{**same.__dict__, "start": first.end, "end": first.end + timedelta(hours=1)})
-    with transaction(store._engine, writes=True) as connection:
+    with transaction(store.session.engine, writes=True) as connection:
         insert_rows(connection, [apart])
-    with pytest.raises(Overlap), transaction(store._engine, writes=True) as connection:
+    with pytest.raises(Overlap), transaction(store.session.engine, writes=True) as connection:
         connection.execute(tables.bookings.update().where(tables.bookings.c.id == "other").values(starts=first.start))
     assert [one.id for one in store.bookings(NOW, NOW + timedelta(days=1))] == [first.id, "other"]
 
@@ -96,7 +97,7 @@ def test_rows_alone_cannot_overlap_whatever_writes_them(team):
 def begin_and_wait(url: str, half: Booking, reached: Any) -> None:
     """Writes one half of a booking, and is killed there."""
     store = open_at(url, "kim", Clock())
-    with transaction(store._engine, writes=True) as connection:
+    with transaction(store.session.engine, writes=True) as connection:
         connection.execute(insert(tables.bookings), [booking_row(half)])
         row = {"booking_id": half.id, "gpu": half.gpus[0], "owner": half.owner}
         times = {"starts": half.start, "ends": half.end, "live": True}
@@ -127,7 +128,10 @@ def test_a_file_that_another_program_holds_is_busy_and_says_so(tmp_path, monkeyp
     try:
         one, other = team.open("kim"), team.open("lee")
         one.remember_slots(SLOTS)
-        with transaction(one._engine, writes=True), pytest.raises(StoreAway, match="another program writes to it"):
+        with (
+            transaction(one.session.engine, writes=True),
+            pytest.raises(StoreAway, match="another program writes to it"),
+        ):
             other.book(draft("a0", 1, 1))
         assert other.book(draft("a0", 1, 1)).owner == "lee"
     finally:

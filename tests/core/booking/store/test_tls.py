@@ -79,7 +79,7 @@ def address(postgres: Cluster, mode: str, root: Path) -> str:
 def is_encrypted(url: str) -> bool:
     store = open_store(url, "kim")
     try:
-        with store._engine.connect() as connection:
+        with store.session.engine.connect() as connection:
             found = connection.exec_driver_sql("SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()")
             return bool(found.scalar_one())
     finally:

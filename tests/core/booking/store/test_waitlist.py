@@ -10,9 +10,10 @@ import pytest
 
 from tests.core.booking.store.test_member_sql import psql
 from tests.core.booking.teams import NOW, Team, draft
-from torchyard_core.booking.errors import Clash
 from torchyard_core.booking.model import Booking, IdleEvidence
-from torchyard_core.booking.rules.team_rules import Rules, Window
+from torchyard_core.booking.rules.team_rules import Rules
+from torchyard_core.booking.rules.windows import Window
+from torchyard_core.booking.search.conflict import Clash
 from torchyard_core.booking.search.slot_search import Wish
 from torchyard_core.booking.store import BookingStore
 
@@ -106,7 +107,7 @@ def test_rules_that_cannot_be_read_keep_no_booking_from_being_let_go(team: Team)
     kim = team.open("kim")
     booking = kim.book(draft("a0", 0, 8))
     kim.wait(Wish(1, 2 * HOUR, NOW, gpus=("GPU-a0",), latest=NOW + 8 * HOUR), "waits")
-    with transaction(admin_of(team)._engine, writes=True) as connection:
+    with transaction(admin_of(team).session.engine, writes=True) as connection:
         connection.execute(text("INSERT INTO rules VALUES (1, :body)"), {"body": '{"windows": 5}'})
     assert not kim.release(booking.id).is_live
     assert [one.state for one in kim.waiting(everything=True)] == ["waiting"]

@@ -14,7 +14,8 @@ import pytest
 from torchyard_agent.protocol.calendar import parse
 from torchyard_core.booking.errors import Refused, StoreAway
 from torchyard_core.booking.model import Booking, Draft, IdleEvidence, Login, Slot, State, Use
-from torchyard_core.booking.rules.team_rules import Enforcement, Rules
+from torchyard_core.booking.rules.enforcement import Enforcement
+from torchyard_core.booking.rules.team_rules import Rules
 from torchyard_core.booking.store import BookingStore, open_store
 from torchyard_core.booking.sync.agent_exchange import (
     AgentExchange,

@@ -98,8 +98,8 @@ def many(store: BookingStore, count: int, apart: timedelta, first: datetime = NO
     slots = [Slot(f"GPU-m{number}", "gpu-m", number) for number in range(4)]
     store.remember_slots(slots)
     made = [draft(f"m{number % 4}", 0, 1, start=first + number * apart) for number in range(count)]
-    with transaction(store._engine, writes=True) as connection:
-        store._insert(connection, made, NOW, None)
+    with transaction(store.session.engine, writes=True) as connection:
+        store.writer.insert(connection, made, NOW, None)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -285,7 +285,7 @@ def test_the_log_is_pruned_and_who_has_looked_before_that_reads_anew(team, desk)
         last = kim.position().seq // 1000 * 1000 + 999
         raw(team, f"SELECT setval(pg_get_serial_sequence('torchyard.booking_changes', 'seq'), {last})")
     made = kim.change(made.id, title="renamed")
-    with transaction(kim._engine) as connection:
+    with transaction(kim.session.engine) as connection:
         assert connection.execute(text("SELECT count(*) FROM booking_changes")).scalar() <= 51_000
     assert kim.changes(before) is None
     assert desk.shown() == desk.copied() == (made,)

@@ -1,0 +1,65 @@
+"""The rule of length and horizon: the shortest and longest booking, and how far ahead one may end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from torchyard_core.booking.errors import Refused
+from torchyard_core.booking.intervals import Interval
+from torchyard_core.booking.rules.rule import (
+    Request,
+    Rule,
+    SharedSettings,
+    check_number,
+    clock_text,
+    hours_text,
+    number_field,
+)
+
+
+@dataclass(frozen=True)
+class LengthSettings(SharedSettings):
+    """None is no limit; hours are counted in UTC."""
+
+    longest_h: float | None = 168
+    furthest_days: float | None = 90
+    shortest_min: float = 15
+
+
+def check_length(interval: Interval, rules: LengthSettings, now: datetime) -> Refused | None:
+    """Refuses what is too short, too long or too far ahead."""
+    length = interval.duration
+    if length < timedelta(minutes=rules.shortest_min):
+        hint = f"Book at least until {clock_text(interval.start + timedelta(minutes=rules.shortest_min), rules.zone)}."
+        return Refused(f"a booking is at least {rules.shortest_min:g} min long", code="too_short", hint=hint)
+    if rules.longest_h is not None and length > timedelta(hours=rules.longest_h):
+        end = clock_text(interval.start + timedelta(hours=rules.longest_h), rules.zone)
+        hint = f"End it by {end}; what comes after is another booking."
+        return Refused(f"a booking is at most {hours_text(rules.longest_h)} long", code="too_long", hint=hint)
+    if rules.furthest_days is not None and interval.end > now + timedelta(days=rules.furthest_days):
+        hint = f"It may end by {clock_text(now + timedelta(days=rules.furthest_days), rules.zone)}."
+        return Refused(f"bookings are made at most {rules.furthest_days:g} days ahead", code="too_far", hint=hint)
+    return None
+
+
+def _check(rules: LengthSettings, request: Request) -> Refused | None:
+    return check_length(request.draft.interval, rules, request.now)
+
+
+def _validate(rules: LengthSettings) -> None:
+    check_number("longest_h", rules.longest_h)
+    check_number("furthest_days", rules.furthest_days)
+    check_number("shortest_min", rules.shortest_min, is_optional=False)
+
+
+RULE = Rule(
+    form=(
+        number_field("shortest_min", "Shortest booking, min", is_optional=False),
+        number_field("longest_h", "Longest booking, h"),
+        number_field("furthest_days", "Furthest ahead, days"),
+    ),
+    check=_check,
+    codes=("too_short", "too_long", "too_far"),
+    validate=_validate,
+)

@@ -1,0 +1,139 @@
+"""The rule of quota: GPU-hours that a person may book in a week."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from torchyard_core.booking.errors import Refused
+from torchyard_core.booking.intervals import Interval, subtract
+from torchyard_core.booking.model import Booking, Draft, is_cpu_id
+from torchyard_core.booking.rules.rule import (
+    FormField,
+    Request,
+    Rule,
+    SharedSettings,
+    check_number,
+    hours_text,
+    number_field,
+    read_number,
+)
+from torchyard_core.booking.time_parser import zone_of
+from torchyard_core.booking.zone_weeks import by_week, day_of
+from torchyard_core.errors import UsageError
+
+
+@dataclass(frozen=True)
+class QuotaSettings(SharedSettings):
+    """None is no limit. Weeks (from Monday) and days are those of the team's `zone`."""
+
+    quota_gpu_hours: float | None = None
+    """GPU-hours of a person in a week."""
+    quotas: Mapping[str, float] = field(default_factory=dict)
+    """Quotas of single persons."""
+    same_day_is_free: bool = True
+    """The part of a booking on the day on which it is made needs no quota: those GPUs would stay empty."""
+
+    def quota_of(self, person: str) -> float | None:
+        return self.quotas.get(person, self.quota_gpu_hours)
+
+
+def check_quota(
+    draft: Draft, rules: QuotaSettings, now: datetime, person: str, hours: Mapping[datetime, float]
+) -> Refused | None:
+    """Refuses a booking that exceeds the person's quota in a week. Bookings of CPU slots need no quota.
+
+    Args:
+        hours: The person's GPU-hours, by start of the week.
+    """
+    limit = rules.quota_of(person)
+    gpus = _gpu_count(draft.gpus)
+    if limit is None or not gpus:
+        return None
+    for week, seconds in sorted(charged(draft.interval, rules, now).items()):
+        has, extra = hours.get(week, 0.0), seconds * gpus / 3600
+        if has + extra > limit + 1e-9:
+            left = max(limit - has, 0.0)
+            hint = f"Book {hours_text(left / gpus)} or less of these GPUs, fewer GPUs, or another week."
+            if left < rules.shortest_min / 60:
+                hint = "Release another booking of that week, or take another week."
+            if rules.same_day_is_free:
+                hint += " What is booked for the same day needs no quota."
+            begin = week.astimezone(zone_of(rules.zone))
+            return Refused(
+                f"{person} has {has:.4g} of {limit:g} GPU-hours in the week of {begin.day} {begin:%b}, "
+                f"and this booking takes {extra:.4g} more",
+                code="quota",
+                hint=hint,
+            )
+    return None
+
+
+def charged(interval: Interval, rules: QuotaSettings, now: datetime) -> dict[datetime, float]:
+    """Seconds of a booking that count towards a quota, by start of the week."""
+    parts = subtract([interval], [day_of(now, rules.zone)]) if rules.same_day_is_free else [interval]
+    seconds: dict[datetime, float] = {}
+    for part in parts:
+        for week, in_week in by_week(part, rules.zone).items():
+            seconds[week] = seconds.get(week, 0.0) + in_week
+    return seconds
+
+
+def gpu_hours(bookings: Iterable[Booking | Draft], zone: str) -> dict[datetime, float]:
+    """GPU-hours of the bookings together, by start of the week."""
+    hours: dict[datetime, float] = {}
+    for booking in bookings:
+        if gpus := _gpu_count(booking.gpus):
+            for week, seconds in by_week(booking.interval, zone).items():
+                hours[week] = hours.get(week, 0.0) + seconds * gpus / 3600
+    return hours
+
+
+def _gpu_count(slot_ids: Iterable[str]) -> int:
+    return sum(not is_cpu_id(slot) for slot in slot_ids)
+
+
+def _check(rules: QuotaSettings, request: Request) -> Refused | None:
+    return check_quota(request.draft, rules, request.now, request.owner, request.hours)
+
+
+def _validate(rules: QuotaSettings) -> None:
+    check_number("quota_gpu_hours", rules.quota_gpu_hours)
+    for person, quota in rules.quotas.items():
+        check_number(f"quotas.{person}", quota)
+
+
+def _write_quotas(quotas: Mapping[str, float]) -> str:
+    return ", ".join(f"{person}={hours:g}" for person, hours in sorted(quotas.items()))
+
+
+def _read_quotas(text: str) -> dict[str, Any]:
+    quotas: dict[str, Any] = {}
+    for part in filter(None, (part.strip() for part in re.split(r"[,\n]", text))):
+        person, equals, hours = part.partition("=")
+        if not equals or not person.strip():
+            raise UsageError(f"the quota `{part}` cannot be read", code="bad_rules", hint="Write kim=200, lee=50.")
+        quotas[person.strip()] = read_number("quota", hours)
+    return quotas
+
+
+RULE = Rule(
+    form=(
+        number_field("quota_gpu_hours", "GPU-hours a person and week"),
+        FormField("quotas", "Other quotas", _write_quotas, _read_quotas, example="kim=200, lee=50"),
+        FormField(
+            "same_day_is_free",
+            "What is booked for the same day needs no quota",
+            lambda is_free: "yes" if is_free else "",
+            bool,
+            is_flag=True,
+        ),
+    ),
+    check=_check,
+    codes=("quota",),
+    validate=_validate,
+    parsers={"quotas": dict},
+)

@@ -1,0 +1,136 @@
+"""Why a booking is refused, as pure functions that the store and the window share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from torchyard_core.booking.errors import Refused
+from torchyard_core.booking.intervals import Interval
+from torchyard_core.booking.model import Booking, Draft, Slot, State
+from torchyard_core.booking.rules.rule import Request
+from torchyard_core.booking.rules.team_rules import Rules
+from torchyard_core.booking.search.conflict import Clash, Clashing, Conflict
+from torchyard_core.booking.time_parser import END_OF_TIME, zone_of
+from torchyard_core.problems import did_you_mean
+
+GRACE = timedelta(minutes=2)
+"""A booking may begin this long ago, so that a dialog whose start is *now* can be filled in."""
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """What a request is judged by, beside the draft."""
+
+    rules: Rules
+    now: datetime
+    slots: Sequence[Slot]
+    user: str
+    hours: Mapping[datetime, float]
+    """GPU-hours of the owner's other bookings, by start of the week."""
+    clashing: tuple[Clashing, ...] = ()
+    """Other live bookings of the wanted GPUs in the wanted time."""
+
+
+def find_refusal(draft: Draft, given: Circumstances, booking: Booking | None = None) -> Refused | None:
+    """The first reason against a new booking, or against changing `booking` into `draft`; None if there is none.
+
+    Past time is immutable: a running booking can be shortened or extended, not moved.
+    """
+    if booking is None:
+        refused = _check_new(draft, given, draft.owner or given.user)
+    else:
+        refused = _check_change(booking, draft, given)
+    if refused is None and given.clashing:
+        conflict = Conflict(draft, given.clashing)
+        return Clash(conflict, conflict.sentence(given.slots, given.user))
+    return refused
+
+
+def check_owner(booking: Booking, user: str, *, is_admin: bool) -> Refused | None:
+    """Refuses to let a user change another user's booking."""
+    if booking.owner == user or is_admin:
+        return None
+    return Refused(
+        f"{booking.title!r} is {booking.owner}'s booking: only {booking.owner} or an admin can change it",
+        code="not_yours",
+        hint=f"Ask {booking.owner}, or join the waitlist.",
+    )
+
+
+def check_not_ended(booking: Booking, now: datetime) -> Refused | None:
+    """Refuses changes of a booking that was let go or has ended."""
+    if not booking.is_live:
+        how = {State.RELEASED: "released", State.CANCELLED: "cancelled", State.NO_SHOW: "freed, as nobody used it"}
+        return Refused(f"the booking {booking.title!r} was {how[booking.state]}", code="ended", hint="Book anew.")
+    if booking.end <= now:
+        return Refused(
+            f"the booking {booking.title!r} has ended: the past stays as it was", code="ended", hint="Book anew."
+        )
+    return None
+
+
+def check_draft(draft: Draft, slots: Sequence[Slot]) -> Refused | None:
+    """Refuses a draft that is invalid under any rules."""
+    try:
+        zone_of(draft.zone)
+    except Refused as refused:
+        return refused
+    if not draft.title.strip():
+        return Refused("the booking has no title", code="no_title", hint="Say in a word or two what it is for.")
+    if len(draft.title) > 200 or len(draft.purpose) > 5000:
+        return Refused(
+            "the title or the purpose is too long", code="too_long_text", hint="At most 200 and 5,000 letters."
+        )
+    if not draft.gpus:
+        return Refused("the booking names no GPU", code="no_gpus", hint="Choose at least one.")
+    known = {slot.id for slot in slots}
+    unknown = [gpu for gpu in draft.gpus if gpu not in known]
+    if unknown:
+        near = did_you_mean(unknown[0], known)
+        return Refused(
+            f"no host of the fleet has the GPU `{unknown[0]}`{near}",
+            code="unknown_gpu",
+            hint="`torchyard hosts check` finds what each host has now.",
+        )
+    if len(draft.uid) > 1000 or draft.end.year >= END_OF_TIME:
+        return Refused(
+            "the UID is too long, or the end too late",
+            code="bad_value",
+            hint=f"A UID has at most 1,000 letters, and a booking ends before the year {END_OF_TIME}.",
+        )
+    if draft.end <= draft.start:
+        return Refused(
+            "the booking does not end after its start", code="end_before_start", hint="Give it an end after its start."
+        )
+    return None
+
+
+def _check_new(draft: Draft, given: Circumstances, owner: str) -> Refused | None:
+    if refused := check_draft(draft, given.slots):
+        return refused
+    if draft.start < given.now - GRACE:
+        return Refused("the booking begins in the past", code="past", hint="The earliest start is now.")
+    return given.rules.check(Request(draft, owner, given.now, given.slots, given.hours))
+
+
+def _check_change(booking: Booking, draft: Draft, given: Circumstances) -> Refused | None:
+    if refused := check_not_ended(booking, given.now) or check_draft(draft, given.slots):
+        return refused
+    if (draft.start, draft.end, draft.gpus) == (booking.start, booking.end, booking.gpus):
+        return None
+    if booking.start > given.now:
+        return _check_new(draft, given, booking.owner)
+    if draft.start != booking.start or draft.gpus != booking.gpus:
+        return Refused(
+            "the booking has begun: it can be shortened or extended, not moved",
+            code="running",
+            hint="Release it, and book the other time or GPUs anew.",
+        )
+    if draft.end < given.now:
+        return Refused("the booking would end in the past", code="past", hint="Release it: that ends it now.")
+    if draft.end < booking.end:
+        return None
+    added = Interval(booking.end, draft.end)
+    return given.rules.check(Request(draft, booking.owner, given.now, given.slots, given.hours, added))

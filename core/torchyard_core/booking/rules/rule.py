@@ -1,0 +1,122 @@
+"""The parts of a rule: its settings, its check of a booking, and its fields in the rules form.
+
+Each rule has a module with a frozen dataclass of its settings and a `RULE`. `team_rules.Rules` inherits all settings,
+and `team_rules.RULES` lists all rules. See docs/how-to-add-a-booking-rule.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from datetime import datetime
+from typing import Any
+
+from torchyard_core.booking.errors import Refused
+from torchyard_core.booking.intervals import Interval
+from torchyard_core.booking.model import Draft, Slot
+from torchyard_core.booking.time_parser import zone_of
+from torchyard_core.errors import UsageError
+from torchyard_core.problems import did_you_mean
+
+
+class SharedSettings:
+    """Settings that the checks of several rules read; each is a field of one rule."""
+
+    zone: str
+    shortest_min: float
+
+
+@dataclass(frozen=True)
+class Request:
+    """A booking, new or changed, that the rules are applied to."""
+
+    draft: Draft
+    owner: str
+    now: datetime
+    slots: Sequence[Slot]
+    hours: Mapping[datetime, float]
+    """GPU-hours of the owner's other bookings, by start of the week."""
+    added: Interval | None = None
+    """The time by which a running booking is extended."""
+
+
+@dataclass(frozen=True)
+class FormField:
+    """One setting in the rules form, as text."""
+
+    setting: str
+    title: str
+    write: Callable[[Any], str]
+    read: Callable[[str], Any]
+    """Raises UsageError."""
+    example: str = ""
+    is_multiline: bool = False
+    is_flag: bool = False
+    """Shown as a check box; its text is empty for false."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule of the team; each function takes its settings first."""
+
+    form: tuple[FormField, ...] = ()
+    check: Callable[[Any, Request], Refused | None] | None = None
+    codes: tuple[str, ...] = ()
+    """Codes of its refusals, which its twin in PostgreSQL raises as names of constraints."""
+    validate: Callable[[Any], None] = lambda settings: None
+    """Raises UsageError or Refused for values that make no sense."""
+    parsers: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
+    """From JSON, for settings that are not plain values."""
+
+
+def number_field(setting: str, title: str, *, is_optional: bool = True) -> FormField:
+    """A field with a number; empty means no limit where the setting is optional."""
+
+    def read(text: str) -> float | None:
+        return None if is_optional and not text.strip() else read_number(setting, text)
+
+    return FormField(setting, title, lambda value: "" if value is None else f"{value:g}", read)
+
+
+def read_number(name: str, text: str) -> float:
+    """Raises UsageError."""
+    try:
+        return float(text.strip())
+    except ValueError:
+        raise UsageError(
+            f"{name.replace('_', ' ')}: `{text.strip()}` is not a number",
+            code="bad_rules",
+            hint="Leave it empty for no limit.",
+        ) from None
+
+
+def check_number(name: str, value: Any, *, is_optional: bool = True) -> None:
+    """Raises UsageError unless the value is a number from 0 to 1e6, or None where that is allowed."""
+    if is_optional and value is None:
+        return
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < 1e6:
+        raise UsageError(f"the rule {name} must be a number of 0 or more, not {value!r}", code="bad_rules")
+
+
+def refuse_unknown_keys(data: Mapping[str, Any], kind: type, what: str) -> None:
+    """Raises UsageError for a key that is not a field of the dataclass `kind`."""
+    names = [one.name for one in fields(kind)]
+    for key in data:
+        if key not in names:
+            raise UsageError(f"there is no {what} `{key}`{did_you_mean(str(key), names)}", code="unknown_rule")
+
+
+def lines_of(text: str) -> list[str]:
+    """The lines that are not blank, stripped."""
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def clock_text(moment: datetime, zone: str) -> str:
+    """`Mon 23 Nov 09:00 (Europe/Berlin)`."""
+    local = moment.astimezone(zone_of(zone))
+    return f"{local:%a} {local.day} {local:%b %H:%M} ({zone})"
+
+
+def hours_text(hours: float) -> str:
+    """`8 h`, `7 days`."""
+    return f"{hours:.4g} h" if hours < 48 or hours % 24 else f"{hours / 24:g} days"

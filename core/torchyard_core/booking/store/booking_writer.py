@@ -1,0 +1,187 @@
+"""Writes bookings inside a transaction of the caller: checks, then rows.
+
+The check is for the refusal's message (which booking, when); a trigger or constraint prevents double bookings.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, insert, update
+
+import torchyard_core.booking.store.tables as tables
+from torchyard_core.booking.errors import NoRights, Refused
+from torchyard_core.booking.model import Booking, Draft, State
+from torchyard_core.booking.rules.quota import gpu_hours
+from torchyard_core.booking.rules.refusal import Circumstances, check_owner, find_refusal
+from torchyard_core.booking.rules.team_rules import Rules
+from torchyard_core.booking.store.conflict_queries import ConflictQueries
+from torchyard_core.booking.store.queries import BookingQueries
+from torchyard_core.booking.store.session import StoreSession
+
+CLOCK_TOLERANCE_S = 120.0
+_COLUMNS = {"start": "starts", "end": "ends"}
+
+
+class BookingWriter:
+    """Checks and writes rows of bookings."""
+
+    def __init__(self, session: StoreSession, queries: BookingQueries, conflicts: ConflictQueries):
+        self._session = session
+        self._queries = queries
+        self._conflicts = conflicts
+
+    def begin(self, connection: Connection, owner: str, gpus: Iterable[str]) -> tuple[datetime, Rules]:
+        """Locks the owner and the GPUs; returns the time and the rules.
+
+        Raises:
+            Refused: This computer's clock differs from the database's by more than CLOCK_TOLERANCE_S.
+        """
+        self._session.lock(connection, f"person {owner}", *(f"gpu {gpu}" for gpu in gpus))
+        now = self._session.now(connection)
+        ahead = (self._session.clock() - now).total_seconds()
+        if abs(ahead) > CLOCK_TOLERANCE_S:
+            way = "ahead of" if ahead > 0 else "behind"
+            place = self._session.place
+            raise Refused(
+                f"this computer's clock is {abs(ahead) / 60:.0f} min {way} the one of {place}; nothing was booked",
+                code="clock",
+                hint="Set it right (`timedatectl set-ntp true`), and try again.",
+            )
+        return now, self._queries.load_rules(connection)
+
+    def owner_of(self, draft: Draft) -> str:
+        """Raises NoRights unless the draft is the user's own, or the user is an admin."""
+        if draft.owner not in (None, self._session.person) and not self._session.is_admin:
+            raise NoRights(
+                f"only an admin can book for {draft.owner}", hint="Leave the owner out to book for yourself."
+            )
+        return draft.owner or self._session.person
+
+    def load_own(self, connection: Connection, booking_id: str, *, writes: bool = True) -> Booking:
+        """A booking that the user may change, locked unless `writes` is false. Raises Refused."""
+        if writes:
+            self._session.lock(connection, f"booking {booking_id}")
+        booking = self._queries.load_booking(connection, booking_id)
+        if refused := check_owner(booking, self._session.person, is_admin=self._session.is_admin):
+            raise refused
+        return booking
+
+    def check(
+        self,
+        connection: Connection,
+        draft: Draft,
+        now: datetime,
+        rules: Rules,
+        *,
+        booking: Booking | None = None,
+        together_with: Sequence[Draft] = (),
+    ) -> None:
+        """Raises the refusal of a new booking, or of changing `booking` into `draft`.
+
+        Args:
+            together_with: Drafts of the same owner that will be booked, too, and count towards the quota.
+        """
+        owner = self.owner_of(draft) if booking is None else booking.owner
+        changed = booking.id if booking is not None else None
+        hours = dict(self._queries.load_hours(connection, owner, draft.interval, rules, changed))
+        for week, more in gpu_hours(together_with, rules.zone).items():
+            hours[week] = hours.get(week, 0.0) + more
+        slots = self._queries.load_slots(connection, draft.gpus)
+        clashing = self._conflicts.find_clashing(connection, draft, changed)
+        if refused := find_refusal(
+            draft, Circumstances(rules, now, slots, self._session.person, hours, clashing), booking
+        ):
+            raise refused
+
+    def insert(
+        self, connection: Connection, drafts: Sequence[Draft], now: datetime, series_id: str | None
+    ) -> list[Booking]:
+        made = [
+            Booking(
+                id=new_id(),
+                owner=self.owner_of(draft),
+                title=draft.title,
+                purpose=draft.purpose,
+                gpus=draft.gpus,
+                start=draft.start,
+                end=draft.end,
+                zone=draft.zone,
+                state=State.BOOKED,
+                created=now,
+                changed=now,
+                series_id=series_id,
+                run_id=draft.run_id,
+                stop_at_end=draft.stop_at_end,
+                uid=draft.uid,
+            )
+            for draft in drafts
+        ]
+        insert_rows(connection, made)
+        return made
+
+    def rewrite(self, connection: Connection, booking: Booking, wanted: Draft, now: datetime) -> Booking:
+        regrouped = wanted.gpus != booking.gpus
+        of = tables.booking_gpus
+        if regrouped:
+            connection.execute(of.delete().where(of.c.booking_id == booking.id))
+        changed = self.update(
+            connection,
+            booking,
+            title=wanted.title,
+            purpose=wanted.purpose,
+            start=wanted.start,
+            end=wanted.end,
+            run_id=wanted.run_id,
+            stop_at_end=wanted.stop_at_end,
+            changed=now,
+        )
+        if regrouped:
+            changed = replace(changed, gpus=wanted.gpus)
+            connection.execute(insert(of), _gpu_rows([changed]))
+        return changed
+
+    def update(self, connection: Connection, booking: Booking, **changes: Any) -> Booking:
+        """Writes changed fields. Raises NoRights where a policy of the database forbids it."""
+        changed = replace(booking, **changes)
+        columns = {_COLUMNS.get(name, name): value for name, value in changes.items()}
+        table = tables.bookings
+        if connection.execute(update(table).where(table.c.id == booking.id).values(columns)).rowcount != 1:
+            raise NoRights(f"your role may not change {booking.owner}'s bookings", hint=f"Ask {booking.owner}.")
+        return changed
+
+
+def insert_rows(connection: Connection, made: Sequence[Booking]) -> None:
+    """Inserts bookings and their GPUs, sorted by GPU. The transaction raises Overlap when it ends."""
+    connection.execute(insert(tables.bookings), [booking_row(booking) for booking in made])
+    connection.execute(insert(tables.booking_gpus), _gpu_rows(made))
+
+
+def booking_row(booking: Booking) -> dict[str, Any]:
+    values = {_COLUMNS.get(name, name): value for name, value in booking.__dict__.items() if name != "gpus"}
+    return {**values, "state": str(booking.state)}
+
+
+def _gpu_rows(made: Sequence[Booking]) -> list[dict[str, Any]]:
+    rows = [
+        {
+            "booking_id": booking.id,
+            "gpu": gpu,
+            "owner": booking.owner,
+            "starts": booking.start,
+            "ends": booking.end,
+            "live": booking.is_live,
+        }
+        for booking in made
+        for gpu in booking.gpus
+    ]
+    return sorted(rows, key=lambda row: (row["gpu"], row["starts"]))
+
+
+def new_id() -> str:
+    """A random ID of 48 bits, short enough to type."""
+    return f"b{secrets.token_hex(6)}"

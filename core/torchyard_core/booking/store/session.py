@@ -1,0 +1,89 @@
+"""The database connection of a store, with its user, clock and locks."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import Connection, Engine, text
+
+import torchyard_core.booking.store.tables as tables
+from torchyard_core.booking.model import whole_seconds
+from torchyard_core.booking.store.engine import place_of, transaction
+
+_log = logging.getLogger(__name__)
+Clock = Callable[[], datetime]
+
+
+def system_clock() -> datetime:
+    return datetime.now(UTC)
+
+
+class StoreSession:
+    """Shared by the parts of a store."""
+
+    def __init__(self, engine: Engine, person: str, is_admin: bool, clock: Clock, *, own_time: bool):
+        self.engine = engine
+        self.clock = clock
+        self._own_time = own_time or engine.dialect.name == "sqlite"
+        self.person = person
+        """The user: the database role, else the name in the settings."""
+        self.is_admin = is_admin
+        """May change all bookings, and the rules. Always in a private file."""
+        self.unreadable: set[str] = set()
+        """Rows that were skipped because their values are invalid; a command names them when it ends."""
+
+    @property
+    def is_private(self) -> bool:
+        """Whether it is a file on this computer, which no other user sees."""
+        return self.engine.dialect.name == "sqlite"
+
+    @property
+    def place(self) -> str:
+        """The database, for messages."""
+        return place_of(self.engine.url)
+
+    def transaction(self, *, writes: bool = False) -> AbstractContextManager[Connection]:
+        """See `engine.transaction`."""
+        return transaction(self.engine, writes=writes)
+
+    def now(self, connection: Connection) -> datetime:
+        """By the clock of the team's database, which all desktops share; by this computer's for a file."""
+        if self._own_time:
+            return whole_seconds(self.clock())
+        found: datetime = connection.execute(text("SELECT clock_timestamp()")).scalar_one()
+        return whole_seconds(found)
+
+    def lock(self, connection: Connection, *names: str) -> None:
+        """Holds locks until the end of the transaction, taken in one order to prevent deadlocks.
+
+        SQLite needs none: it has one writing transaction at a time.
+        """
+        if not self.is_private:
+            keys = sorted({_lock_key(name) for name in names})
+            connection.execute(
+                text("SELECT pg_advisory_xact_lock(key) FROM unnest(CAST(:keys AS bigint[])) AS key"), {"keys": keys}
+            )
+
+    def skip(self, what: str) -> None:
+        """Records an unreadable row."""
+        _log.info("skipped unreadable row: %s", what)
+        self.unreadable.add(what)
+
+    def readable(self, rows: Iterable[Any], what: Callable[[Any], str]) -> list[Any]:
+        """The rows whose times are valid; the others are skipped, and named by `what`."""
+        found = []
+        for row in rows:
+            if any(value is tables.JUNK for value in row):
+                self.skip(what(row))
+            else:
+                found.append(row)
+        return found
+
+
+def _lock_key(name: str) -> int:
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big", signed=True)

@@ -1,0 +1,66 @@
+"""Writing transactions of a store: repeated after a collision, with the waitlist served in the same transaction."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TypeVar
+
+from sqlalchemy import Connection
+
+from torchyard_core.booking.errors import StoreAway
+from torchyard_core.booking.model import Booking
+from torchyard_core.booking.search.conflict import Clash
+from torchyard_core.booking.store.conflict_queries import ConflictQueries
+from torchyard_core.booking.store.engine import Overlap
+from torchyard_core.booking.store.session import StoreSession
+from torchyard_core.booking.store.waitlist import Waitlist
+
+TRIES = 5
+Result = TypeVar("Result")
+
+
+class WriteTransactions:
+    """Runs transactions that change bookings."""
+
+    def __init__(self, session: StoreSession, conflicts: ConflictQueries, waitlist: Waitlist):
+        self._session = session
+        self._conflicts = conflicts
+        self._waitlist = waitlist
+        self._served: deque[Booking] = deque()
+        """Bookings that were made for the waitlist, and not yet returned by `serve_waiting`."""
+
+    def run(
+        self, attempt: Callable[[Connection], Result], *, except_booking: str | None = None, frees: bool = False
+    ) -> Result:
+        """Runs a writing transaction, and repeats it after an Overlap with another one.
+
+        Args:
+            except_booking: The booking that is changed, which does not count towards the quota.
+            frees: The transaction may free GPUs, which the waitlist is then served with.
+
+        Raises:
+            Clash: With free places nearby.
+            StoreAway: Each of TRIES attempts collided.
+        """
+        for _ in range(TRIES):
+            try:
+                with self._session.transaction(writes=True) as connection:
+                    result = attempt(connection)
+                    served = self._waitlist.serve(connection) if frees else ()
+                self._served.extend(served)
+                return result
+            except Overlap:
+                continue
+            except Clash as clash:
+                with self._session.transaction() as connection:
+                    raise self._conflicts.with_nearest(connection, clash, except_booking) from None
+        raise StoreAway(f"{self._session.place} is too busy: others were quicker {TRIES} times", hint="Try again.")
+
+    def serve_waiting(self) -> tuple[Booking, ...]:
+        """Serves the waitlist now. Returns its bookings since the last call, also those of other transactions here."""
+        self.run(lambda connection: None, frees=True)
+        served = []
+        while self._served:
+            served.append(self._served.popleft())
+        return tuple(served)
