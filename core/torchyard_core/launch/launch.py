@@ -21,8 +21,9 @@ from torchyard_core.identity import who_asks
 from torchyard_core.launch.agent_interface import AgentLink, Hosts
 from torchyard_core.launch.calendar_port import Reserved, Reserving
 from torchyard_core.launch.checks.bandwidth import check_bandwidth, measure
+from torchyard_core.launch.checks.check import Check
 from torchyard_core.launch.checks.connectivity import check_ways
-from torchyard_core.launch.checks.host_facts import Check, check_strategy
+from torchyard_core.launch.checks.host_facts import check_strategy
 from torchyard_core.launch.checks.preflight_client import Looking
 from torchyard_core.launch.confirmations import Ask, about_outside, about_size, no_answer, settle
 from torchyard_core.launch.lease_renewal import LeaseRenewal

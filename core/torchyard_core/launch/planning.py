@@ -12,7 +12,8 @@ from torchyard_core.background_thread import in_background
 from torchyard_core.errors import HostError, RunFailed
 from torchyard_core.launch.agent_interface import AgentLink, Hosts
 from torchyard_core.launch.calendar_port import Reserving
-from torchyard_core.launch.checks.host_facts import Check, check_host, check_machines, check_working_folders
+from torchyard_core.launch.checks.check import Check
+from torchyard_core.launch.checks.host_facts import check_host, check_machines, check_working_folders
 from torchyard_core.launch.checks.versions import check_versions
 from torchyard_core.launch.progress import Telling
 from torchyard_core.launch.rank_assignment import Plan, plan

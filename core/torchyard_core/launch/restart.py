@@ -28,7 +28,7 @@ from torchyard_agent.protocol.messages import Prepared
 from torchyard_agent.protocol.snapshot_manifest import root_of
 from torchyard_core.errors import AgentRefused, HostError, RunFailed
 from torchyard_core.launch.agent_interface import AgentLink, Hosts
-from torchyard_core.launch.checks.host_facts import Check
+from torchyard_core.launch.checks.check import Check
 from torchyard_core.launch.confirmations import Question
 from torchyard_core.launch.progress import Telling
 from torchyard_core.launch.rank_assignment import Plan

@@ -18,8 +18,8 @@ from torchyard_core.atomic_write import write_atomically
 from torchyard_core.background_thread import in_background
 from torchyard_core.errors import AgentRefused, FileProblem, HostError
 from torchyard_core.launch.agent_interface import AgentLink
+from torchyard_core.launch.checks.check import Check
 from torchyard_core.launch.checks.connectivity import neighbours
-from torchyard_core.launch.checks.host_facts import Check
 from torchyard_core.launch.planning import Ground
 from torchyard_core.launch.submission import LOOPBACK, primary_address
 

@@ -11,7 +11,7 @@ from torchyard_agent.protocol.messages import Prepared
 from torchyard_core.background_thread import Answers, in_background
 from torchyard_core.errors import AgentRefused
 from torchyard_core.launch.agent_interface import AgentLink
-from torchyard_core.launch.checks.host_facts import Check
+from torchyard_core.launch.checks.check import Check
 from torchyard_core.launch.planning import Ground
 from torchyard_core.launch.progress import Telling
 

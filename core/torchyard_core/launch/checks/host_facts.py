@@ -3,44 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any
 
-from torchyard_core.errors import TorchyardError
+from torchyard_core.launch.checks.check import Check
 from torchyard_core.launch.rank_assignment import Plan
 from torchyard_core.topology.model import Launcher, Role, StrategyKind, Topology
 
 MIN_DISK_MB = 200
 """Room that a launch needs beside the working folder itself."""
-
-
-Severity = Literal["green", "amber", "red"]
-
-
-@dataclass(frozen=True)
-class Check:
-    """One line of the checklist. `ok` False stops the launch; a warning is ok with a message that says so."""
-
-    name: str
-    host: str
-    ok: bool
-    message: str
-    hint: str = ""
-    warning: bool = False
-    code: str = ""
-    """Of the error behind it, where there is one: what the window offers follows from it."""
-
-    def to_event(self) -> dict[str, Any]:
-        """As `run --json` says it."""
-        message = TorchyardError(self.message, hint=self.hint).sentence() if self.hint else self.message
-        event = {"event": "check", "name": self.name, "host": self.host, "ok": self.ok, "message": message}
-        return {**event, "warning": True} if self.warning else event
-
-    @property
-    def severity(self) -> Severity:
-        """Red stops the launch, amber warns."""
-        return "red" if not self.ok else "amber" if self.warning else "green"
 
 
 def check_host(topology: Topology, host: str, facts: dict[str, Any]) -> list[Check]:
@@ -108,10 +79,6 @@ def check_strategy(topology: Topology, joins: bool | None) -> list[Check]:
             warning=True,
         )
     ]
-
-
-def failed(checks: Sequence[Check]) -> list[Check]:
-    return [check for check in checks if not check.ok]
 
 
 _CODES_SAID_ELSEWHERE = frozenset({"no_torch", "no_python", "python_missing", "python_too_old", "disk_low"})

@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from torchyard_core.launch.checks.host_facts import Check
+from torchyard_core.launch.checks.check import Check
 from torchyard_core.launch.checks.preflight_checks import Clock, check_clocks, check_conditions, check_start_clock
 from torchyard_core.launch.planning import Ground
 from torchyard_core.launch.progress import Telling

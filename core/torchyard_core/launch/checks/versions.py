@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from torchyard_core.launch.checks.host_facts import Check
+from torchyard_core.launch.checks.check import Check
 
 Facts = Mapping[str, Mapping[str, Any]]
 """Answers to `host.facts`, by host."""

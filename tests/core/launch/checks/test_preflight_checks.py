@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from torchyard_core.launch.checks.host_facts import Check
+from torchyard_core.launch.checks.check import Check
 from torchyard_core.launch.checks.preflight_checks import Clock, check_clocks, check_conditions
 from torchyard_core.topology.model import Launcher
 
