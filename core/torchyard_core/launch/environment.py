@@ -18,7 +18,7 @@ from torchyard_core.topology.model import GpuIds, Launcher
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class PreparedHost:
     """What a host has answered: where it is on the data network, and what it holds for the run."""
 
     address: str
@@ -37,21 +37,21 @@ class Site:
         return f"{self.run_dir}/outputs"
 
 
-def shares(
-    plan: Plan, sites: Mapping[str, Site], run_id: str, trial: str | None = None, store: str = ""
+def replica_specs(
+    plan: Plan, sites: Mapping[str, PreparedHost], run_id: str, trial: str | None = None, store: str = ""
 ) -> list[ReplicaShare]:
     """Every replica as the keeper of its host first starts it, all of them taking part.
 
     `store`: where the join store is, which only the primary's keeper knows. Secrets' values are not in it.
     Raises ValueError for a plan with replicas that have no host.
     """
-    cluster, replicas = blueprint(plan, sites, run_id, trial)
+    cluster, replicas = cluster_plan(plan, sites, run_id, trial)
     contract = Contract(cluster, replicas, store)
     return [contract.share(replica) for replica in replicas]
 
 
-def blueprint(
-    plan: Plan, sites: Mapping[str, Site], run_id: str, trial: str | None = None, lineage: str | None = None
+def cluster_plan(
+    plan: Plan, sites: Mapping[str, PreparedHost], run_id: str, trial: str | None = None, lineage: str | None = None
 ) -> tuple[Cluster, list[ReplicaPlan]]:
     """What the primary's keeper needs to start every replica, now and after any restart.
 
@@ -88,7 +88,7 @@ def _cluster(plan: Plan, ports: Ports, run_id: str, trial: str | None) -> Cluste
 class _ReplicaPlans:
     """What all replicas of one run have in common, worked out once."""
 
-    def __init__(self, plan: Plan, sites: Mapping[str, Site], ports: Ports, run_id: str, lineage: str):
+    def __init__(self, plan: Plan, sites: Mapping[str, PreparedHost], ports: Ports, run_id: str, lineage: str):
         self._name = plan.name
         self._lineage = lineage
         self._program = plan.topology.program
@@ -116,7 +116,7 @@ class _ReplicaPlans:
             env=self._environment(planned, site),
         )
 
-    def _argv(self, planned: PlannedReplica, site: Site) -> list[str]:
+    def _argv(self, planned: PlannedReplica, site: PreparedHost) -> list[str]:
         program = self._program
         args = [*program.args, *planned.replica.pool.args]
         if program.launcher is Launcher.COMMAND:
@@ -124,7 +124,7 @@ class _ReplicaPlans:
         what = ["-m", program.module] if program.module else [program.script or ""]
         return [program.python or site.python, *what, *args]
 
-    def _environment(self, planned: PlannedReplica, site: Site) -> dict[str, str]:
+    def _environment(self, planned: PlannedReplica, site: PreparedHost) -> dict[str, str]:
         """What a user says goes over our defaults, never over the contract."""
         defaults = {"PYTHONUNBUFFERED": "1"}
         if site.interface:
@@ -143,7 +143,7 @@ class _ReplicaPlans:
         }
         return defaults | self._program.env | planned.replica.pool.env | contract
 
-    def _checkpoints(self, site: Site) -> str:
+    def _checkpoints(self, site: PreparedHost) -> str:
         """The folder that hosts share has one for each run and those that go on from it; without it each run keeps its
         own on each host. A new run of the same topology begins at the first step."""
         if self._program.checkpoint_dir is None:

@@ -25,7 +25,7 @@ Seen = list[int | str]
 """[size, mtime_ns, ctime_ns, inode, sha256]; the hash is empty where it is not to be trusted."""
 
 
-class Hashes:
+class FileHashCache:
     """What is known of one folder's files. `file` None: nothing, and nothing is kept."""
 
     def __init__(self, file: Path | None = None):
@@ -35,11 +35,11 @@ class Hashes:
         self._now: dict[str, Seen] = {}
 
     @staticmethod
-    def of(folder: Path, caches: Path | None) -> Hashes:
+    def of(folder: Path, caches: Path | None) -> FileHashCache:
         """Those of `folder`, in a file of its own below `caches`; None keeps none."""
         if caches is None:
-            return Hashes()
-        return Hashes(caches / f"{hashlib.sha256(os.fsencode(folder)).hexdigest()[:24]}.json")
+            return FileHashCache()
+        return FileHashCache(caches / f"{hashlib.sha256(os.fsencode(folder)).hexdigest()[:24]}.json")
 
     def known(self, path: str, status: os.stat_result) -> str | None:
         """The file's hash, where it looks as it did when it was last read."""

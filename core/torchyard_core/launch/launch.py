@@ -24,10 +24,10 @@ from torchyard_core.launch.checks.bandwidth import check_bandwidth, measure
 from torchyard_core.launch.checks.check import Check
 from torchyard_core.launch.checks.connectivity import check_ways
 from torchyard_core.launch.checks.host_facts import check_strategy
-from torchyard_core.launch.checks.preflight_client import Looking
+from torchyard_core.launch.checks.preflight_client import PreflightClient
 from torchyard_core.launch.confirmations import Ask, about_outside, about_size, no_answer, settle
 from torchyard_core.launch.lease_renewal import LeaseRenewal
-from torchyard_core.launch.planning import Checking, Ground
+from torchyard_core.launch.planning import Ground, Planner
 from torchyard_core.launch.progress import Telling
 from torchyard_core.launch.rank_assignment import Plan
 from torchyard_core.launch.restart import EndedRun, check_resumed, provide_code
@@ -107,64 +107,64 @@ class Launch:
     """Every host that may hold something of this launch."""
 
     def __post_init__(self) -> None:
-        self._telling = Telling(self.on_event, self.on_check, self.on_progress)
+        self._progress = Telling(self.on_event, self.on_check, self.on_progress)
         self._over = Event()
 
     def cancel(self) -> None:
         """Takes the launch back, as soon as what is under way lets go."""
-        self._telling.cancelled.set()
+        self._progress.cancelled.set()
 
     def run(self) -> Started:
         """Launches. Raises RunFailed with the first red line, a HostError, or Cancelled; nothing is left then.
 
         Raises StartUnknown where something may be left, whatever it was that ended the launch.
         """
-        telling = self._telling
+        progress = self._progress
         started: Started | None = None
         lease = LeaseRenewal(self.run_id)
         try:
-            telling.say("run_state", state="checking")
+            progress.emit("run_state", state="checking")
             imports = in_background(self._early_imports)
-            ground = Checking(self.source, self.topology, self.hosts, telling, self._links, self.reserving).run()
-            reserved = self._reserve(ground.plan)
-            early = telling.all({"": imports})[""]
+            context = Planner(self.source, self.topology, self.hosts, progress, self._links, self.reserving).run()
+            reserved = self._reserve(context.plan)
+            early = progress.wait_for_all({"": imports})[""]
             if early and reserved.start_at is None:
-                start_early(ground, self.run_id, early)
-                lease.begin(ground.plan.hosts, ground.links)
-            snapshot = self._check_further(ground, reserved)
-            timings = {"checked_s": telling.since()}
-            telling.say("run_state", state="sending")
+                start_early(context, self.run_id, early)
+                lease.begin(context.plan.hosts, context.links)
+            snapshot = self._check_further(context, reserved)
+            timings = {"checked_s": progress.elapsed_s()}
+            progress.emit("run_state", state="sending")
             if snapshot is not None:
-                send_everywhere(snapshot, ground.links, self.hosts, telling)
-            timings["sent_s"] = telling.since()
+                send_everywhere(snapshot, context.links, self.hosts, progress)
+            timings["sent_s"] = progress.elapsed_s()
             root = snapshot.root if snapshot else None
             if self.again is not None:
                 root = self.again.snapshot
-                provide_code(self.again, ground.links, self.hosts, telling)
+                provide_code(self.again, context.links, self.hosts, progress)
             resume_from = self._resume_from()
-            record = self._record(ground.plan, reserved, early)
-            lease.begin(ground.plan.hosts, ground.links)
+            record = self._record(context.plan, reserved, early)
+            lease.begin(context.plan.hosts, context.links)
             prepared = prepare(
-                *(self.run_id, self.name, ground, root, record, telling, resume_from),
+                *(self.run_id, self.name, context, root, record, progress, resume_from),
                 later=reserved.start_at is not None,
             )
             if self.again is not None:
-                telling.checks([check_resumed(self.again, ground.plan, prepared)])
-            telling.checks(check_ways(ground, prepared, telling))
-            primary = ground.links[ground.primary]
-            started = Started(self.run_id, ground.plan, primary, dict(ground.links), timings, reserved, root)
+                progress.report_checks([check_resumed(self.again, context.plan, prepared)])
+            progress.report_checks(check_ways(context, prepared, progress))
+            primary = context.links[context.primary]
+            started = Started(self.run_id, context.plan, primary, dict(context.links), timings, reserved, root)
             start(
-                *(self.run_id, self._lineage, self.topology, ground, prepared, self.secret_values, telling, reserved),
+                *(self.run_id, self._lineage, self.topology, context, prepared, self.secret_values, progress, reserved),
                 spare_imports=early if self.topology.program.warm_spares else (),
             )
             lease.end()
-            timings["submitted_s"] = telling.since()
+            timings["submitted_s"] = progress.elapsed_s()
         except BaseException:  # Ctrl-C too: no host keeps what it was asked to prepare
             self._over.set()
             lease.end()
             self.undo(started)
             raise
-        telling.say("run_submitted", run_id=self.run_id)
+        progress.emit("run_submitted", run_id=self.run_id)
         if self.reserving is not None:
             self.reserving.begun()
         return started
@@ -184,10 +184,10 @@ class Launch:
         """What the calendar says of the plan, told as lines of the checklist."""
         if self.reserving is None:
             return Reserved()
-        self._telling.stop_if_cancelled()
+        self._progress.stop_if_cancelled()
         reserved = self.reserving.settle(planned, self.run_id, self.name, self.ask)
-        self._telling.checks(reserved.checks)
-        self._telling.stop_if_cancelled()
+        self._progress.report_checks(reserved.checks)
+        self._progress.stop_if_cancelled()
         return reserved
 
     @property
@@ -227,19 +227,19 @@ class Launch:
             is_confirmed=is_confirmed,
         )
 
-    def _check_further(self, ground: Ground, reserved: Reserved) -> Snapshot | None:
+    def _check_further(self, context: Ground, reserved: Reserved) -> Snapshot | None:
         """What the hosts and the links between them tell of themselves, while this computer reads its own folder."""
         # Who is on GPUs that it takes later says nothing of then.
-        looking = Looking(ground, with_gpus=reserved.start_at is None)
+        looking = PreflightClient(context, with_gpus=reserved.start_at is None)
         file = self.caches / "bandwidth.json" if self.caches is not None else None
-        measuring = in_background(measure, ground, file, self._over)
+        measuring = in_background(measure, context, file, self._over)
         joins = in_background(self._joins)
-        snapshot = self._snapshot(ground)
+        snapshot = self._snapshot(context)
         scheduled = reserved.start_at is not None
-        self._telling.checks(looking.lines(self.topology.program.launcher, self._telling, scheduled=scheduled))
-        figures = self._telling.all({"": measuring})[""]
-        self._telling.checks(check_bandwidth(figures, time.time()))
-        self._telling.checks(check_strategy(self.topology, self._telling.all({"": joins})[""]))
+        self._progress.report_checks(looking.lines(self.topology.program.launcher, self._progress, scheduled=scheduled))
+        figures = self._progress.wait_for_all({"": measuring})[""]
+        self._progress.report_checks(check_bandwidth(figures, time.time()))
+        self._progress.report_checks(check_strategy(self.topology, self._progress.wait_for_all({"": joins})[""]))
         return snapshot
 
     def _early_imports(self) -> tuple[str, ...]:
@@ -262,7 +262,7 @@ class Launch:
             return None
         return (self.source.folder / expanded(workdir)).resolve()
 
-    def _snapshot(self, ground: Ground) -> Snapshot | None:
+    def _snapshot(self, context: Ground) -> Snapshot | None:
         """The working folder as it is now; None where the run has none."""
         program, folder, home = self.topology.program, self._folder, self.source.folder
         if folder is None or home is None:
@@ -273,12 +273,12 @@ class Launch:
             settle(about_outside(folder, home), self.ask)
 
         def ask_about_size(listing: Listing) -> None:
-            self._telling.stop_if_cancelled()
-            settle(about_size(folder, listing.unseen, len(ground.plan.hosts)), self.ask)
+            self._progress.stop_if_cancelled()
+            settle(about_size(folder, listing.unseen, len(context.plan.hosts)), self.ask)
 
         hashes = self.caches / "files" if self.caches is not None else None
-        snapshot = take_snapshot(folder, program.exclude, self._telling.cancelled, hashes, ask_about_size)
-        self._telling.stop_if_cancelled()
+        snapshot = take_snapshot(folder, program.exclude, self._progress.cancelled, hashes, ask_about_size)
+        self._progress.stop_if_cancelled()
         return snapshot
 
     def _record(self, planned: Plan, reserved: Reserved, early: tuple[str, ...]) -> dict[str, Any]:

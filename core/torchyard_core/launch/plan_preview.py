@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from torchyard_core.launch.environment import Site, shares
+from torchyard_core.launch.environment import PreparedHost, replica_specs
 from torchyard_core.launch.port_assignment import ports_needed
 from torchyard_core.launch.rank_assignment import Plan, PlannedReplica
 from torchyard_core.topology.host_facts import HostFacts
@@ -30,11 +30,11 @@ def host_python(host: HostFacts, program: Program) -> str:
     return "python3" if program.setup or not host.found_python else host.found_python
 
 
-def preview_sites(plan: Plan, hosts: Sequence[HostFacts]) -> dict[str, Site]:
+def preview_sites(plan: Plan, hosts: Sequence[HostFacts]) -> dict[str, PreparedHost]:
     """Sites with readable text for what is only chosen at launch."""
     facts = {host.name: host for host in (*hosts, HostFacts(NO_HOST))}
     return {
-        name: Site(
+        name: PreparedHost(
             address=facts[name].data_address or facts[name].address or name,
             interface=facts[name].interface or AT_LAUNCH,
             run_dir=RUN_FOLDER,
@@ -51,7 +51,7 @@ def plan_as_json(plan: Plan, hosts: Sequence[HostFacts]) -> dict[str, Any]:
     placed = _all_somewhere(plan)
     sites = preview_sites(placed, hosts)
     replicas = []
-    for planned, share in zip(plan.replicas, shares(placed, sites, RUN_ID, store=AT_LAUNCH), strict=True):
+    for planned, share in zip(plan.replicas, replica_specs(placed, sites, RUN_ID, store=AT_LAUNCH), strict=True):
         rank = share["ranks"][0]
         replicas.append(_replica(planned, rank["argv"], rank["env"] | secrets))
     return {

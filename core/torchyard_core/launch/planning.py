@@ -41,7 +41,7 @@ class Ground:
         return self.plan.hosts[0]
 
 
-class Checking:
+class Planner:
     """Reaches hosts and plans until the plan has only hosts that were looked at."""
 
     def __init__(
@@ -49,7 +49,7 @@ class Checking:
         source: TopologyFile,
         topology: Topology,
         hosts: Hosts,
-        telling: Telling,
+        progress: Telling,
         links: dict[str, AgentLink],
         reserving: Reserving | None = None,
     ):
@@ -57,7 +57,7 @@ class Checking:
         self._source = source
         self._topology = topology
         self._hosts = hosts
-        self._telling = telling
+        self._progress = progress
         self._links = links
         self._reserving = reserving
         self._facts: dict[str, dict[str, Any]] = {}
@@ -73,19 +73,19 @@ class Checking:
                 break
             self._reach(unseen)
             looking = {name: in_background(self._hosts.look, name, self._topology.program.python) for name in unseen}
-            self._facts |= self._telling.all(looking, "looking")
+            self._facts |= self._progress.wait_for_all(looking, "looking")
         for name in [name for name in self._links if name not in planned.hosts]:
             del self._links[name]
-        ground = Ground(
+        context = Ground(
             planned,
             self._links,
             {host.name: host for host in known if host.name in planned.hosts},
             {name: self._facts[name] for name in planned.hosts},
         )
         lines = [line for name in planned.hosts for line in check_host(self._topology, name, self._facts[name])]
-        lines += check_machines(ground.facts)
-        self._telling.checks([*lines, *check_versions(ground.facts), *check_working_folders(planned)])
-        return ground
+        lines += check_machines(context.facts)
+        self._progress.report_checks([*lines, *check_versions(context.facts), *check_working_folders(planned)])
+        return context
 
     def _planned(self, known: Sequence[HostFacts]) -> Plan:
         """The plan, on GPUs that the calendar leaves to this run. Raises the calendar's refusal."""
@@ -117,23 +117,25 @@ class Checking:
         reaching = in_background(self._hosts.reach, names, lambda host, link: arrivals.put((host, link)))
         unreachable: list[HostError] = []
         for heard in range(len(names)):
-            self._telling.on_progress("reaching", heard, len(names))
+            self._progress.on_progress("reaching", heard, len(names))
             name, link = self._next(arrivals, reaching)
             if isinstance(link, HostError):
                 unreachable.append(link)
-                self._telling.check(Check("host", name, False, link.message, link.hint, code=link.code))
+                self._progress.report_check(Check("host", name, False, link.message, link.hint, code=link.code))
             else:
                 self._links[name] = link
-                self._telling.check(Check("host", name, True, f"agent {link.hello['version']} on Python {link.python}"))
-        self._telling.on_progress("reaching", len(names), len(names))
+                self._progress.report_check(
+                    Check("host", name, True, f"agent {link.hello['version']} on Python {link.python}")
+                )
+        self._progress.on_progress("reaching", len(names), len(names))
         for error in unreachable:
             raise error
-        self._telling.stop_if_cancelled()
+        self._progress.stop_if_cancelled()
 
     def _next(self, arrivals: SimpleQueue[Any], reaching: Future[Any]) -> Any:
         """The next host that was heard of; waits in small steps so that a cancel is seen at once."""
         while True:
-            self._telling.stop_if_cancelled()
+            self._progress.stop_if_cancelled()
             try:
                 return arrivals.get(timeout=0.2)
             except Empty:

@@ -29,24 +29,24 @@ class Telling:
     cancelled: Event = field(default_factory=Event)
     begin: float = field(default_factory=time.monotonic)
 
-    def since(self) -> float:
+    def elapsed_s(self) -> float:
         """Seconds since the launch began."""
         return round(time.monotonic() - self.begin, 3)
 
-    def say(self, event: str, **details: Any) -> None:
+    def emit(self, event: str, **details: Any) -> None:
         """An event of `run --json`."""
         self.on_event({"event": event, "time": utc_now(), **details})
 
-    def check(self, check: Check) -> None:
+    def report_check(self, check: Check) -> None:
         """A line of the checklist."""
         self.on_check(check)
         event = check.to_event()
         self.on_event({"event": event["event"], "time": utc_now(), **event})
 
-    def checks(self, checks: Sequence[Check]) -> None:
+    def report_checks(self, checks: Sequence[Check]) -> None:
         """Lines of the checklist. Raises RunFailed with the first red one, once all have been told."""
         for check in checks:
-            self.check(check)
+            self.report_check(check)
         red = failed(checks)
         if red:
             raise RunFailed(red[0].message, code=red[0].name, hint=red[0].hint)
@@ -56,7 +56,7 @@ class Telling:
         if self.cancelled.is_set():
             raise Cancelled
 
-    def all(self, asked: Answers, step: str = "", keep: dict[str, Any] | None = None) -> dict[str, Any]:
+    def wait_for_all(self, asked: Answers, step: str = "", keep: dict[str, Any] | None = None) -> dict[str, Any]:
         """Every answer by host, or the first error; a cancel is seen at once.
 
         `step` names in `on_progress` what is waited for; `keep` takes the answers in as they come.

@@ -256,12 +256,12 @@ def _forgotten(run: KnownRun) -> RunFailed:
     )
 
 
-def provide_code(again: EndedRun, links: dict[str, AgentLink], hosts: Hosts, telling: Telling) -> None:
+def provide_code(again: EndedRun, links: dict[str, AgentLink], hosts: Hosts, progress: Telling) -> None:
     """Has every host of `links` hold the code that the run ran. Raises RunFailed where no host has it any more."""
     if again.snapshot is None:
         return
     offered = {host: link.submit("snapshot.offer", {"root": again.snapshot}) for host, link in links.items()}
-    answers = telling.all(offered)
+    answers = progress.wait_for_all(offered)
     lacking = {host: links[host] for host, answer in answers.items() if not answer["have"]}
     if not lacking:
         return
@@ -270,8 +270,8 @@ def provide_code(again: EndedRun, links: dict[str, AgentLink], hosts: Hosts, tel
         manifest = None if host in lacking else _manifest(link, again.snapshot)
         if manifest is not None and root_of(manifest) == again.snapshot:
             with tempfile.TemporaryDirectory(prefix="torchyard-") as folder:
-                _fetch(manifest, link, Path(folder), telling)
-                send_everywhere(Snapshot(Path(folder), again.snapshot, manifest), lacking, hosts, telling)
+                _fetch(manifest, link, Path(folder), progress)
+                send_everywhere(Snapshot(Path(folder), again.snapshot, manifest), lacking, hosts, progress)
             links.update(lacking)
             return
     raise RunFailed(
@@ -289,13 +289,13 @@ def _manifest(link: AgentLink, root: str) -> list[Any] | None:
     return found
 
 
-def _fetch(manifest: list[Any], link: AgentLink, folder: Path, telling: Telling) -> None:
+def _fetch(manifest: list[Any], link: AgentLink, folder: Path, progress: Telling) -> None:
     """Brings a snapshot's files here, as they lay in the working folder. Raises RunFailed for one that is damaged."""
     first: dict[str, Path] = {}
     for entry in manifest:
         if "sha256" not in entry:
             continue
-        telling.stop_if_cancelled()
+        progress.stop_if_cancelled()
         place = (folder / entry["path"]).resolve()
         if not place.is_relative_to(folder.resolve()):
             raise RunFailed(f"{link.host} offered a file outside the working folder: {entry['path']}.", code="workdir")

@@ -16,7 +16,7 @@ from torchyard_agent.protocol.jsonrpc import MAX_LINE
 from torchyard_agent.protocol.snapshot_manifest import Entry, root_of
 from torchyard_core.errors import RunFailed
 from torchyard_core.gitignore import ignoring
-from torchyard_core.launch.file_hash_cache import Hashes
+from torchyard_core.launch.file_hash_cache import FileHashCache
 
 ALWAYS_LEFT_OUT = (".git/", "__pycache__/", ".venv/", "*.pyc")
 """What no run needs, whether or not .gitignore says so."""
@@ -55,7 +55,7 @@ class Listing:
     folder: Path
     found: list[tuple[str, os.stat_result | None]]
     """Paths of files, links and empty folders (which end in `/`); the status of what is a file."""
-    hashes: Hashes
+    hashes: FileHashCache
     known: dict[str, str]
     """Hashes of files that look as they did when they were last read."""
 
@@ -110,7 +110,7 @@ def take_snapshot(
 
 def list_folder(folder: Path, exclude: tuple[str, ...], cancelled: Event, caches: Path | None) -> Listing:
     """What is there. Raises OSError."""
-    hashes = Hashes.of(folder, caches)
+    hashes = FileHashCache.of(folder, caches)
     listing = Listing(folder, [], hashes, {})
     for path, status in _files(folder, "", [(0, ignoring([*ALWAYS_LEFT_OUT, *CREDENTIALS, *exclude]))]):
         if cancelled.is_set() or len(listing.found) > MAX_FILES:

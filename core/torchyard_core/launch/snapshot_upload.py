@@ -29,11 +29,11 @@ TRIES = 3
 ROOM = 100_000_000
 """Bytes on a host's disk that are left for logs and outputs, beside the code."""
 
-Progress = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]
 """(bytes sent, bytes to send)."""
 
 
-def send_snapshot(snapshot: Snapshot, link: AgentLink, progress: Progress, cancelled: Event) -> None:
+def upload_snapshot(snapshot: Snapshot, link: AgentLink, on_progress: OnProgress, cancelled: Event) -> None:
     """Makes `snapshot` available on the host of `link`. Hosts that share a home get it once; the others wait for it.
 
     Whole files that have arrived stay there, so that a send that broke off goes on from there. Raises RunFailed where
@@ -42,9 +42,9 @@ def send_snapshot(snapshot: Snapshot, link: AgentLink, progress: Progress, cance
     for last_try in (*[False] * (TRIES - 1), True):
         answer = _offer(snapshot, link, cancelled)
         if answer["have"]:
-            progress(0, 0)
+            on_progress(0, 0)
             return
-        _send_files(snapshot, answer["missing"], link, progress, cancelled)
+        _send_files(snapshot, answer["missing"], link, on_progress, cancelled)
         try:
             link.call("snapshot.seal", {"manifest": snapshot.manifest}, ANSWER_TIMEOUT_S)
             return
@@ -80,7 +80,9 @@ def _sizes(snapshot: Snapshot) -> dict[str, int]:
     return {entry["sha256"]: entry["size"] for entry in snapshot.manifest if "sha256" in entry}
 
 
-def _send_files(snapshot: Snapshot, missing: list[str], link: AgentLink, progress: Progress, cancelled: Event) -> None:
+def _send_files(
+    snapshot: Snapshot, missing: list[str], link: AgentLink, on_progress: OnProgress, cancelled: Event
+) -> None:
     paths, sizes = snapshot.paths(), _sizes(snapshot)
     total = sum(sizes[sha256] for sha256 in missing)
     sent = 0
@@ -91,9 +93,9 @@ def _send_files(snapshot: Snapshot, missing: list[str], link: AgentLink, progres
         future, size = waiting.popleft()
         future.result(ANSWER_TIMEOUT_S)
         sent += size
-        progress(sent, total)
+        on_progress(sent, total)
 
-    progress(0, total)
+    on_progress(0, total)
     for pieces, size in _messages([(sha256, paths[sha256], sizes[sha256]) for sha256 in missing]):
         if cancelled.is_set():
             raise Cancelled
@@ -135,8 +137,8 @@ RECONNECTS = 2
 PAUSE_S = 1.0
 
 
-def send_everywhere(snapshot: Snapshot, links: dict[str, AgentLink], hosts: Hosts, telling: Telling) -> None:
-    """Makes `snapshot` available on every host of `links`. Raises as `send_snapshot` does.
+def send_everywhere(snapshot: Snapshot, links: dict[str, AgentLink], hosts: Hosts, progress: Telling) -> None:
+    """Makes `snapshot` available on every host of `links`. Raises as `upload_snapshot` does.
 
     A link that breaks is made anew, in `links` too, and the sending goes on with what has not arrived.
     """
@@ -145,12 +147,12 @@ def send_everywhere(snapshot: Snapshot, links: dict[str, AgentLink], hosts: Host
     def send(host: str) -> None:
         for tries in range(RECONNECTS + 1):
             try:
-                send_snapshot(snapshot, links[host], note(host), telling.cancelled)
+                upload_snapshot(snapshot, links[host], note(host), progress.cancelled)
                 return
             except Unreachable as lost:
                 if tries == RECONNECTS or links[host].is_open:
                     raise _broke_off(host) from lost
-                links[host] = _again(host, hosts, telling)
+                links[host] = _again(host, hosts, progress)
 
     def note(host: str) -> Callable[[int, int], None]:
         return lambda done, total: sent.__setitem__(host, (done, total))
@@ -162,17 +164,17 @@ def send_everywhere(snapshot: Snapshot, links: dict[str, AgentLink], hosts: Host
         now = (sum(done for done, _ in sent.values()), sum(total for _, total in sent.values()))
         if now != told and now[1]:
             told = now
-            telling.say("progress", what="sending", done=now[0], total=now[1])
-            telling.on_progress("sending", *now)
+            progress.emit("progress", what="sending", done=now[0], total=now[1])
+            progress.on_progress("sending", *now)
         if finished:
             break
-    telling.all(sending)
-    telling.stop_if_cancelled()
+    progress.wait_for_all(sending)
+    progress.stop_if_cancelled()
 
 
-def _again(host: str, hosts: Hosts, telling: Telling) -> AgentLink:
+def _again(host: str, hosts: Hosts, progress: Telling) -> AgentLink:
     """A fresh link, after a moment. Raises a HostError, Cancelled."""
-    if telling.cancelled.wait(PAUSE_S):
+    if progress.cancelled.wait(PAUSE_S):
         raise Cancelled
     link = hosts.reach([host], lambda name, found: None)[host]
     if isinstance(link, HostError):

@@ -14,7 +14,7 @@ from torchyard_core.errors import AgentRefused, HostError
 from torchyard_core.identity import who_asks
 from torchyard_core.launch.agent_interface import AgentLink, Hosts
 from torchyard_core.launch.calendar_port import Reserved
-from torchyard_core.launch.environment import Site, blueprint
+from torchyard_core.launch.environment import PreparedHost, cluster_plan
 from torchyard_core.launch.plan_preview import host_python
 from torchyard_core.launch.planning import Ground
 from torchyard_core.launch.port_assignment import ports_needed
@@ -31,10 +31,10 @@ LOOPBACK = "127.0.0.1"
 def prepare(
     run_id: str,
     name: str,
-    ground: Ground,
+    context: Ground,
     root: str | None,
     record: dict[str, Any],
-    telling: Telling,
+    progress: Telling,
     resume_from: str | None = None,
     *,
     later: bool = False,
@@ -47,12 +47,12 @@ def prepare(
     Raises AgentRefused (a GPU that somebody holds, no port left), a HostError or Cancelled.
     """
     secret = secrets.token_hex(32)
-    planned = ground.plan
-    towards = primary_address(ground)
+    planned = context.plan
+    towards = primary_address(context)
     ports = ports_needed(planned)
     asked: Answers = {}
     for host in planned.hosts:
-        site, link = ground.hosts[host], ground.links[host]
+        site, link = context.hosts[host], context.links[host]
         share = Prepare(
             run_id=run_id,
             name=name,
@@ -70,32 +70,32 @@ def prepare(
             record=record,
         )
         asked[host] = in_background(link.call, "run.prepare", {**share, "archive": link.archive}, PREPARE_TIMEOUT_S)
-    prepared: dict[str, Prepared] = telling.all(asked, "preparing")
-    telling.stop_if_cancelled()
+    prepared: dict[str, Prepared] = progress.wait_for_all(asked, "preparing")
+    progress.stop_if_cancelled()
     return prepared
 
 
-def primary_address(ground: Ground) -> str:
+def primary_address(context: Ground) -> str:
     """Where the primary is on the data network, as far as the desktop can tell."""
-    primary, *others = ground.plan.hosts
-    if ground.hosts[primary].data_address:
-        return str(ground.hosts[primary].data_address)
-    if ground.links[primary].ssh_address:
-        return ground.links[primary].ssh_address
-    remote = next((ground.links[host].ssh_address for host in others if ground.links[host].ssh_address), None)
+    primary, *others = context.plan.hosts
+    if context.hosts[primary].data_address:
+        return str(context.hosts[primary].data_address)
+    if context.links[primary].ssh_address:
+        return context.links[primary].ssh_address
+    remote = next((context.links[host].ssh_address for host in others if context.links[host].ssh_address), None)
     if remote is None:
         return LOOPBACK
-    return str(ground.links[primary].call("host.route", {"to": remote})["address"])
+    return str(context.links[primary].call("host.route", {"to": remote})["address"])
 
 
 def start(
     run_id: str,
     lineage: str,
     topology: Topology,
-    ground: Ground,
+    context: Ground,
     prepared: Mapping[str, Prepared],
     secret_values: dict[str, str],
-    telling: Telling,
+    progress: Telling,
     reserved: Reserved,
     spare_imports: Sequence[str] = (),
 ) -> None:
@@ -103,13 +103,13 @@ def start(
 
     `spare_imports`: what a spare interpreter of each rank imports; without it there are none.
     """
-    planned, program = ground.plan, topology.program
+    planned, program = context.plan, topology.program
     sites = {
-        host: Site(
+        host: PreparedHost(
             address=there["address"],
             interface=there["interface"],
             run_dir=there["run_dir"],
-            python=host_python(ground.hosts[host], program),
+            python=host_python(context.hosts[host], program),
             ports=tuple(there["ports"]),
         )
         for host, there in prepared.items()
@@ -118,7 +118,7 @@ def start(
         Member(host=host, address=prepared[host]["address"], gang_port=prepared[host]["gang_port"])
         for host in planned.hosts
     ]
-    cluster, replicas = blueprint(planned, sites, run_id, lineage=lineage)
+    cluster, replicas = cluster_plan(planned, sites, run_id, lineage=lineage)
     begin = Start(
         members=members,
         cluster=cluster,
@@ -143,12 +143,12 @@ def start(
     asked: Answers = {}
     for host in others:
         join = {**Join(primary=members[0]), "run_id": run_id}
-        asked[host] = in_background(ground.links[host].call, "run.join", join, START_TIMEOUT_S)
+        asked[host] = in_background(context.links[host].call, "run.join", join, START_TIMEOUT_S)
     asked[primary] = in_background(
-        ground.links[primary].call, "run.start", {**begin, "run_id": run_id}, START_TIMEOUT_S
+        context.links[primary].call, "run.start", {**begin, "run_id": run_id}, START_TIMEOUT_S
     )
-    telling.all(asked, "starting")
-    telling.stop_if_cancelled()  # it has begun by now, and is ended again
+    progress.wait_for_all(asked, "starting")
+    progress.stop_if_cancelled()  # it has begun by now, and is ended again
 
 
 def _booking(reserved: Reserved) -> dict[str, Any] | None:

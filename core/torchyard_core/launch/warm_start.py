@@ -13,7 +13,7 @@ from pathlib import Path
 
 from torchyard_agent.protocol.messages import Warm
 from torchyard_agent.protocol.rank_environment import is_read_at_start
-from torchyard_core.launch.environment import shares
+from torchyard_core.launch.environment import replica_specs
 from torchyard_core.launch.plan_preview import AT_LAUNCH, RUN_FOLDER, preview_sites
 from torchyard_core.launch.planning import Ground
 from torchyard_core.topology.model import Launcher, Program
@@ -66,12 +66,12 @@ def imports_package(program: Program, folder: Path | None, package: str) -> bool
     return any(package in packages for packages in modules) if modules else None
 
 
-def start_early(ground: Ground, run_id: str, imports: tuple[str, ...]) -> None:
+def start_early(context: Ground, run_id: str, imports: tuple[str, ...]) -> None:
     """Asks every host of the launch to start its interpreters. Nothing waits for the answers: a host that does not know
     how, or cannot, starts its ranks as ever."""
-    sites = preview_sites(ground.plan, list(ground.hosts.values()))
-    replicas = shares(ground.plan, sites, run_id, store=AT_LAUNCH)
-    for host, link in ground.links.items():
+    sites = preview_sites(context.plan, list(context.hosts.values()))
+    replicas = replica_specs(context.plan, sites, run_id, store=AT_LAUNCH)
+    for host, link in context.links.items():
         here = [replica for replica in replicas if replica["host"] == host]
         wanted = Warm(run_id=run_id, host=host, replicas=here, run_dir=RUN_FOLDER, imports=list(imports))
         link.submit("run.warm", {**wanted, "archive": link.archive})

@@ -35,7 +35,7 @@ Pair = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Figure:
+class Measurement:
     """What one pair carries. `at` is when it was measured, in seconds since 1970."""
 
     pair: Pair
@@ -56,15 +56,15 @@ class Bandwidths:
             known = json.loads(file.read_text(encoding="utf-8")) if file is not None else {}
             self._known = known if isinstance(known, dict) else {}
 
-    def of(self, pair: Pair, key: str) -> Figure:
+    def of(self, pair: Pair, key: str) -> Measurement:
         """The last figure of a pair; `key` names it by where the hosts are."""
         entry: Any = self._known.get(key)
         try:
-            return Figure(pair, float(entry["bytes_s"]), float(entry["at"]))
+            return Measurement(pair, float(entry["bytes_s"]), float(entry["at"]))
         except (TypeError, KeyError, ValueError, OverflowError):
-            return Figure(pair, None)
+            return Measurement(pair, None)
 
-    def keep(self, figures: Mapping[str, Figure]) -> None:
+    def keep(self, figures: Mapping[str, Measurement]) -> None:
         """Writes figures over what was known. A file that cannot be written is none."""
         if self._file is None or not figures:
             return
@@ -73,44 +73,44 @@ class Bandwidths:
             write_atomically(self._file, json.dumps(self._known, indent=1) + "\n", 0o600)
 
 
-def measure(ground: Ground, file: Path | None, stop: Event) -> list[Figure]:
+def measure(context: Ground, file: Path | None, stop: Event) -> list[Measurement]:
     """The figures of all pairs that count; those that are older than a day are measured, unless a link is busy.
 
     `stop` ends it after the pair that is under way.
     """
     bandwidths = Bandwidths(file)
-    pairs = neighbours(ground.plan.hosts)
-    keys = {pair: "|".join(sorted(f"{host}@{ground.links[host].ssh_address}" for host in pair)) for pair in pairs}
+    pairs = neighbours(context.plan.hosts)
+    keys = {pair: "|".join(sorted(f"{host}@{context.links[host].ssh_address}" for host in pair)) for pair in pairs}
     known = {pair: bandwidths.of(pair, keys[pair]) for pair in pairs}
     due = [pair for pair in pairs if known[pair].bytes_s is None or time.time() - known[pair].at > DAY_S]
     if due:
-        new = _Measuring(ground, stop).run(due)
+        new = _Measuring(context, stop).run(due)
         for pair, found in new.items():
             known[pair] = found if found.bytes_s is not None else _old(known[pair], found.why_old)
         bandwidths.keep({keys[pair]: figure for pair, figure in new.items() if figure.bytes_s is not None})
     return list(known.values())
 
 
-def _old(figure: Figure, why: str) -> Figure:
-    return Figure(figure.pair, figure.bytes_s, figure.at, why)
+def _old(figure: Measurement, why: str) -> Measurement:
+    return Measurement(figure.pair, figure.bytes_s, figure.at, why)
 
 
 class _Measuring:
     """Hosts that listen, and pairs that take turns: no host is in two at once."""
 
-    def __init__(self, ground: Ground, stop: Event):
-        self._ground = ground
+    def __init__(self, context: Ground, stop: Event):
+        self._context = context
         self._stop = stop
         self._token = secrets.token_hex(16)
         self._there: dict[str, dict[str, Any]] = {}
 
-    def run(self, pairs: Sequence[Pair]) -> dict[Pair, Figure]:
-        links = {host: self._ground.links[host] for host in dict.fromkeys(host for pair in pairs for host in pair)}
+    def run(self, pairs: Sequence[Pair]) -> dict[Pair, Measurement]:
+        links = {host: self._context.links[host] for host in dict.fromkeys(host for pair in pairs for host in pair)}
         try:
-            towards = primary_address(self._ground)
+            towards = primary_address(self._context)
             asked = {host: in_background(self._listen, host, link, towards) for host, link in links.items()}
             self._there = {host: future.result() for host, future in asked.items()}
-            found: dict[Pair, Figure] = {}
+            found: dict[Pair, Measurement] = {}
             for turn in rounds(pairs):
                 if self._stop.is_set():
                     break
@@ -118,14 +118,14 @@ class _Measuring:
                 found |= {pair: future.result() for pair, future in measuring.items()}
             return found
         except (AgentRefused, HostError) as error:
-            return {pair: Figure(pair, None, why_old=error.message.rstrip(".")) for pair in pairs}
+            return {pair: Measurement(pair, None, why_old=error.message.rstrip(".")) for pair in pairs}
         finally:
             for link in links.values():
                 link.submit("network.close", {"token": self._token})
 
     def _listen(self, host: str, link: AgentLink, towards: str) -> dict[str, Any]:
-        site = self._ground.hosts[host]
-        address = site.data_address or (towards if host == self._ground.primary else None)
+        site = self._context.hosts[host]
+        address = site.data_address or (towards if host == self._context.primary else None)
         if address is None and towards == LOOPBACK:
             address = LOOPBACK
         listen = {"token": self._token, "port_range": site.port_range, "traffic": True}
@@ -133,21 +133,21 @@ class _Measuring:
         answer: dict[str, Any] = link.call("network.listen", {**listen, **where}, ANSWER_S)
         return answer
 
-    def _measure(self, pair: Pair) -> Figure:
+    def _measure(self, pair: Pair) -> Measurement:
         busy = [host for host in pair if self._there[host]["busy"]]
         if busy:
-            return Figure(pair, None, why_old=f"the network of {busy[0]} is busy")
+            return Measurement(pair, None, why_old=f"the network of {busy[0]} is busy")
         try:
             pulls = [self._pull(taker, giver) for taker, giver in (pair, (pair[1], pair[0]))]
             rates = [float(pull.result(ANSWER_S)["bytes_s"]) for pull in pulls]
         except (AgentRefused, HostError, TimeoutError) as error:
-            return Figure(pair, None, why_old=str(error).rstrip(".") or "no answer")
-        return Figure(pair, min(rates), time.time())
+            return Measurement(pair, None, why_old=str(error).rstrip(".") or "no answer")
+        return Measurement(pair, min(rates), time.time())
 
     def _pull(self, taker: str, giver: str) -> Future[Any]:
         here, there = self._there[taker], self._there[giver]
         where = {"address": there["address"], "port": there["ports"][0], "source": here["address"]}
-        return self._ground.links[taker].submit("network.pull", {"token": self._token, "seconds": PULL_S, **where})
+        return self._context.links[taker].submit("network.pull", {"token": self._token, "seconds": PULL_S, **where})
 
 
 def rounds(pairs: Sequence[Pair]) -> list[list[Pair]]:
@@ -163,7 +163,7 @@ def rounds(pairs: Sequence[Pair]) -> list[list[Pair]]:
     return turns
 
 
-def check_bandwidth(figures: Sequence[Figure], now: float) -> list[Check]:
+def check_bandwidth(figures: Sequence[Measurement], now: float) -> list[Check]:
     """One line for all pairs; a warning where one is far slower than the rest. Old figures are called so."""
     measured = [figure for figure in figures if figure.bytes_s is not None]
     missing = [figure for figure in figures if figure.bytes_s is None]
@@ -188,11 +188,11 @@ def check_bandwidth(figures: Sequence[Figure], now: float) -> list[Check]:
     return lines
 
 
-def _rate(figure: Figure) -> float:
+def _rate(figure: Measurement) -> float:
     return figure.bytes_s or 0.0
 
 
-def _said(figure: Figure, now: float) -> str:
+def _said(figure: Measurement, now: float) -> str:
     text = f"{figure.pair[0]} ↔ {figure.pair[1]} {_gbits(_rate(figure))}"
     age = now - figure.at
     if figure.why_old:

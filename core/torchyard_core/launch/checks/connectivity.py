@@ -37,21 +37,21 @@ def directions(hosts: Sequence[str]) -> list[tuple[str, str]]:
     return list(dict.fromkeys(way for a, b in pairs for way in ((a, b), (b, a))))
 
 
-def check_ways(ground: Ground, prepared: Mapping[str, Prepared], telling: Telling) -> list[Check]:
+def check_ways(context: Ground, prepared: Mapping[str, Prepared], progress: Telling) -> list[Check]:
     """Tries all ways, and tells; no lines where the run has one host. Nobody listens any more when this returns."""
-    hosts = ground.plan.hosts
+    hosts = context.plan.hosts
     if len(hosts) < 2:
         return []
     token = secrets.token_hex(16)
-    links = {host: ground.links[host] for host in hosts}
+    links = {host: context.links[host] for host in hosts}
     try:
         asked: Answers = {}
         for host, link in links.items():
             ports = [prepared[host]["gang_port"], *prepared[host]["ports"]][:MAX_PORTS]
             listen = {"token": token, "address": prepared[host]["address"], "ports": ports}
             asked[host] = in_background(_listen, link, listen)
-        listening: dict[str, Any] = telling.all(asked)
-        return _verdicts(listening, _try_all(token, links, listening, telling))
+        listening: dict[str, Any] = progress.wait_for_all(asked)
+        return _verdicts(listening, _try_all(token, links, listening, progress))
     finally:
         # The answers are not waited for: on each host this comes before what starts the run there.
         for link in links.values():
@@ -67,7 +67,7 @@ def _listen(link: AgentLink, listen: dict[str, Any]) -> dict[str, Any]:
 
 
 def _try_all(
-    token: str, links: Mapping[str, AgentLink], listening: Mapping[str, Any], telling: Telling
+    token: str, links: Mapping[str, AgentLink], listening: Mapping[str, Any], progress: Telling
 ) -> dict[str, list[dict[str, Any]]]:
     """By host, which targets it did not reach."""
     ways: dict[str, list[dict[str, Any]]] = {host: [] for host in links}
@@ -83,7 +83,7 @@ def _try_all(
         )
         for host, targets in ways.items()
     }
-    return telling.all(asked)
+    return progress.wait_for_all(asked)
 
 
 def _verdicts(listening: Mapping[str, Any], missed: Mapping[str, list[dict[str, Any]]]) -> list[Check]:

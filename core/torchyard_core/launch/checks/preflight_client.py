@@ -18,35 +18,35 @@ ANSWERS_WITHIN_S = 30.0
 """A driver that hangs keeps NVML waiting for ever."""
 
 
-class Looking:
+class PreflightClient:
     """The question, asked when it is made."""
 
-    def __init__(self, ground: Ground, *, with_gpus: bool = True):
-        self._ground = ground
+    def __init__(self, context: Ground, *, with_gpus: bool = True):
+        self._context = context
         self._sent: dict[str, float] = {}
         self._heard: dict[str, float] = {}
         self._asked: dict[str, Future[Any]] = {}
         self._deadline = time.monotonic() + ANSWERS_WITHIN_S
-        for host in ground.plan.hosts:
-            gpus = [gpu.uuid for replica in ground.plan.on_host(host) for gpu in replica.gpus] if with_gpus else []
+        for host in context.plan.hosts:
+            gpus = [gpu.uuid for replica in context.plan.on_host(host) for gpu in replica.gpus] if with_gpus else []
             self._sent[host] = time.time()
-            asked = self._asked[host] = ground.links[host].submit("host.preflight", {"gpus": gpus})
+            asked = self._asked[host] = context.links[host].submit("host.preflight", {"gpus": gpus})
             asked.add_done_callback(partial(self._hear, host))
 
     def _hear(self, host: str, asked: Future[Any]) -> None:
         self._heard[host] = time.time()
 
-    def lines(self, launcher: Launcher, telling: Telling, *, scheduled: bool = False) -> list[Check]:
+    def lines(self, launcher: Launcher, progress: Telling, *, scheduled: bool = False) -> list[Check]:
         """The checklist's lines, once all have answered. Raises Cancelled, a HostError.
 
         `scheduled`: the run starts by the primary's clock, so that one must be right.
         """
-        ranks = sum(replica.ranks for replica in self._ground.plan.replicas)
+        ranks = sum(replica.ranks for replica in self._context.plan.replicas)
         clocks: dict[str, Clock] = {}
         lines: list[Check] = []
         for host, asked in self._asked.items():
             while not asked.done() and time.monotonic() < self._deadline:
-                telling.stop_if_cancelled()
+                progress.stop_if_cancelled()
                 _wait(asked)
             if not asked.done():
                 message = f"{host} did not say within {ANSWERS_WITHIN_S:.0f} s how it stands."
@@ -56,7 +56,7 @@ class Looking:
             measured = asked.result()
             clocks[host] = Clock.read(self._sent[host], measured, self._heard.get(host, time.time()))
             lines += check_conditions(host, measured, launcher, ranks)
-        primary = self._ground.primary
+        primary = self._context.primary
         if scheduled and primary in clocks:
             lines.append(check_start_clock(primary, clocks[primary]))
         return [*check_clocks(clocks), *lines]
