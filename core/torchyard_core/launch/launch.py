@@ -1,9 +1,9 @@
-"""One launch: hosts reached and looked at, the plan made, code sent, keepers prepared, and the run started.
+"""One launch: connects to hosts, plans, runs the checks, uploads the code, prepares keepers and starts the run.
 
-Until the primary's keeper has the whole run, everything can be taken back: on any error, and on `cancel`, every host
-that was prepared gives up what it held. A desktop that dies or is cut off meanwhile no longer renews the lease of the
-launch, and the keepers give up by themselves. Once the primary was asked to start, only it can say whether it has:
-where it does not answer any more, that is an error of its own, and the booking stays.
+Until the primary's keeper has the whole run, a launch can be undone: on any error, and on `cancel`, every prepared host
+releases what it held. A desktop that dies or is cut off no longer renews the lease of the launch, and the keepers
+release everything by themselves. Once the primary was asked to start, only the primary knows whether the run has
+begun. If it no longer answers, the launch raises StartUnknown, and the booking stays.
 """
 
 from __future__ import annotations
@@ -43,25 +43,25 @@ from torchyard_core.topology.paths import expanded
 
 @dataclass
 class Started:
-    """A run that is under way."""
+    """A run that was submitted."""
 
     run_id: str
     plan: Plan
     primary: AgentLink
     links: dict[str, AgentLink]
-    """By host, the primary's included."""
+    """Links by host, including the primary's."""
     timings: dict[str, float]
-    """Seconds from the launch's begin: checked_s, sent_s, submitted_s."""
+    """Seconds since the start of the launch: checked_s, sent_s, submitted_s."""
     reserved: Reserved = field(default_factory=Reserved)
-    """What the calendar says of it."""
+    """The calendar's decision."""
     snapshot: str | None = None
-    """Root hash of its code; None where it has none."""
+    """Root hash of its code; None without code."""
 
 
 class StartUnknown(HostError):
-    """Raised where the primary was asked to start the run, and could not be asked any more whether it has.
+    """Raised if the primary was asked to start the run and then stopped answering, so that it may have begun.
 
-    `started` is the run as it is under way if it is; whoever launched notes it as one that is not confirmed.
+    `started` is that run. The caller records it in the history as not confirmed.
     """
 
     def __init__(self, started: Started):
@@ -78,7 +78,7 @@ class StartUnknown(HostError):
 
 @dataclass
 class Launch:
-    """A launch in the making. `run` does it all; `cancel`, from any thread, takes it back."""
+    """A launch. `run` performs it; `cancel`, from any thread, undoes it."""
 
     source: TopologyFile
     topology: Topology
@@ -88,36 +88,39 @@ class Launch:
     on_event: Callable[[dict[str, Any]], None]
     """Called with the events of `run --json`, on the thread of `run`."""
     on_check: Callable[[Check], None] = lambda check: None
-    """Called with each line of the checklist, before its event."""
+    """Called with each line of the checklist before its event."""
     on_progress: Callable[[str, int, int], None] = lambda step, done, total: None
-    """Called with (`reaching`, `looking`, `sending`, `preparing` or `starting`; how far; of how much): hosts, but for
-    `sending`, which counts bytes."""
+    """Called with (step, done, total), in bytes for the step `sending` and in hosts for the others."""
     run_id: str = field(default_factory=new_run_id)
     ask: Ask = no_answer
-    """Answers questions (is so much to be sent?), on the thread of `run`; by default none is answered."""
+    """Answers questions such as the size confirmation, on the thread of `run`; by default none is answered."""
     caches: Path | None = None
-    """This computer's folder for hashes of files and measured bandwidths; without one all is found out anew."""
+    """Folder for cached file hashes and bandwidths; None disables caching."""
     again: EndedRun | None = None
-    """The run that is launched again: with the code that it ran, from its newest checkpoint."""
+    """The ended run to restart with its own code, from its newest checkpoint."""
     reserving: Reserving | None = None
-    """The team's calendar; without one, bookings are not looked at."""
+    """The team's calendar; None ignores bookings."""
     own: Sequence[RunRecord] = ()
-    """What this desktop launched before."""
+    """Earlier launches of this desktop."""
     _links: dict[str, AgentLink] = field(default_factory=dict)
-    """Every host that may hold something of this launch."""
+    """Links to every host that may hold resources for this launch."""
 
     def __post_init__(self) -> None:
         self._progress = Telling(self.on_event, self.on_check, self.on_progress)
         self._over = Event()
 
     def cancel(self) -> None:
-        """Takes the launch back, as soon as what is under way lets go."""
+        """Requests that `run` stops at the next opportunity and undoes the launch."""
         self._progress.cancelled.set()
 
     def run(self) -> Started:
-        """Launches. Raises RunFailed with the first red line, a HostError, or Cancelled; nothing is left then.
+        """Launches the run.
 
-        Raises StartUnknown where something may be left, whatever it was that ended the launch.
+        Raises:
+            RunFailed: A check failed; the error carries its first red line.
+            HostError: A host could not be used.
+            Cancelled: `cancel` was called.
+            StartUnknown: The run may have begun. After the other errors nothing is left on the hosts.
         """
         progress = self._progress
         started: Started | None = None
@@ -159,7 +162,7 @@ class Launch:
             )
             lease.end()
             timings["submitted_s"] = progress.elapsed_s()
-        except BaseException:  # Ctrl-C too: no host keeps what it was asked to prepare
+        except BaseException:  # also on Ctrl-C, prepared hosts must release their resources
             self._over.set()
             lease.end()
             self.undo(started)
@@ -170,9 +173,13 @@ class Launch:
         return started
 
     def undo(self, started: Started | None) -> None:
-        """Takes back what was launched, `started` where its primary was asked to start. Raises StartUnknown.
+        """Undoes the launch.
 
-        The primary's word decides: without it, the keepers of the other hosts give up by themselves.
+        Args:
+            started: The run, if its primary was asked to start it.
+
+        Raises:
+            StartUnknown: The primary does not answer. The other keepers follow the primary, so only it matters.
         """
         silent = take_back(self.run_id, self._links, self.hosts if started is not None else None)
         if started is not None and started.primary.host in silent:
@@ -181,7 +188,7 @@ class Launch:
             self.reserving.take_back()
 
     def _reserve(self, planned: Plan) -> Reserved:
-        """What the calendar says of the plan, told as lines of the checklist."""
+        """Asks the calendar about the plan and reports its lines of the checklist."""
         if self.reserving is None:
             return Reserved()
         self._progress.stop_if_cancelled()
@@ -192,21 +199,26 @@ class Launch:
 
     @property
     def was_launched_here(self) -> bool:
-        """Whether this desktop has launched the same topology, word for word, before."""
+        """Whether this desktop has launched exactly the same topology text before."""
         text = self._text()
         return any(record.topology == text for record in self.own)
 
     @property
     def _lineage(self) -> str:
-        """The run whose checkpoints are this one's too."""
+        """The run whose checkpoints this one shares."""
         return self.again.lineage if self.again is not None else self.run_id
 
     def _resume_from(self) -> str | None:
-        """Where a folder is shared for checkpoints, programs find them there by themselves."""
+        """The run to copy checkpoints from; None with a shared checkpoint folder, where the program finds them."""
         return None if self.again is None or self.topology.program.checkpoint_dir else self.again.run_id
 
     def record(self, started: Started, file: str, *, is_confirmed: bool = True) -> RunRecord:
-        """What this desktop notes of the run that was started from `file`. `is_confirmed`: its primary said so."""
+        """The history record of a started run.
+
+        Args:
+            file: The topology file.
+            is_confirmed: Whether the primary confirmed the start.
+        """
         now = utc_now()
         return RunRecord(
             started.run_id,
@@ -228,48 +240,50 @@ class Launch:
         )
 
     def _check_further(self, context: Ground, reserved: Reserved) -> Snapshot | None:
-        """What the hosts and the links between them tell of themselves, while this computer reads its own folder."""
-        # Who is on GPUs that it takes later says nothing of then.
-        looking = PreflightClient(context, with_gpus=reserved.start_at is None)
+        """Runs the checks that measure hosts and network, while the snapshot of the working folder is taken."""
+        # A scheduled run takes its GPUs later: their present use does not matter.
+        preflight = PreflightClient(context, with_gpus=reserved.start_at is None)
         file = self.caches / "bandwidth.json" if self.caches is not None else None
         measuring = in_background(measure, context, file, self._over)
         joins = in_background(self._joins)
         snapshot = self._snapshot(context)
         scheduled = reserved.start_at is not None
-        self._progress.report_checks(looking.lines(self.topology.program.launcher, self._progress, scheduled=scheduled))
+        self._progress.report_checks(
+            preflight.checks(self.topology.program.launcher, self._progress, scheduled=scheduled)
+        )
         figures = self._progress.wait_for_all({"": measuring})[""]
         self._progress.report_checks(check_bandwidth(figures, time.time()))
         self._progress.report_checks(check_strategy(self.topology, self._progress.wait_for_all({"": joins})[""]))
         return snapshot
 
     def _early_imports(self) -> tuple[str, ...]:
-        """What the ranks' interpreters may import before the program is there."""
+        """Modules that the ranks' interpreters may import before the program's code has arrived."""
         if self.again is not None:
             return self.again.early_imports
         return early_imports(self.topology.program, self._folder)
 
     def _joins(self) -> bool | None:
-        """Whether the program imports what takes part in a strategy; None where that cannot be known."""
+        """Whether the program imports `torchyard_roles`; None if unknown."""
         return (
             None if self.again is not None else imports_package(self.topology.program, self._folder, "torchyard_roles")
         )
 
     @property
     def _folder(self) -> Path | None:
-        """The working folder on this computer; None where the run has none."""
+        """The working folder on this computer, if the run has one."""
         workdir = self.topology.program.workdir
         if workdir is None or self.source.folder is None:
             return None
         return (self.source.folder / expanded(workdir)).resolve()
 
     def _snapshot(self, context: Ground) -> Snapshot | None:
-        """The working folder as it is now; None where the run has none."""
+        """A snapshot of the working folder, if the run has one."""
         program, folder, home = self.topology.program, self._folder, self.source.folder
         if folder is None or home is None:
             return None
         as_written = topology_from_text(self.source.document.text).topology
-        is_of_file = as_written is not None and as_written.program.workdir == program.workdir  # not of --set
-        if is_of_file and not self.was_launched_here:
+        is_from_file = as_written is not None and as_written.program.workdir == program.workdir  # not from --set
+        if is_from_file and not self.was_launched_here:
             settle(about_outside(folder, home), self.ask)
 
         def ask_about_size(listing: Listing) -> None:
@@ -300,14 +314,14 @@ class Launch:
         }
 
     def _text(self) -> str:
-        """The topology as it is run: the file's text, unless settings were changed for this run."""
+        """The topology's text: that of the file, unless settings were changed for this run."""
         text = self.source.document.text
         as_written = topology_from_text(text).topology
         return text if as_written == self.topology else dump(self.topology)
 
 
 def planned_replicas(planned: Plan) -> list[dict[str, Any]]:
-    """Who runs where, as a run's record has it."""
+    """The host and GPUs of each replica, as stored in a run's record."""
     return [
         {"name": replica.name, "host": replica.host, "gpus": [gpu.uuid for gpu in replica.gpus]}
         for replica in planned.replicas

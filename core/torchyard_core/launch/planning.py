@@ -1,4 +1,4 @@
-"""The first part of a launch: hosts reached and looked at, and the plan made of what they have now."""
+"""The first phase of a launch: connects to hosts, reads their facts, and plans with them."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from torchyard_core.topology.host_facts import HostFacts
 from torchyard_core.topology.model import Topology
 
 PLANS = 4
-"""Facts that were out of date can move replicas to hosts not looked at yet: so often is planned at most."""
+"""Maximum number of plans: fresh facts can move replicas to hosts whose facts are still cached ones."""
 
 
 @dataclass(frozen=True)
 class Ground:
-    """What a launch stands on once it was checked: the plan, and what is known of its hosts, by their names."""
+    """The plan of a launch, with the links and facts of its hosts by name."""
 
     plan: Plan
     links: dict[str, AgentLink]
     hosts: dict[str, HostFacts]
     facts: dict[str, dict[str, Any]]
-    """Answers to `host.facts`, of just now."""
+    """Fresh answers to `host.facts`."""
 
     @property
     def primary(self) -> str:
@@ -42,7 +42,7 @@ class Ground:
 
 
 class Planner:
-    """Reaches hosts and plans until the plan has only hosts that were looked at."""
+    """Plans, and reads the facts of the planned hosts, until the plan rests on fresh facts only."""
 
     def __init__(
         self,
@@ -53,7 +53,12 @@ class Planner:
         links: dict[str, AgentLink],
         reserving: Reserving | None = None,
     ):
-        """`links` takes in every host that was reached; `reserving` knows which GPUs others have booked."""
+        """Creates a planner.
+
+        Args:
+            links: Filled with the link of every host that was connected.
+            reserving: The calendar, which knows the GPUs that others have booked.
+        """
         self._source = source
         self._topology = topology
         self._hosts = hosts
@@ -63,7 +68,7 @@ class Planner:
         self._facts: dict[str, dict[str, Any]] = {}
 
     def run(self) -> Ground:
-        """Raises RunFailed with the first red line or problem, a HostError, or Cancelled."""
+        """Returns the plan. Raises RunFailed for the first red line or problem, HostError or Cancelled."""
         for _ in range(PLANS):
             known = self._hosts.known()
             planned = self._planned(known)
@@ -88,7 +93,7 @@ class Planner:
         return context
 
     def _planned(self, known: Sequence[HostFacts]) -> Plan:
-        """The plan, on GPUs that the calendar leaves to this run. Raises the calendar's refusal."""
+        """The plan on GPUs that the calendar permits. Raises the calendar's refusal."""
         if self._reserving is not None:
             for choice in self._reserving.choices(known):
                 planned = self._plan(choice)
@@ -116,8 +121,8 @@ class Planner:
         arrivals: SimpleQueue[tuple[str, AgentLink | HostError]] = SimpleQueue()
         reaching = in_background(self._hosts.reach, names, lambda host, link: arrivals.put((host, link)))
         unreachable: list[HostError] = []
-        for heard in range(len(names)):
-            self._progress.on_progress("reaching", heard, len(names))
+        for arrived in range(len(names)):
+            self._progress.on_progress("reaching", arrived, len(names))
             name, link = self._next(arrivals, reaching)
             if isinstance(link, HostError):
                 unreachable.append(link)
@@ -133,11 +138,11 @@ class Planner:
         self._progress.stop_if_cancelled()
 
     def _next(self, arrivals: SimpleQueue[Any], reaching: Future[Any]) -> Any:
-        """The next host that was heard of; waits in small steps so that a cancel is seen at once."""
+        """The next host that was connected or failed. Waits in small steps to notice a cancellation."""
         while True:
             self._progress.stop_if_cancelled()
             try:
                 return arrivals.get(timeout=0.2)
             except Empty:
                 if reaching.done() and arrivals.empty():
-                    reaching.result()  # raises what went wrong beyond the hosts
+                    reaching.result()  # raises an error that belongs to no host

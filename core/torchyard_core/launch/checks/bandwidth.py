@@ -1,4 +1,4 @@
-"""How fast the hosts of a run exchange bytes: measured pair by pair, kept for a day, never on a busy link."""
+"""Bandwidth between the hosts of a run: measured per pair, cached for a day, never measured on a busy link."""
 
 from __future__ import annotations
 
@@ -24,30 +24,31 @@ from torchyard_core.launch.planning import Ground
 from torchyard_core.launch.submission import LOOPBACK, primary_address
 
 PULL_S = 0.4
-"""Seconds that bytes flow for one pair, both ways at once; a pair is done within 2 s at the worst."""
+"""Duration of the transfer for one pair, in both directions at once. A pair takes 2 s at most."""
 DAY_S = 86400.0
 ANSWER_S = 10.0
 NAMED = 6
 SLOW = 0.5
-"""Of the middle pair: less than that is worth a warning."""
+"""Fraction of the median bandwidth below which a pair gets a warning."""
 
 Pair = tuple[str, str]
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """What one pair carries. `at` is when it was measured, in seconds since 1970."""
+    """The bandwidth of one pair of hosts."""
 
     pair: Pair
     bytes_s: float | None
-    """The slower way of the two; None where it was never measured."""
+    """Bytes per second in the slower direction; None if never measured."""
     at: float = 0.0
+    """Time of the measurement in seconds since 1970."""
     why_old: str = ""
-    """Why it was not measured just now, although it was due."""
+    """Why a measurement that was due did not take place."""
 
 
 class Bandwidths:
-    """Figures of earlier launches, in a file; None keeps none."""
+    """Measurements of earlier launches in a JSON file. Without a file nothing is cached."""
 
     def __init__(self, file: Path | None):
         self._file = file
@@ -57,7 +58,7 @@ class Bandwidths:
             self._known = known if isinstance(known, dict) else {}
 
     def of(self, pair: Pair, key: str) -> Measurement:
-        """The last figure of a pair; `key` names it by where the hosts are."""
+        """The last measurement of a pair, or one without a value. `key` identifies the pair by its addresses."""
         entry: Any = self._known.get(key)
         try:
             return Measurement(pair, float(entry["bytes_s"]), float(entry["at"]))
@@ -65,7 +66,7 @@ class Bandwidths:
             return Measurement(pair, None)
 
     def keep(self, figures: Mapping[str, Measurement]) -> None:
-        """Writes figures over what was known. A file that cannot be written is none."""
+        """Adds measurements to the file. Errors of the file are ignored: it is only a cache."""
         if self._file is None or not figures:
             return
         self._known |= {key: {"bytes_s": round(f.bytes_s or 0), "at": round(f.at, 3)} for key, f in figures.items()}
@@ -74,9 +75,11 @@ class Bandwidths:
 
 
 def measure(context: Ground, file: Path | None, stop: Event) -> list[Measurement]:
-    """The figures of all pairs that count; those that are older than a day are measured, unless a link is busy.
+    """Measurements of all pairs of the run's hosts. Those older than a day are renewed, unless a link is busy.
 
-    `stop` ends it after the pair that is under way.
+    Args:
+        file: The cache, or None.
+        stop: Ends the measuring after the current round.
     """
     bandwidths = Bandwidths(file)
     pairs = neighbours(context.plan.hosts)
@@ -96,25 +99,25 @@ def _old(figure: Measurement, why: str) -> Measurement:
 
 
 class _Measuring:
-    """Hosts that listen, and pairs that take turns: no host is in two at once."""
+    """Measures pairs in rounds, in which no host takes part twice."""
 
     def __init__(self, context: Ground, stop: Event):
         self._context = context
         self._stop = stop
         self._token = secrets.token_hex(16)
-        self._there: dict[str, dict[str, Any]] = {}
+        self._listening: dict[str, dict[str, Any]] = {}
 
     def run(self, pairs: Sequence[Pair]) -> dict[Pair, Measurement]:
         links = {host: self._context.links[host] for host in dict.fromkeys(host for pair in pairs for host in pair)}
         try:
             towards = primary_address(self._context)
-            asked = {host: in_background(self._listen, host, link, towards) for host, link in links.items()}
-            self._there = {host: future.result() for host, future in asked.items()}
+            pending = {host: in_background(self._listen, host, link, towards) for host, link in links.items()}
+            self._listening = {host: future.result() for host, future in pending.items()}
             found: dict[Pair, Measurement] = {}
-            for turn in rounds(pairs):
+            for round_ in rounds(pairs):
                 if self._stop.is_set():
                     break
-                measuring = {pair: in_background(self._measure, pair) for pair in turn}
+                measuring = {pair: in_background(self._measure, pair) for pair in round_}
                 found |= {pair: future.result() for pair, future in measuring.items()}
             return found
         except (AgentRefused, HostError) as error:
@@ -134,53 +137,56 @@ class _Measuring:
         return answer
 
     def _measure(self, pair: Pair) -> Measurement:
-        busy = [host for host in pair if self._there[host]["busy"]]
+        busy = [host for host in pair if self._listening[host]["busy"]]
         if busy:
             return Measurement(pair, None, why_old=f"the network of {busy[0]} is busy")
         try:
-            pulls = [self._pull(taker, giver) for taker, giver in (pair, (pair[1], pair[0]))]
+            pulls = [self._pull(receiver, sender) for receiver, sender in (pair, pair[::-1])]
             rates = [float(pull.result(ANSWER_S)["bytes_s"]) for pull in pulls]
         except (AgentRefused, HostError, TimeoutError) as error:
             return Measurement(pair, None, why_old=str(error).rstrip(".") or "no answer")
         return Measurement(pair, min(rates), time.time())
 
-    def _pull(self, taker: str, giver: str) -> Future[Any]:
-        here, there = self._there[taker], self._there[giver]
+    def _pull(self, receiver: str, sender: str) -> Future[Any]:
+        here, there = self._listening[receiver], self._listening[sender]
         where = {"address": there["address"], "port": there["ports"][0], "source": here["address"]}
-        return self._context.links[taker].submit("network.pull", {"token": self._token, "seconds": PULL_S, **where})
+        return self._context.links[receiver].submit("network.pull", {"token": self._token, "seconds": PULL_S, **where})
 
 
 def rounds(pairs: Sequence[Pair]) -> list[list[Pair]]:
-    """The pairs in as few rounds as comes easily, no host twice in one."""
-    turns: list[list[Pair]] = []
+    """Divides the pairs greedily into rounds in which each host occurs at most once."""
+    found: list[list[Pair]] = []
     for pair in pairs:
-        for turn in turns:
-            if not any(host in other for other in turn for host in pair):
-                turn.append(pair)
+        for round_ in found:
+            if not any(host in other for other in round_ for host in pair):
+                round_.append(pair)
                 break
         else:
-            turns.append([pair])
-    return turns
+            found.append([pair])
+    return found
 
 
 def check_bandwidth(figures: Sequence[Measurement], now: float) -> list[Check]:
-    """One line for all pairs; a warning where one is far slower than the rest. Old figures are called so."""
+    """One line for all pairs, and a warning for each that is slow or was never measured.
+
+    Args:
+        figures: Measurements; the line says how old they are.
+        now: Seconds since 1970.
+    """
     measured = [figure for figure in figures if figure.bytes_s is not None]
     missing = [figure for figure in figures if figure.bytes_s is None]
     lines = []
     if measured:
-        middle = statistics.median(_rate(figure) for figure in measured)
-        slow = [figure for figure in measured if len(measured) > 2 and _rate(figure) < SLOW * middle]
+        median = statistics.median(_rate(figure) for figure in measured)
+        slow = [figure for figure in measured if len(measured) > 2 and _rate(figure) < SLOW * median]
         ordered = sorted(measured, key=_rate)
-        said = ", ".join(_said(figure, now) for figure in ordered[:NAMED])
+        listed = ", ".join(_described(figure, now) for figure in ordered[:NAMED])
         more = f", {len(ordered) - NAMED} more up to {_gbits(_rate(ordered[-1]))}" if len(ordered) > NAMED else ""
-        lines.append(Check("bandwidth", "", True, f"{said}{more}", warning=False))
+        lines.append(Check("bandwidth", "", True, f"{listed}{more}"))
         for figure in slow:
             a, b = figure.pair
-            message = f"{a} and {b} exchange {_gbits(_rate(figure))}, the middle pair {_gbits(middle)}."
-            hint = (
-                f"Synchronous training is as slow as that: look at {a}'s and {b}'s cables, `interface`, `data_address`."
-            )
+            message = f"{a} and {b} exchange {_gbits(_rate(figure))}, the median pair {_gbits(median)}."
+            hint = "The slowest pair limits synchronous training: check cables, `interface` and `data_address` of both."
             lines.append(Check("bandwidth", "", True, message, hint, warning=True))
     for figure in missing[:NAMED]:
         message = f"{figure.pair[0]} and {figure.pair[1]} were not measured: {figure.why_old or 'the launch went on'}."
@@ -192,12 +198,12 @@ def _rate(figure: Measurement) -> float:
     return figure.bytes_s or 0.0
 
 
-def _said(figure: Measurement, now: float) -> str:
+def _described(figure: Measurement, now: float) -> str:
     text = f"{figure.pair[0]} ↔ {figure.pair[1]} {_gbits(_rate(figure))}"
     age = now - figure.at
     if figure.why_old:
-        return f"{text} (old, of {_age(age)} ago: {figure.why_old})"
-    return f"{text} (of {_age(age)} ago)" if age > 60 else text
+        return f"{text} (measured {_age(age)} ago: {figure.why_old})"
+    return f"{text} (measured {_age(age)} ago)" if age > 60 else text
 
 
 def _gbits(bytes_s: float) -> str:

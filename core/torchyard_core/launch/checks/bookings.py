@@ -34,7 +34,7 @@ def check_calendar_unavailable(gpus: str, known: str, reason: str) -> Check:
         known: The age of the cached calendar.
         reason: Why the calendar cannot be reached.
     """
-    message = f"the bookings cannot be asked ({known}): somebody may have booked {gpus} since"
+    message = f"the calendar cannot be reached ({known}): others may have booked {gpus} since"
     return Check("booking", "", True, message, reason, warning=True, code="store_away")
 
 

@@ -10,13 +10,13 @@ from typing import Any
 from torchyard_core.launch.agent_interface import AgentLink, Reattach
 
 LOG_WAIT_S = 10.0
-"""Longest that a host keeps a question about new log lines open."""
+"""Maximum time in seconds that a host waits for new log lines before it answers."""
 TAIL_PIECE = 64 * 1024
-"""Bytes that are looked through at a time for a log's last lines."""
+"""Bytes that are read at a time when searching for a log's last lines."""
 
 
 class LogReader:
-    """One rank's log as text lines, from the start to its end or as it grows."""
+    """The lines of one rank's log, from its start, also while it grows."""
 
     def __init__(self, run_id: str, replica: str, local_rank: int, link: AgentLink, reattach: Reattach):
         self.replica = replica
@@ -30,26 +30,26 @@ class LogReader:
         self.ended = False
 
     def skip_to_last(self, count: int) -> None:
-        """Begins with the last `count` whole lines that are there now."""
+        """Skips to the last `count` complete lines."""
         self._offset = 0
-        size = end = int(self._ask(0.0, limit=0)["size"])
+        size = end = int(self._read(0.0, limit=0)["size"])
         while end and count:
             self._offset = max(0, end - TAIL_PIECE)
-            data = base64.b64decode(self._ask(0.0, limit=end - self._offset)["data"])
+            data = base64.b64decode(self._read(0.0, limit=end - self._offset)["data"])
             end = self._offset
             while (newline := data.rfind(b"\n")) >= 0:
                 data = data[:newline]
                 begin = end + newline + 1
-                count -= begin < size  # the newline that closes the last line begins none
+                count -= begin < size  # no line begins after the newline at the end of the file
                 if not count:
                     self._offset = begin
                     return
         self._offset = end
 
     def lines(self, *, wait: bool) -> Iterator[str]:
-        """Whole lines that are new. With `wait`, the host holds the answer until there are some, for some seconds."""
+        """Yields new complete lines. With `wait`, the host waits up to LOG_WAIT_S for new lines."""
         while not self.ended:
-            answer = self._ask(LOG_WAIT_S if wait else 0.0)
+            answer = self._read(LOG_WAIT_S if wait else 0.0)
             data = base64.b64decode(answer["data"])
             self._offset = int(answer["next"])
             self.ended = bool(answer["ended"])
@@ -60,7 +60,7 @@ class LogReader:
             if wait or self._offset >= int(answer["size"]):
                 return
 
-    def _ask(self, wait_s: float, limit: int | None = None) -> dict[str, Any]:
+    def _read(self, wait_s: float, limit: int | None = None) -> dict[str, Any]:
         params = {
             "run_id": self._run_id,
             "replica": self.replica,
@@ -79,7 +79,7 @@ class LogReader:
 def log_readers(
     shown: dict[str, Any], replica: str | None, links: Mapping[str, AgentLink], reattach: Reattach
 ) -> list[LogReader]:
-    """A reader for each log of the run, or of one replica. Hosts that are not in `links` are left out."""
+    """A reader for each log of the run, or of one replica, on the hosts in `links`."""
     wanted = {found["name"]: str(found["host"]) for found in shown["replicas"] if replica in (None, found["name"])}
     readers = []
     for host in dict.fromkeys(wanted.values()):

@@ -70,7 +70,7 @@ def test_the_line_says_which_figure_is_old_and_why() -> None:
     [line] = lines
     assert line.severity == "green"
     assert line.message == (
-        "b ↔ c 8.8 Gbit/s (old, of 3 days ago: the network of c is busy), a ↔ c 9.6 Gbit/s (of 5 h ago), "
+        "b ↔ c 8.8 Gbit/s (measured 3 days ago: the network of c is busy), a ↔ c 9.6 Gbit/s (measured 5 h ago), "
         "a ↔ b 10.0 Gbit/s"
     )
 
@@ -86,7 +86,7 @@ def test_a_pair_that_is_far_slower_than_the_rest_is_a_warning() -> None:
     )
 
     assert lines[1].severity == "amber"
-    assert "b and c exchange 880 Mbit/s, the middle pair 9.6 Gbit/s" in lines[1].message
+    assert "b and c exchange 880 Mbit/s, the median pair 9.6 Gbit/s" in lines[1].message
     assert "interface" in lines[1].hint
 
 
