@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from torchyard_core.errors import KeyUnknown, RunFailed
-from torchyard_core.launch.checks.host_facts import Check
+from torchyard_core.launch.checks.check import Check
 from torchyard_core.launch.confirmations import about_size
 from torchyard_core.topology.file import TopologyFile, read_topology
 from torchyard_gui.bridge.launch_job import LaunchJob

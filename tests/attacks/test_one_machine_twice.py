@@ -29,7 +29,7 @@ def test_a_run_on_two_names_of_one_machine_is_refused_and_other_commands_work(
     )
     done = desktop.torchyard("run", file)
     assert done.returncode == 1
-    assert "again is the same machine as gpu-a, with the same user: a run can use it once." in done.stderr
+    assert "again is the same machine as gpu-a, with the same user: a run can use it only once." in done.stderr
     assert "hosts remove again`" in done.stderr
     assert desktop.torchyard("runs", "list").stdout == "No runs are known.\n"
     assert desktop.torchyard("status").returncode == 0

@@ -53,7 +53,7 @@ def test_a_foreign_run_is_shown_whole_and_cannot_forge_lines() -> None:
 
 
 def test_secrets_of_a_foreign_run_are_those_that_the_user_names() -> None:
-    with pytest.raises(RunFailed, match="a host's word sends no secret") as refused:
+    with pytest.raises(RunFailed, match="this computer did not launch it") as refused:
         allowed_secrets(foreign(INVENTED))
     assert "--secret AWS_SECRET_ACCESS_KEY" in refused.value.hint
     assert allowed_secrets(foreign(INVENTED), ["AWS_SECRET_ACCESS_KEY", "OTHER"]) == ("AWS_SECRET_ACCESS_KEY",)
@@ -117,7 +117,7 @@ def test_a_host_that_lies_about_runs_launches_nothing(desktop: Desktop, lab3: La
     assert "secrets: AWS_SECRET_ACCESS_KEY" in asked.stderr
     answered = desktop.torchyard("runs", "restart", invented, "-y", env=secret)
     assert answered.returncode == 1
-    assert "a host's word sends no secret" in answered.stderr
+    assert "this computer did not launch it" in answered.stderr
     assert not list(lab3["gpu-a"].home.rglob("stolen"))
 
     # It names itself the primary of a run that it had no part in.

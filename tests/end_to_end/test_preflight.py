@@ -177,7 +177,7 @@ def test_a_busy_link_is_not_measured_and_an_old_figure_is_called_old(
         outcome = succeeded(run(desktop, file))
 
     [line] = checks(outcome, "bandwidth")
-    assert "(old, of 3 days ago: the network of gpu-b is busy)" in line["message"]
+    assert "(measured 3 days ago: the network of gpu-b is busy)" in line["message"]
     assert json.loads(desktop.bandwidths.read_text()) == known
 
 
@@ -237,7 +237,7 @@ def test_gpus_that_have_had_errors(lab: LabFactory, make_desktop: MakeDesktop, t
     said = " ".join(event["message"] for event in checks(outcome, "gpu"))
     assert "GPU 0 of gpu-a has had 2 uncorrectable memory errors (ECC)" in said
     assert "GPU 0 of gpu-a has had XID errors since the host booted: 79." in said
-    assert "GPU 0 of gpu-b has broken memory that it replaces only when it is reset." in said
+    assert "GPU 0 of gpu-b has broken memory that is replaced only by a reset." in said
     assert "gpu-b has NVIDIA driver 535.1; gpu-a has 550.54.15." in warned(outcome, "driver")
     assert refused.code == 1
     assert "GPU 0 of gpu-b has no spare memory left" in refused.error["message"]

@@ -78,7 +78,7 @@ def test_checkpoints_are_carried_and_a_run_goes_on_from_them(desktop: Desktop, l
     # It still goes on.
     refused = desktop.torchyard("runs", "restart", run_id, env=TOKEN)
     assert refused.returncode == 1
-    assert f"run {run_id} still goes on: it is running on gpu-a" in refused.stderr
+    assert f"run {run_id} is still running on gpu-a" in refused.stderr
 
     # Each reaches the evaluator and the peer; the newest two stay there.
     for step, name in enumerate(names, 1):
@@ -102,7 +102,7 @@ def test_checkpoints_are_carried_and_a_run_goes_on_from_them(desktop: Desktop, l
     again = restarted(desktop, run_id)
     assert again.ended["state"] == "succeeded"
     (line,) = [check for check in again.of("check") if check["name"] == "resume"]
-    assert line["message"] == f"goes on from step 3 of {run_id}, of which gpu-a and gpu-b and gpu-c has a copy"
+    assert line["message"] == f"resumes from step 3 of {run_id}, stored on gpu-a and gpu-b and gpu-c"
     assert log_of(desktop, again.run_id, "chief-0") == "begins at 3\n"
     shown = json.loads(desktop.torchyard("runs", "show", again.run_id, "--json").stdout)
     assert shown["restarted_from"] == run_id
@@ -135,4 +135,4 @@ def test_a_run_without_a_checkpoint_begins_again_and_says_so(desktop: Desktop, l
     shutil.rmtree(folder_on(lab3["gpu-b"], first.run_id))
     gone = desktop.torchyard("runs", "restart", first.run_id)
     assert gone.returncode == 1
-    assert "no host that answers remembers" in gone.stderr
+    assert "no host that answers has a record of run" in gone.stderr

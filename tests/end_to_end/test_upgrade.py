@@ -20,7 +20,7 @@ from tests.lab import Desktop, Lab, LabHost
 from tests.waiting import wait_until
 from torchyard_agent import __version__ as OURS
 from torchyard_core.background_thread import in_background
-from torchyard_core.launch.checks.host_facts import Check
+from torchyard_core.launch.checks.check import Check
 from torchyard_core.launch.planning import Ground
 
 pytestmark = pytest.mark.lab

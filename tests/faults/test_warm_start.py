@@ -15,7 +15,7 @@ from tests.faults.runs import Team, daemon_of, outside_pids, run_folders
 from tests.waiting import wait_until
 from torchyard_core.booking.launch_booking import LaunchBooking, Wanted
 from torchyard_core.booking.sync.cached_calendar import Calendar
-from torchyard_core.launch.checks.host_facts import Check
+from torchyard_core.launch.checks.check import Check
 from torchyard_core.launch.launch import Launch
 from torchyard_core.launch.progress import Cancelled
 from torchyard_core.topology.file import read_topology

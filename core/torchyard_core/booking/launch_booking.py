@@ -34,7 +34,8 @@ from torchyard_core.booking.sync.cached_calendar import Calendar, View, age
 from torchyard_core.booking.time_format import command_length, command_time, hours_of, until
 from torchyard_core.errors import RunFailed, TorchyardError
 from torchyard_core.launch.calendar_port import Reserved
-from torchyard_core.launch.checks.host_facts import Check
+from torchyard_core.launch.checks import bookings
+from torchyard_core.launch.checks.check import Check
 from torchyard_core.launch.confirmations import Ask, Question
 from torchyard_core.launch.rank_assignment import Plan
 from torchyard_core.topology.host_facts import HostFacts
@@ -275,8 +276,7 @@ class LaunchBooking:
         if self._view.is_live or not taken:
             return ()
         known = age(self._view, self._now()) or "nothing of it is known here"
-        message = f"the bookings cannot be asked ({known}): somebody may have booked {self._names(taken)} since"
-        return (Check("booking", "", True, message, self._view.why, warning=True, code="store_away"),)
+        return (bookings.check_calendar_unavailable(self._names(taken), known, self._view.why),)
 
     def _free(self, taken: Sequence[str]) -> tuple[Check, ...]:
         """What is to be said of GPUs that were not booked."""
@@ -284,12 +284,11 @@ class LaunchBooking:
         later = clashing(taken, self._others(self._start, self._start + self._wanted.proposed))
         if later:
             first = min(later, key=lambda one: one.booking.start).booking
-            when = span(first.start, first.end, self._zone)
-            message = f"{names}: {first.owner} has booked {self._names(first.gpus)} {when} ({self._zone})"
-            return (Check("booking", "", True, message, "Then this run may be stopped.", warning=True),)
+            when = f"{span(first.start, first.end, self._zone)} ({self._zone})"
+            return (bookings.check_booked_later(names, first.owner, self._names(first.gpus), when),)
         if not self._view.is_live:
             return ()
-        return (Check("booking", "", True, f"{names}: not booked by others"),)
+        return (bookings.check_not_booked(names),)
 
     def _hold(self, booking: Booking, taken: Sequence[str], run_id: str, start_at: datetime | None) -> Reserved:
         """On a booking that is there, made longer where more was asked for."""
@@ -302,8 +301,7 @@ class LaunchBooking:
         if self._view.is_live:
             self._claim(booking, run_id)
         end = until(self._start, booking.end, self._zone)
-        said = f"{self._names(to_book(taken))}: in your booking {booking.title!r}, until {end}"
-        line = Check("booking", "", True, said)
+        line = bookings.check_in_booking(self._names(to_book(taken)), booking.title, end)
         return Reserved(
             (*self._unknown(taken), line), booking.id, booking.owner, booking.end, booking.stop_at_end, start_at
         )
@@ -332,10 +330,8 @@ class LaunchBooking:
         draft = Draft(name, to_book(taken), start, start + length, self._zone, run_id=run_id)
         self._made = booking = store.book(draft)
         self._links = booking.id, run_id
-        line = f"{self._names(booking.gpus)}: booked until {until(start, booking.end, self._zone)}"
-        return Reserved(
-            (Check("booking", "", True, line),), booking.id, booking.owner, booking.end, booking.stop_at_end, start_at
-        )
+        line = bookings.check_newly_booked(self._names(booking.gpus), until(start, booking.end, self._zone))
+        return Reserved((line,), booking.id, booking.owner, booking.end, booking.stop_at_end, start_at)
 
     def _nearest(self, draft: Draft) -> tuple[Fit, ...]:
         """The same GPUs as soon as they are free; nothing while the database is away, or where none may hold them for

@@ -69,7 +69,7 @@ class NotAnswered(Exception):
         self.given_up = given_up
 
 
-class Secrets:
+class CredentialCache:
     """What was asked in this session. Several logins that need one thing at once ask once between them."""
 
     def __init__(self, questions: Questions | None = None):

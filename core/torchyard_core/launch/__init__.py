@@ -1,1 +1,1 @@
-"""From a topology to a run on its hosts."""
+"""Launches of topologies as runs on hosts."""

@@ -1,4 +1,4 @@
-"""What a launch needs of a host, whoever provides it: `fleet` stands above this folder, so it fits itself to this."""
+"""Protocols of the hosts and links that a launch uses. `torchyard_core.fleet`, a higher layer, implements them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torchyard_core.topology.host_facts import HostFacts
 
 
 class AgentLink(Protocol):
-    """A conversation with one host's daemon (see `torchyard_core.fleet.daemon_client`)."""
+    """A connection to the daemon of one host (`torchyard_core.fleet.daemon_client`)."""
 
     host: str
     hello: dict[str, Any]
@@ -21,38 +21,40 @@ class AgentLink(Protocol):
 
     @property
     def is_open(self) -> bool:
-        """False once the connection is gone."""
+        """Whether the connection is up."""
 
     def submit(self, method: str, params: dict[str, Any]) -> Future[Any]:
-        """Asks without waiting."""
+        """Sends a request. The future raises what `call` raises."""
 
     def call(self, method: str, params: dict[str, Any] | None = None, timeout_s: float = 60.0) -> Any:
-        """Asks and waits. Raises AgentRefused, or a HostError."""
+        """Sends a request and waits for the answer. Raises AgentRefused or HostError."""
 
     def listen(self, method: str, listener: Callable[[dict[str, Any]], None]) -> Callable[[], None]:
-        """Calls back with each notification of this name; returns how to stop."""
+        """Registers a listener for notifications of this name. Returns a function that removes it."""
 
     def on_close(self, callback: Callable[[], None]) -> None:
-        """Calls back once the connection is gone."""
+        """Registers a callback for the end of the connection."""
 
 
 Reattach = Callable[[str], AgentLink]
-"""A fresh link to a host by its name. Raises a HostError."""
+"""Opens a new link to the host of this name. Raises HostError."""
 
 
 class Hosts(Protocol):
-    """The team's hosts as a launch needs them (see `torchyard_core.fleet.fleet`)."""
+    """The hosts of the fleet (`torchyard_core.fleet.fleet`)."""
 
     def known(self) -> Sequence[HostFacts]:
-        """Every host of the fleet, as far as is known without asking."""
+        """The cached facts of every host of the fleet, without asking the hosts."""
 
     def reach(
         self, names: Sequence[str], arrived: Callable[[str, AgentLink | HostError], None]
     ) -> dict[str, AgentLink | HostError]:
-        """Links to these hosts, or what is in the way, side by side. `arrived` is called for each as it comes."""
+        """Connects to the hosts concurrently. Returns a link or the error of each; `arrived` gets each one at once."""
 
     def look(self, name: str, python: str | None) -> dict[str, Any]:
-        """A reached host's answer to `host.facts` (`python`: the programs' interpreter, None for the host's own).
+        """The answer of a connected host to `host.facts`, which is also added to the facts of `known`.
 
-        It is kept, and `known` takes it in.
+        Args:
+            name: The host.
+            python: The interpreter for programs; None for the host's own.
         """

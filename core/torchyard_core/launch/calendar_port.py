@@ -1,8 +1,4 @@
-"""What a launch needs of a calendar, whoever keeps it: `booking` stands above this folder, and fits itself to this.
-
-That is why the layers need no exception: what is decided about bookings is in `booking.launch_rules`, and a launch
-only knows this protocol.
-"""
+"""Protocol of the calendar that a launch uses. `torchyard_core.booking`, a higher layer, implements it."""
 
 from __future__ import annotations
 
@@ -11,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from torchyard_core.launch.checks.host_facts import Check
+from torchyard_core.launch.checks.check import Check
 from torchyard_core.launch.confirmations import Ask
 from torchyard_core.launch.rank_assignment import Plan
 from torchyard_core.topology.host_facts import HostFacts
@@ -19,36 +15,36 @@ from torchyard_core.topology.host_facts import HostFacts
 
 @dataclass(frozen=True)
 class Reserved:
-    """What a launch goes by once the calendar was asked."""
+    """The calendar's decision on one launch."""
 
     checks: tuple[Check, ...] = ()
     """Lines of the checklist, named `booking`."""
     booking_id: str | None = None
     """The booking that holds the run's GPUs."""
     owner: str = ""
-    """Whose it is; without a booking, who launches, as the calendar calls them."""
+    """Owner of the booking; without a booking, the launching user's name in the calendar."""
     until: datetime | None = None
-    """When that booking ends."""
+    """End of the booking."""
     stop_at_end: bool = False
-    """Whether the run is then to be stopped, whoever follows."""
+    """Whether the run is stopped at the end of the booking even if no other booking follows."""
     start_at: datetime | None = None
-    """When the run is to begin; None for at once."""
+    """Start of the run; None for now."""
 
 
 class Reserving(Protocol):
-    """The calendar's part in one launch (see `torchyard_core.booking.launch_booking`)."""
+    """The calendar as one launch uses it (`torchyard_core.booking.launch_booking`)."""
 
     def choices(self, known: Sequence[HostFacts]) -> Sequence[Sequence[HostFacts]]:
-        """The hosts as the launch may use them, the best way first: GPUs that it may not have count as busy."""
+        """Variants of the hosts to plan with, the best first: GPUs that the launch may not use count as busy."""
 
     def refuse(self, planned: Plan) -> None:
-        """Raises why a plan that takes GPUs of others is not to be; `planned` could start but for the calendar."""
+        """Raises the reason why the plan cannot start: it uses GPUs that others have booked."""
 
     def settle(self, planned: Plan, run_id: str, name: str, ask: Ask) -> Reserved:
-        """Finds the booking that the plan stands on, or makes one. Raises RunFailed, or what the calendar refuses."""
+        """Finds or makes the booking for the plan. Raises RunFailed or an error of the calendar."""
 
     def begun(self) -> None:
-        """The run is on its way."""
+        """Notes that the run was submitted."""
 
     def take_back(self) -> None:
-        """The launch came to nothing: what `settle` changed is undone."""
+        """Undoes the changes of `settle` after the launch has failed."""

@@ -1,4 +1,4 @@
-"""What a launch asks before it goes on, through the terminal, the window, or `-y`."""
+"""Yes-or-no questions before a launch, answered on the terminal, in the window, or by `-y`."""
 
 from __future__ import annotations
 
@@ -11,39 +11,45 @@ from torchyard_core.text_sanitizer import one_line
 
 LARGE_FILE = 100_000_000
 LARGE_FOLDER = 2_000_000_000
-"""Bytes, beyond which sending asks first."""
+"""Sizes in bytes above which the user must confirm the upload."""
 NAMED = 5
 
 
 @dataclass(frozen=True)
 class Question:
-    """Something that the user is to say yes to. `hint` is what to do where the answer is no."""
+    """A question to the user, who may answer yes or no. `hint` is the advice for the answer no."""
 
     code: str
     message: str
     question: str
     hint: str
     accept: str = ""
-    """What the window's button for yes says: `book`, `launch`, `secrets`, or empty for sending files."""
+    """Selects the label of the window's button for yes: `book`, `launch`, `secrets`, or empty for sending files."""
 
 
 Ask = Callable[[Question], bool | None]
-"""The user's answer; None where there is nobody to ask."""
+"""Returns the user's answer; None if no user can be asked."""
 
 
 def no_answer(question: Question) -> None:
-    """For a launch without a user to ask."""
+    """An `Ask` without a user."""
 
 
 def settle(question: Question | None, ask: Ask) -> None:
-    """Returns where there is no question, or the answer is yes. Raises RunFailed with the question's own words."""
+    """Asks the question, if any. Raises RunFailed with its message unless the answer is yes."""
     if question is None or ask(question):
         return
     raise RunFailed(question.message, code=question.code, hint=question.hint)
 
 
 def about_size(folder: Path, new: Mapping[str, int], hosts: int) -> Question | None:
-    """Whether so much shall be sent. `new`: bytes by path of the files that were never sent from here as they are."""
+    """The question whether to upload large files, if there are any.
+
+    Args:
+        folder: The working folder.
+        new: Sizes in bytes, by path, of the files that were not uploaded before in their present state.
+        hosts: Number of hosts.
+    """
     large = {path: size for path, size in new.items() if size > LARGE_FILE}
     total = sum(new.values())
     if not large and total <= LARGE_FOLDER:
@@ -52,36 +58,36 @@ def about_size(folder: Path, new: Mapping[str, int], hosts: int) -> Question | N
     listed = ", ".join(f"{path} ({size_of(new[path])})" for path in biggest if path in large or not large)
     more = f" and {len(large) - NAMED} more" if len(large) > NAMED else ""
     if not large:
-        what = f"holds {size_of(total)} in {len(new):,} files; the biggest are {listed}"
+        summary = f"holds {size_of(total)} in {len(new):,} files; the biggest are {listed}"
     elif len(large) == 1:
-        what = f"holds a file over {size_of(LARGE_FILE)}: {listed}"
+        summary = f"holds a file over {size_of(LARGE_FILE)}: {listed}"
     else:
-        what = f"holds {len(large)} files over {size_of(LARGE_FILE)}: {listed}{more}"
+        summary = f"holds {len(large)} files over {size_of(LARGE_FILE)}: {listed}{more}"
     if large and total > LARGE_FOLDER:
-        what += f"; {size_of(total)} in all"
-    where = "1 host" if hosts == 1 else f"{hosts} hosts"
+        summary += f"; {size_of(total)} in all"
+    count = "1 host" if hosts == 1 else f"{hosts} hosts"
     return Question(
         "large_files",
-        f"the working folder {folder} {what}.",
-        f"Send it to {where}?",
+        f"the working folder {folder} {summary}.",
+        f"Send it to {count}?",
         "Name what a run does not need in `program.exclude` or .gitignore, or add -y to send it all.",
     )
 
 
 def about_outside(folder: Path, own: Path) -> Question | None:
-    """Whether a working folder that does not lie in the topology file's own folder shall be sent."""
+    """The question whether to upload a working folder outside the folder of the topology file."""
     if folder.is_relative_to(own.resolve()):
         return None
     return Question(
         "workdir_outside",
         f"the file's `program.workdir` is {one_line(str(folder))}, outside the file's own folder {one_line(str(own))}.",
         "Send that folder to the hosts?",
-        "Look what the file wants there; add -y to send it.",
+        "Check why the file needs that folder; add -y to send it.",
     )
 
 
 def size_of(number: float) -> str:
-    """Bytes for people: 12.3 MB."""
+    """A number of bytes as text, such as `12.3 MB`."""
     for unit in ("B", "kB", "MB"):
         if number < 1000:
             return f"{number:.0f} {unit}" if unit == "B" or number == int(number) else f"{number:.1f} {unit}"

@@ -1,7 +1,7 @@
-"""What is planned of every rank's command line and environment, from a plan and what its hosts have answered. Pure.
+"""The command line and environment of every rank, from a plan and the answers of its hosts. Pure.
 
-What depends on who takes part (ranks, world sizes, CLUSTER_SPEC) is filled in by
-`torchyard_agent.protocol.rank_environment`, here for people to read and on the primary before each start.
+Variables that depend on the replicas taking part (ranks, world sizes, CLUSTER_SPEC) are added by
+`torchyard_agent.protocol.rank_environment`: here for a preview, and on the primary before each start.
 """
 
 from __future__ import annotations
@@ -18,49 +18,55 @@ from torchyard_core.topology.model import GpuIds, Launcher
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
-    """What a host has answered: where it is on the data network, and what it holds for the run."""
+class PreparedHost:
+    """A host that is prepared for a run: its address on the data network, and the resources that it holds."""
 
     address: str
     interface: str
-    """Of `address`, as NCCL and gloo name it; empty leaves the choice to them."""
+    """Network interface of `address`, for NCCL and Gloo; empty lets them choose."""
     run_dir: str
-    """The run's folder there."""
+    """The run's folder on the host."""
     python: str
-    """The host's own interpreter for programs."""
+    """The host's interpreter for programs."""
     ports: tuple[Port, ...]
-    """As many as `ports_needed` says."""
+    """The ports that it holds, as many as `ports_needed` returns."""
 
     @property
     def outputs(self) -> str:
-        """The folder of what should come home: checkpoints, and a folder for each replica."""
+        """The folder that `torchyard fetch` downloads: checkpoints, and one folder per replica."""
         return f"{self.run_dir}/outputs"
 
 
-def shares(
-    plan: Plan, sites: Mapping[str, Site], run_id: str, trial: str | None = None, store: str = ""
+def replica_specs(
+    plan: Plan, sites: Mapping[str, PreparedHost], run_id: str, trial: str | None = None, store: str = ""
 ) -> list[ReplicaShare]:
-    """Every replica as the keeper of its host first starts it, all of them taking part.
+    """The first start of every replica, with all of them taking part and without the values of secrets.
 
-    `store`: where the join store is, which only the primary's keeper knows. Secrets' values are not in it.
-    Raises ValueError for a plan with replicas that have no host.
+    Args:
+        store: Address of the join store, which only the primary's keeper knows.
+
+    Raises:
+        ValueError: A replica of the plan has no host.
     """
-    cluster, replicas = blueprint(plan, sites, run_id, trial)
+    cluster, replicas = cluster_plan(plan, sites, run_id, trial)
     contract = Contract(cluster, replicas, store)
     return [contract.share(replica) for replica in replicas]
 
 
-def blueprint(
-    plan: Plan, sites: Mapping[str, Site], run_id: str, trial: str | None = None, lineage: str | None = None
+def cluster_plan(
+    plan: Plan, sites: Mapping[str, PreparedHost], run_id: str, trial: str | None = None, lineage: str | None = None
 ) -> tuple[Cluster, list[ReplicaPlan]]:
-    """What the primary's keeper needs to start every replica, now and after any restart.
+    """All that the primary's keeper needs to start every replica, also after restarts; without values of secrets.
 
-    `lineage`: the run that this one goes on from, or the one that that did, and so on; without it, itself. Secrets'
-    values are not in it. Raises ValueError for a plan with replicas that have no host.
+    Args:
+        lineage: ID of the first run in the chain of runs that this one resumes; None for the run itself.
+
+    Raises:
+        ValueError: A replica of the plan has no host.
     """
-    homeless = [planned.name for planned in plan.replicas if planned.host is None]
-    if homeless:
-        raise ValueError(f"{homeless[0]} has no host")
+    unplaced = [planned.name for planned in plan.replicas if planned.host is None]
+    if unplaced:
+        raise ValueError(f"{unplaced[0]} has no host")
     ports = assign_ports(plan, {host: sites[host].ports for host in plan.hosts})
     replicas = _ReplicaPlans(plan, sites, ports, run_id, lineage or run_id)
     return _cluster(plan, ports, run_id, trial), [replicas.of(planned) for planned in plan.replicas]
@@ -86,9 +92,9 @@ def _cluster(plan: Plan, ports: Ports, run_id: str, trial: str | None) -> Cluste
 
 
 class _ReplicaPlans:
-    """What all replicas of one run have in common, worked out once."""
+    """Makes the plans of the replicas of one run from their common values."""
 
-    def __init__(self, plan: Plan, sites: Mapping[str, Site], ports: Ports, run_id: str, lineage: str):
+    def __init__(self, plan: Plan, sites: Mapping[str, PreparedHost], ports: Ports, run_id: str, lineage: str):
         self._name = plan.name
         self._lineage = lineage
         self._program = plan.topology.program
@@ -116,16 +122,16 @@ class _ReplicaPlans:
             env=self._environment(planned, site),
         )
 
-    def _argv(self, planned: PlannedReplica, site: Site) -> list[str]:
+    def _argv(self, planned: PlannedReplica, site: PreparedHost) -> list[str]:
         program = self._program
         args = [*program.args, *planned.replica.pool.args]
         if program.launcher is Launcher.COMMAND:
             return [*program.command, *args]
-        what = ["-m", program.module] if program.module else [program.script or ""]
-        return [program.python or site.python, *what, *args]
+        target = ["-m", program.module] if program.module else [program.script or ""]
+        return [program.python or site.python, *target, *args]
 
-    def _environment(self, planned: PlannedReplica, site: Site) -> dict[str, str]:
-        """What a user says goes over our defaults, never over the contract."""
+    def _environment(self, planned: PlannedReplica, site: PreparedHost) -> dict[str, str]:
+        """The variables of a replica. Those of the user override defaults, never the contract with the program."""
         defaults = {"PYTHONUNBUFFERED": "1"}
         if site.interface:
             defaults |= {"NCCL_SOCKET_IFNAME": site.interface, "GLOO_SOCKET_IFNAME": site.interface}
@@ -143,23 +149,22 @@ class _ReplicaPlans:
         }
         return defaults | self._program.env | planned.replica.pool.env | contract
 
-    def _checkpoints(self, site: Site) -> str:
-        """The folder that hosts share has one for each run and those that go on from it; without it each run keeps its
-        own on each host. A new run of the same topology begins at the first step."""
+    def _checkpoints(self, site: PreparedHost) -> str:
+        """The folder of checkpoints: in the shared folder one per lineage, else one per run on each host."""
         if self._program.checkpoint_dir is None:
             return f"{site.outputs}/checkpoints"
         return f"{self._program.checkpoint_dir.rstrip('/')}/{_folder_name(self._name)}-{self._lineage}"
 
     def _torch_defaults(self, planned: PlannedReplica) -> dict[str, str]:
         defaults = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"} if planned.trains else {}
-        # torchrun gives each of several processes one thread; a lone process keeps the machine.
+        # As torchrun does: one thread per process where several share a host.
         if self._ranks_on_host[planned.host] > 1:
             defaults["OMP_NUM_THREADS"] = "1"
         return defaults
 
 
 def _visible_gpus(planned: PlannedReplica, ids: GpuIds) -> dict[str, str]:
-    """CUDA_VISIBLE_DEVICES: all GPUs of the replica, for each of its ranks, which picks its own by LOCAL_RANK."""
+    """CUDA_VISIBLE_DEVICES with all GPUs of the replica. Each rank chooses its own by LOCAL_RANK."""
     if ids is GpuIds.INDEX:
         devices = ",".join(str(gpu.index) for gpu in planned.gpus)
         return {"CUDA_VISIBLE_DEVICES": devices, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
@@ -167,7 +172,7 @@ def _visible_gpus(planned: PlannedReplica, ids: GpuIds) -> dict[str, str]:
 
 
 def _folder_name(name: str) -> str:
-    """A topology's name as that of one folder: no separators, none of `.` and `..`."""
+    """A topology's name as a single path component: no separators, and neither `.` nor `..`."""
     plain = name.replace("/", "_").replace("\0", "_")
     return plain.replace(".", "_") if set(plain) == {"."} else plain
 

@@ -1,7 +1,7 @@
-"""Hashes of a working folder's files, kept on this computer: a file that looks untouched is not read again.
+"""Cache of the hashes of a working folder's files, so that unchanged files are not read again.
 
-Untouched means the same size, times and inode. Of a file that had changed within moments of being read, only the looks
-are kept: it could change once more without any of these moving. (Git knows this as the racy index.)
+A file is unchanged if its size, times and inode are the same. For a file that was modified just before it was read, no
+hash is stored: it could change again without a change of its status. (Git calls this the racy index.)
 """
 
 from __future__ import annotations
@@ -18,65 +18,65 @@ from torchyard_core.errors import FileProblem
 
 VERSION = 1
 RACY_NS = 2_000_000_000
-"""Times of files are as coarse as this on some file systems."""
+"""Coarsest resolution of file times on any file system, in nanoseconds."""
 MAX_BYTES = 256 * 1024 * 1024
 
-Seen = list[int | str]
-"""[size, mtime_ns, ctime_ns, inode, sha256]; the hash is empty where it is not to be trusted."""
+Entry = list[int | str]
+"""[size, mtime_ns, ctime_ns, inode, sha256]. The hash is empty if it cannot be trusted."""
 
 
-class Hashes:
-    """What is known of one folder's files. `file` None: nothing, and nothing is kept."""
+class FileHashCache:
+    """Hashes of one folder's files. Without a file nothing is cached."""
 
     def __init__(self, file: Path | None = None):
         self._file = file
         self._began_ns = time.time_ns()
-        self._known: dict[str, Seen] = _load(file) if file is not None else {}
-        self._now: dict[str, Seen] = {}
+        self._known: dict[str, Entry] = _load(file) if file is not None else {}
+        self._now: dict[str, Entry] = {}
 
     @staticmethod
-    def of(folder: Path, caches: Path | None) -> Hashes:
-        """Those of `folder`, in a file of its own below `caches`; None keeps none."""
+    def of(folder: Path, caches: Path | None) -> FileHashCache:
+        """The cache of `folder`, in its own file below `caches`; without `caches` nothing is cached."""
         if caches is None:
-            return Hashes()
-        return Hashes(caches / f"{hashlib.sha256(os.fsencode(folder)).hexdigest()[:24]}.json")
+            return FileHashCache()
+        return FileHashCache(caches / f"{hashlib.sha256(os.fsencode(folder)).hexdigest()[:24]}.json")
 
     def known(self, path: str, status: os.stat_result) -> str | None:
-        """The file's hash, where it looks as it did when it was last read."""
-        seen = self._known.get(path)
-        if seen is None or seen[:4] != _looks(status):
+        """The hash of the file, or None if it has changed since it was read."""
+        entry = self._known.get(path)
+        if entry is None or entry[:4] != _fingerprint(status):
             return None
-        self._now[path] = seen
-        return str(seen[4]) or None
+        self._now[path] = entry
+        return str(entry[4]) or None
 
     def has_seen(self, path: str, status: os.stat_result) -> bool:
-        """Whether the file was read before, looking as it does now."""
-        seen = self._known.get(path)
-        return seen is not None and seen[:4] == _looks(status)
+        """Whether the file was read before in its present state."""
+        entry = self._known.get(path)
+        return entry is not None and entry[:4] == _fingerprint(status)
 
     def note(self, path: str, status: os.stat_result, sha256: str) -> None:
-        """The file was read; `status` is from before that."""
+        """Adds a file that was read. `status` was taken before reading."""
         is_racy = max(status.st_mtime_ns, status.st_ctime_ns) >= self._began_ns - RACY_NS
-        self._now[path] = [*_looks(status), "" if is_racy else sha256]
+        self._now[path] = [*_fingerprint(status), "" if is_racy else sha256]
 
     def save(self) -> None:
-        """Keeps what was noted since; forgets files that are gone. A cache that cannot be written is none."""
+        """Writes the present entries and drops files that are gone. Errors are ignored: it is only a cache."""
         if self._file is None or self._now == self._known:
             return
         with suppress(FileProblem):
             write_atomically(self._file, json.dumps({"version": VERSION, "files": self._now}), 0o600)
 
 
-def _looks(status: os.stat_result) -> Seen:
+def _fingerprint(status: os.stat_result) -> Entry:
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
-def _load(file: Path) -> dict[str, Seen]:
+def _load(file: Path) -> dict[str, Entry]:
     try:
         with file.open("rb") as opened:
             data = json.loads(opened.read(MAX_BYTES))
         if data["version"] != VERSION:
             return {}
-        return {path: seen for path, seen in data["files"].items() if isinstance(seen, list) and len(seen) == 5}
+        return {path: entry for path, entry in data["files"].items() if isinstance(entry, list) and len(entry) == 5}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}

@@ -1,7 +1,7 @@
-"""The lease of a launch: each host keeps what it holds for a launch only as long as the desktop renews it.
+"""Renewal of the lease under which each host holds resources for a launch.
 
-A desktop that is stopped, or cut off such that no host notices, frees the hosts by its silence. A renewal that fails is
-no error: `run.start` and `run.join` say whether a host still takes part.
+A desktop that is suspended or cut off stops renewing, which frees the hosts. Failed renewals are ignored: `run.start`
+and `run.join` report a host that has given up the launch.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torchyard_core.background_thread import in_background
 from torchyard_core.launch.agent_interface import AgentLink
 
 RENEW_EVERY_S = 5.0
-"""Several times in a keeper's `launch_lease_s`."""
+"""A fraction of the keeper's `launch_lease_s`."""
 
 
 class LeaseRenewal:
@@ -25,14 +25,14 @@ class LeaseRenewal:
         self._over = Event()
 
     def begin(self, hosts: Sequence[str], links: Mapping[str, AgentLink]) -> None:
-        """`links` is read anew each time: a link that broke may be made again meanwhile. Once begun, it stays so."""
-        # A thread for each host: one whose connection takes no more bytes delays no other's renewal.
+        """Starts renewing on further hosts. `links` is read on each renewal, as broken links are replaced in it."""
+        # One thread per host: a blocked connection must not delay the other renewals.
         for host in set(hosts) - self._hosts:
             in_background(self._renew, host, links)
         self._hosts |= frozenset(hosts)
 
     def end(self) -> None:
-        """The launch has begun, or is taken back."""
+        """Stops renewing."""
         self._over.set()
 
     def _renew(self, host: str, links: Mapping[str, AgentLink]) -> None:

@@ -1,4 +1,4 @@
-"""A plan for people and programs to read: `torchyard plan`, before anything is chosen or started."""
+"""The plan as `torchyard plan` prints it, with placeholders for values that are chosen at launch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from torchyard_core.launch.environment import Site, shares
+from torchyard_core.launch.environment import PreparedHost, replica_specs
 from torchyard_core.launch.port_assignment import ports_needed
 from torchyard_core.launch.rank_assignment import Plan, PlannedReplica
 from torchyard_core.topology.host_facts import HostFacts
@@ -20,21 +20,20 @@ SECRET = "***"
 
 
 def host_python(host: HostFacts, program: Program) -> str:
-    """The host's interpreter for this program.
+    """The host's interpreter for this program: from the fleet file, else the one found on the host.
 
-    The fleet file's, else the one that was found there. But `setup` may bring an interpreter along
-    (`source .venv/bin/activate`): then the first one on the PATH that it leaves.
+    With `setup`, which may activate an environment (`source .venv/bin/activate`), the first one on the PATH.
     """
     if host.python:
         return host.python
     return "python3" if program.setup or not host.found_python else host.found_python
 
 
-def preview_sites(plan: Plan, hosts: Sequence[HostFacts]) -> dict[str, Site]:
-    """Sites with readable text for what is only chosen at launch."""
+def preview_sites(plan: Plan, hosts: Sequence[HostFacts]) -> dict[str, PreparedHost]:
+    """Prepared hosts with placeholders for values that are chosen at launch."""
     facts = {host.name: host for host in (*hosts, HostFacts(NO_HOST))}
     return {
-        name: Site(
+        name: PreparedHost(
             address=facts[name].data_address or facts[name].address or name,
             interface=facts[name].interface or AT_LAUNCH,
             run_dir=RUN_FOLDER,
@@ -46,12 +45,12 @@ def preview_sites(plan: Plan, hosts: Sequence[HostFacts]) -> dict[str, Site]:
 
 
 def plan_as_json(plan: Plan, hosts: Sequence[HostFacts]) -> dict[str, Any]:
-    """`torchyard plan --json`: command and environment are those of each replica's first rank."""
+    """The output of `torchyard plan --json`, with command and environment of each replica's first rank."""
     secrets = dict.fromkeys(plan.topology.program.secrets, SECRET)
     placed = _all_somewhere(plan)
     sites = preview_sites(placed, hosts)
     replicas = []
-    for planned, share in zip(plan.replicas, shares(placed, sites, RUN_ID, store=AT_LAUNCH), strict=True):
+    for planned, share in zip(plan.replicas, replica_specs(placed, sites, RUN_ID, store=AT_LAUNCH), strict=True):
         rank = share["ranks"][0]
         replicas.append(_replica(planned, rank["argv"], rank["env"] | secrets))
     return {
@@ -63,7 +62,7 @@ def plan_as_json(plan: Plan, hosts: Sequence[HostFacts]) -> dict[str, Any]:
 
 
 def _all_somewhere(plan: Plan) -> Plan:
-    """The plan with the replicas that fit nowhere on a host in name only, so that the others' commands can be told."""
+    """The plan with unplaced replicas on a placeholder host, so that the commands of all can be shown."""
     replicas = tuple(planned if planned.host else replace(planned, host=NO_HOST) for planned in plan.replicas)
     return replace(plan, replicas=replicas, hosts=tuple(dict.fromkeys(planned.host or "" for planned in replicas)))
 

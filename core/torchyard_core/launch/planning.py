@@ -1,4 +1,4 @@
-"""The first part of a launch: hosts reached and looked at, and the plan made of what they have now."""
+"""The first phase of a launch: connects to hosts, reads their facts, and plans with them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from torchyard_core.background_thread import in_background
 from torchyard_core.errors import HostError, RunFailed
 from torchyard_core.launch.agent_interface import AgentLink, Hosts
 from torchyard_core.launch.calendar_port import Reserving
-from torchyard_core.launch.checks.host_facts import Check, check_host, check_machines, check_working_folders
+from torchyard_core.launch.checks.check import Check
+from torchyard_core.launch.checks.host_facts import check_host, check_machines, check_working_folders
 from torchyard_core.launch.checks.versions import check_versions
 from torchyard_core.launch.progress import Telling
 from torchyard_core.launch.rank_assignment import Plan, plan
@@ -22,47 +23,52 @@ from torchyard_core.topology.host_facts import HostFacts
 from torchyard_core.topology.model import Topology
 
 PLANS = 4
-"""Facts that were out of date can move replicas to hosts not looked at yet: so often is planned at most."""
+"""Maximum number of plans: fresh facts can move replicas to hosts whose facts are still cached ones."""
 
 
 @dataclass(frozen=True)
 class Ground:
-    """What a launch stands on once it was checked: the plan, and what is known of its hosts, by their names."""
+    """The plan of a launch, with the links and facts of its hosts by name."""
 
     plan: Plan
     links: dict[str, AgentLink]
     hosts: dict[str, HostFacts]
     facts: dict[str, dict[str, Any]]
-    """Answers to `host.facts`, of just now."""
+    """Fresh answers to `host.facts`."""
 
     @property
     def primary(self) -> str:
         return self.plan.hosts[0]
 
 
-class Checking:
-    """Reaches hosts and plans until the plan has only hosts that were looked at."""
+class Planner:
+    """Plans, and reads the facts of the planned hosts, until the plan rests on fresh facts only."""
 
     def __init__(
         self,
         source: TopologyFile,
         topology: Topology,
         hosts: Hosts,
-        telling: Telling,
+        progress: Telling,
         links: dict[str, AgentLink],
         reserving: Reserving | None = None,
     ):
-        """`links` takes in every host that was reached; `reserving` knows which GPUs others have booked."""
+        """Creates a planner.
+
+        Args:
+            links: Filled with the link of every host that was connected.
+            reserving: The calendar, which knows the GPUs that others have booked.
+        """
         self._source = source
         self._topology = topology
         self._hosts = hosts
-        self._telling = telling
+        self._progress = progress
         self._links = links
         self._reserving = reserving
         self._facts: dict[str, dict[str, Any]] = {}
 
     def run(self) -> Ground:
-        """Raises RunFailed with the first red line or problem, a HostError, or Cancelled."""
+        """Returns the plan. Raises RunFailed for the first red line or problem, HostError or Cancelled."""
         for _ in range(PLANS):
             known = self._hosts.known()
             planned = self._planned(known)
@@ -72,22 +78,22 @@ class Checking:
                 break
             self._reach(unseen)
             looking = {name: in_background(self._hosts.look, name, self._topology.program.python) for name in unseen}
-            self._facts |= self._telling.all(looking, "looking")
+            self._facts |= self._progress.wait_for_all(looking, "looking")
         for name in [name for name in self._links if name not in planned.hosts]:
             del self._links[name]
-        ground = Ground(
+        context = Ground(
             planned,
             self._links,
             {host.name: host for host in known if host.name in planned.hosts},
             {name: self._facts[name] for name in planned.hosts},
         )
         lines = [line for name in planned.hosts for line in check_host(self._topology, name, self._facts[name])]
-        lines += check_machines(ground.facts)
-        self._telling.checks([*lines, *check_versions(ground.facts), *check_working_folders(planned)])
-        return ground
+        lines += check_machines(context.facts)
+        self._progress.report_checks([*lines, *check_versions(context.facts), *check_working_folders(planned)])
+        return context
 
     def _planned(self, known: Sequence[HostFacts]) -> Plan:
-        """The plan, on GPUs that the calendar leaves to this run. Raises the calendar's refusal."""
+        """The plan on GPUs that the calendar permits. Raises the calendar's refusal."""
         if self._reserving is not None:
             for choice in self._reserving.choices(known):
                 planned = self._plan(choice)
@@ -115,26 +121,28 @@ class Checking:
         arrivals: SimpleQueue[tuple[str, AgentLink | HostError]] = SimpleQueue()
         reaching = in_background(self._hosts.reach, names, lambda host, link: arrivals.put((host, link)))
         unreachable: list[HostError] = []
-        for heard in range(len(names)):
-            self._telling.on_progress("reaching", heard, len(names))
+        for arrived in range(len(names)):
+            self._progress.on_progress("reaching", arrived, len(names))
             name, link = self._next(arrivals, reaching)
             if isinstance(link, HostError):
                 unreachable.append(link)
-                self._telling.check(Check("host", name, False, link.message, link.hint, code=link.code))
+                self._progress.report_check(Check("host", name, False, link.message, link.hint, code=link.code))
             else:
                 self._links[name] = link
-                self._telling.check(Check("host", name, True, f"agent {link.hello['version']} on Python {link.python}"))
-        self._telling.on_progress("reaching", len(names), len(names))
+                self._progress.report_check(
+                    Check("host", name, True, f"agent {link.hello['version']} on Python {link.python}")
+                )
+        self._progress.on_progress("reaching", len(names), len(names))
         for error in unreachable:
             raise error
-        self._telling.stop_if_cancelled()
+        self._progress.stop_if_cancelled()
 
     def _next(self, arrivals: SimpleQueue[Any], reaching: Future[Any]) -> Any:
-        """The next host that was heard of; waits in small steps so that a cancel is seen at once."""
+        """The next host that was connected or failed. Waits in small steps to notice a cancellation."""
         while True:
-            self._telling.stop_if_cancelled()
+            self._progress.stop_if_cancelled()
             try:
                 return arrivals.get(timeout=0.2)
             except Empty:
                 if reaching.done() and arrivals.empty():
-                    reaching.result()  # raises what went wrong beyond the hosts
+                    reaching.result()  # raises an error that belongs to no host

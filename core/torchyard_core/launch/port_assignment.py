@@ -1,4 +1,4 @@
-"""Which port each replica and each torch world gets, of those that its host's keeper holds."""
+"""Assignment of the ports that keepers hold to replicas and torch worlds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torchyard_core.launch.rank_assignment import Plan
 
 Port = int | str
-"""A string where nothing is held yet: text for people in its place."""
+"""A string is a placeholder in a preview, before any port is held."""
 
 
 @dataclass(frozen=True)
@@ -20,12 +20,12 @@ class Ports:
 
 
 def ports_needed(plan: Plan) -> dict[str, int]:
-    """How many ports each host must hold: one a replica, and one for each world whose first replica is there."""
+    """Number of ports that each host must hold: one per replica, and one per world whose master is there."""
     return {host: len(users) for host, users in _users(plan).items()}
 
 
 def assign_ports(plan: Plan, held: Mapping[str, Sequence[Port]]) -> Ports:
-    """Deals out each host's held ports in plan order, the worlds' after the replicas'."""
+    """Assigns each host's ports in plan order, first to replicas, then to worlds. Raises ValueError if too few."""
     replicas: dict[str, Port] = {}
     masters: dict[str, Port] = {}
     for host, users in _users(plan).items():
@@ -37,7 +37,7 @@ def assign_ports(plan: Plan, held: Mapping[str, Sequence[Port]]) -> Ports:
 
 
 def _users(plan: Plan) -> dict[str, list[tuple[str, str]]]:
-    """(kind, name) of what takes a port, by host."""
+    """The users of ports by host, each as (`replica` or `master`, name)."""
     users: dict[str, list[tuple[str, str]]] = {host: [] for host in plan.hosts}
     host_of = {planned.name: planned.host for planned in plan.replicas}
     for planned in plan.replicas:

@@ -1,4 +1,4 @@
-"""What a launch tells whoever watches, and how it waits for hosts: in small steps, so that it can be cancelled."""
+"""Progress reports of a launch, and waiting for hosts in a way that can be cancelled."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Any
 
 from torchyard_core.background_thread import Answers
 from torchyard_core.errors import RunFailed, TorchyardError
-from torchyard_core.launch.checks.host_facts import Check, failed
+from torchyard_core.launch.checks.check import Check, failed
 from torchyard_core.launch.runs.history import utc_now
 
 
 class Cancelled(Exception):
-    """Raised where the user has changed their mind; nothing half-done is left on the host."""
+    """Raised after the user cancelled a launch."""
 
 
 @dataclass
 class Telling:
-    """Where a launch's checks, events and progress go. All of them are called on the thread of the launch."""
+    """Callbacks for the checks, events and progress of a launch, called on its thread."""
 
     on_event: Callable[[dict[str, Any]], None]
     on_check: Callable[[Check], None] = lambda check: None
@@ -29,54 +29,56 @@ class Telling:
     cancelled: Event = field(default_factory=Event)
     begin: float = field(default_factory=time.monotonic)
 
-    def since(self) -> float:
-        """Seconds since the launch began."""
+    def elapsed_s(self) -> float:
+        """Seconds since the start of the launch."""
         return round(time.monotonic() - self.begin, 3)
 
-    def say(self, event: str, **details: Any) -> None:
-        """An event of `run --json`."""
+    def emit(self, event: str, **details: Any) -> None:
+        """Reports an event of `run --json`."""
         self.on_event({"event": event, "time": utc_now(), **details})
 
-    def check(self, check: Check) -> None:
-        """A line of the checklist."""
+    def report_check(self, check: Check) -> None:
+        """Reports a line of the checklist."""
         self.on_check(check)
         event = check.to_event()
         self.on_event({"event": event["event"], "time": utc_now(), **event})
 
-    def checks(self, checks: Sequence[Check]) -> None:
-        """Lines of the checklist. Raises RunFailed with the first red one, once all have been told."""
+    def report_checks(self, checks: Sequence[Check]) -> None:
+        """Reports lines of the checklist, then raises RunFailed for the first red one."""
         for check in checks:
-            self.check(check)
+            self.report_check(check)
         red = failed(checks)
         if red:
             raise RunFailed(red[0].message, code=red[0].name, hint=red[0].hint)
 
     def stop_if_cancelled(self) -> None:
-        """Raises Cancelled where the user has changed their mind."""
+        """Raises Cancelled if the launch was cancelled."""
         if self.cancelled.is_set():
             raise Cancelled
 
-    def all(self, asked: Answers, step: str = "", keep: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Every answer by host, or the first error; a cancel is seen at once.
+    def wait_for_all(self, answers: Answers, step: str = "") -> dict[str, Any]:
+        """Waits for all answers and returns them by host. Raises the first error, or Cancelled.
 
-        `step` names in `on_progress` what is waited for; `keep` takes the answers in as they come.
+        Args:
+            answers: Futures by host.
+            step: Name of the step for `on_progress`; empty reports no progress.
         """
-        found = {} if keep is None else keep
-        open_now = dict.fromkeys(asked.values())
-        names = {future: host for host, future in asked.items()}
+        found: dict[str, Any] = {}
+        pending = dict.fromkeys(answers.values())
+        names = {future: host for host, future in answers.items()}
         problem: TorchyardError | None = None
         if step:
-            self.on_progress(step, 0, len(asked))
-        while open_now:
+            self.on_progress(step, 0, len(answers))
+        while pending:
             self.stop_if_cancelled()
-            for future in wait(open_now, timeout=0.2, return_when=FIRST_COMPLETED).done:
-                del open_now[future]
+            for future in wait(pending, timeout=0.2, return_when=FIRST_COMPLETED).done:
+                del pending[future]
                 try:
                     found[names[future]] = future.result()
                 except TorchyardError as error:
                     problem = problem or error
                 if step:
-                    self.on_progress(step, len(asked) - len(open_now), len(asked))
+                    self.on_progress(step, len(answers) - len(pending), len(answers))
         if problem is not None:
             raise problem
         return found

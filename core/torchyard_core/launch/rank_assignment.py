@@ -1,10 +1,9 @@
-"""Who runs where, in which gang, as which rank. Pure: a topology and what is known of the hosts go in, a plan comes
-out; nothing is started.
+"""Hosts, gangs and ranks of the replicas of a run, from a topology and the facts of the hosts. Pure.
 
-- A *gang* is restarted as one: all trainers of a synchronous strategy, one worker group of an asynchronous one,
-  each server, reducer and evaluator alone.
-- A *world* is what torch.distributed sees: the trainers of one gang.
-- Launcher torch starts one rank a GPU, else one; launcher command one process a replica, which is then its rank.
+- A *gang* restarts together: all trainers of a synchronous strategy, one worker group of an asynchronous one; each
+  parameter server, reducer and evaluator is a gang of its own.
+- A *world* is the process group of torch.distributed: the trainers of one gang.
+- Launcher `torch` starts one rank per GPU, or one without GPUs; launcher `command` one process per replica.
 """
 
 from __future__ import annotations
@@ -23,18 +22,18 @@ TRAINERS_GANG = "trainers"
 
 @dataclass(frozen=True, slots=True)
 class PlannedReplica:
-    """One replica with its place in the cluster. `host` is None where none can take it."""
+    """One replica with its place in the cluster. `host` is None if no host has room for it."""
 
     replica: Replica
     gang: str
     host: str | None
     gpus: tuple[Gpu, ...]
     ranks: int
-    """How many processes Torchyard starts for it."""
+    """Number of processes that Torchyard starts for it."""
     first_rank: int | None
-    """Of its ranks among all trainers; None outside them."""
+    """Its first rank among all trainers; None for other roles."""
     first_world_rank: int | None
-    """Of its ranks in its torch world. Differs from `first_rank` in the groups of asynchronous kinds."""
+    """Its first rank in its torch world. Differs from `first_rank` in worker groups of asynchronous strategies."""
     node_rank: int | None
     """Its position among the replicas of its world."""
 
@@ -61,9 +60,9 @@ class World:
 
     gang: str
     members: tuple[str, ...]
-    """Names of its replicas, by node rank. The first one's host serves MASTER_PORT."""
+    """Names of its replicas by node rank. MASTER_PORT is on the host of the first."""
     size: int
-    """Ranks."""
+    """Number of ranks."""
 
     @property
     def master(self) -> str:
@@ -72,15 +71,15 @@ class World:
 
 @dataclass(frozen=True)
 class Plan:
-    """All of a run that can be known before it is started."""
+    """A run as planned before its start."""
 
     topology: Topology
     replicas: tuple[PlannedReplica, ...]
     worlds: tuple[World, ...]
     world_size: int
-    """Ranks of all trainers."""
+    """Number of ranks of all trainers."""
     hosts: tuple[str, ...]
-    """Those that take part, the primary first."""
+    """The hosts of the run, the primary first."""
     problems: tuple[Problem, ...]
 
     @property
@@ -110,10 +109,11 @@ def plan(
     found: Sequence[Problem] = (),
     line: LineOf = no_lines,
 ) -> Plan:
-    """Plans a run on these hosts.
+    """Plans a run on these hosts. Replicas that fit on no host are in the plan without a host.
 
-    `found` are the problems that checking the topology gave (`TopologyFile.check`): the plan carries them along
-    with those of placement. Replicas that fit nowhere are in the plan too, without a host.
+    Args:
+        found: Problems of the topology (`TopologyFile.check`), which the plan lists before those of placement.
+        line: Finds the line of a setting in the topology file.
     """
     replicas = replicas_of(topology)
     placement = place(topology, hosts, line)
@@ -154,7 +154,7 @@ def plan(
 
 
 def _gangs(topology: Topology, replicas: tuple[Replica, ...]) -> dict[str, tuple[Replica, ...]]:
-    """Members by gang, the trainers' in rank order."""
+    """Replicas by gang, trainers in the order of their ranks."""
     gangs: dict[str, tuple[Replica, ...]] = {}
     trainers = tuple(replica for replica in replicas if replica.role.trains)
     if topology.strategy.kind.is_asynchronous:
@@ -173,5 +173,5 @@ def _ranks(topology: Topology, replica: Replica) -> int:
 
 
 def _hosts(planned: Sequence[PlannedReplica]) -> tuple[str, ...]:
-    # Replicas come with the chief first, so its host does too.
+    # The chief is the first replica, so its host, the primary, comes first.
     return tuple(dict.fromkeys(replica.host for replica in planned if replica.host is not None))

@@ -1,13 +1,12 @@
-"""A run that has ended, launched again: the same topology and the same code, from its newest checkpoint.
+"""Restart of an ended run: the same topology and code, from its newest checkpoint.
 
-What a run of this desktop ran is in this desktop's history: the topology's text and the root hash of its code. Hosts
-are compared with it and never believed. The code's files are in the hosts' stores, named by their content, and the
-checkpoints in its folders. Where the plan has a host that the run was not on, the code goes there by way of this
-computer, and the chief's keeper has the newest checkpoint brought (the agent's
-`keeper/checkpoints/checkpoint_replication.py`).
+For a run of this desktop, its history holds the topology's text and the root hash of the code. Records on hosts are
+compared with it and never trusted. The files of the code are in the hosts' content-addressed stores, and checkpoints in
+the run's folders. A host that is new to the run receives the code through this computer, and the newest checkpoint
+through the chief's keeper (the agent's `keeper/checkpoints/checkpoint_replication.py`).
 
-For a run of another desktop there are only the hosts' records: what they would launch is shown and confirmed first,
-and secrets are sent only where the user names them.
+For a run of another desktop only the hosts' records exist: the user confirms what they would launch, and names the
+secrets to send.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from torchyard_agent.protocol.messages import Prepared
 from torchyard_agent.protocol.snapshot_manifest import root_of
 from torchyard_core.errors import AgentRefused, HostError, RunFailed
 from torchyard_core.launch.agent_interface import AgentLink, Hosts
-from torchyard_core.launch.checks.host_facts import Check
+from torchyard_core.launch.checks.check import Check
 from torchyard_core.launch.confirmations import Question
 from torchyard_core.launch.progress import Telling
 from torchyard_core.launch.rank_assignment import Plan
@@ -43,70 +42,74 @@ from torchyard_core.topology.model import Topology
 
 ASK_TIMEOUT_S = 30.0
 LEAVES_WITHIN_S = 10.0
-"""A keeper, once its run has ended."""
-AGAIN_S = 0.2
+"""Time in which a keeper exits after its run has ended."""
+POLL_S = 0.2
 
 
 @dataclass(frozen=True)
 class EndedRun:
-    """What is known of a run that is to go on. `state` and `reason` are how it ended."""
+    """An ended run that is to be restarted."""
 
     run_id: str
     lineage: str
-    """The run that began at the first step: its checkpoints are this one's too, where hosts share a folder for them."""
+    """ID of the first run of its lineage, which names the folder of checkpoints that hosts share."""
     name: str
     source: TopologyFile
-    """As it was run; in no folder of this computer."""
+    """The topology as it was run, without a folder on this computer."""
     topology: Topology
     snapshot: str | None
-    """Root hash of its code; None where it had none."""
+    """Root hash of its code; None without code."""
     links: Mapping[str, AgentLink]
-    """To those of its hosts that answer."""
+    """Links to those of its hosts that answer."""
     told_by: str = ""
-    """The host whose record says what it was; empty where this desktop launched it and has a record of its own."""
+    """The host whose record describes the run; empty if this desktop launched it."""
     early_imports: tuple[str, ...] = ()
-    """What its ranks' interpreters could import before the program was there."""
+    """Modules that its ranks' interpreters could import before the program's code arrived."""
 
 
 def ended_run(run: KnownRun, links: Mapping[str, AgentLink], own: RunRecord | None = None) -> EndedRun:
-    """The run, as this desktop launched it; without a record here, as the first host that answers remembers it.
+    """The ended run, from this desktop's record, else from that of the first host that answers.
 
-    `links`: to its hosts that can be reached. `own`: this desktop's record of it.
+    Args:
+        run: The run.
+        links: Links to those of its hosts that can be reached.
+        own: This desktop's record of the run.
 
-    Raises RunFailed where it goes on, where a host's record differs from this desktop's, or where there is no record.
+    Raises:
+        RunFailed: The run is still alive, a host's record differs from this desktop's, or there is no record.
     """
     over_by = time.monotonic() + LEAVES_WITHIN_S
     while True:
-        answers = _asked(run, links)
+        answers = _answers(run, links)
         states = {host: str(shown_of(run, answer)["state"]) for host, answer in answers.items()}
         going = [
             (host, states[host]) for host, answer in answers.items() if answer["alive"] or not is_over(states[host])
         ]
         if not going:
             break
-        # Where the first says that it is over, the others are just about to hear of it.
+        # The primary answers first. If it says that the run is over, the other hosts learn of it in a moment.
         if not is_over(next(iter(states.values()))) or time.monotonic() > over_by:
             host, state = next((one for one in going if not is_over(one[1])), going[0])
             if is_over(state):
                 raise RunFailed(
-                    f"run {run.run_id} has {state}, but its keeper has not left {host} yet.",
+                    f"run {run.run_id} has {state}, but its keeper on {host} has not exited yet.",
                     code="run_alive",
                     hint="It may be waiting for `notify`. Try again in a moment.",
                 )
             raise RunFailed(
-                f"run {run.run_id} still goes on: it is {state} on {host}.",
+                f"run {run.run_id} is still {state} on {host}.",
                 code="run_alive",
                 hint=f"Stop it first: `torchyard runs stop {run.run_id}`.",
             )
-        time.sleep(AGAIN_S)  # it has ended, and its keepers are just leaving
-    there = {host: links[host] for host in answers}
+        time.sleep(POLL_S)  # the run has ended, and its keepers are about to exit
+    reached = {host: links[host] for host in answers}
     if own is not None and own.tells_what_ran:
-        return _recorded(run, own, answers, there)
-    return _remembered(run, answers, there)
+        return _from_history(run, own, answers, reached)
+    return _from_hosts(run, answers, reached)
 
 
 def about_a_foreign_run(again: EndedRun) -> Question | None:
-    """Whether to launch what a host says a run was; None for a run that this desktop launched."""
+    """The question whether to launch what a host's record contains; None for a run of this desktop."""
     if not again.told_by:
         return None
     program = again.topology.program
@@ -132,7 +135,7 @@ def about_a_foreign_run(again: EndedRun) -> Question | None:
 
 
 def about_foreign_secrets(again: EndedRun) -> Question | None:
-    """Whether to send the secrets that a host says a run needs, for where the user is asked instead of naming them."""
+    """The question whether to send the secrets that a host's record names; None for a run of this desktop."""
     names = again.topology.program.secrets
     if not again.told_by or not names:
         return None
@@ -154,7 +157,7 @@ def about_foreign_secrets(again: EndedRun) -> Question | None:
 
 
 def hosts_named(topology: Topology) -> str:
-    """The hosts that pools and pins allow, in words."""
+    """The hosts that pools and pins allow, as text."""
     named = {host for pool in topology.pools for host in pool.hosts or ()}
     named |= {place.partition(":")[0] for place in topology.pins.values()}
     if any(not pool.hosts for pool in topology.pools):
@@ -163,9 +166,9 @@ def hosts_named(topology: Topology) -> str:
 
 
 def allowed_secrets(again: EndedRun, named: Sequence[str] = ()) -> tuple[str, ...]:
-    """The names of the secrets that are sent: the run's own, where this desktop launched it or the user named them.
+    """The names of the secrets to send: those of the topology.
 
-    Raises RunFailed where a host's record names one that the user has not (`runs restart --secret`).
+    Raises RunFailed if only a host's record says so and the user did not name them too (`runs restart --secret`).
     """
     wanted = again.topology.program.secrets
     lacking = [name for name in wanted if name not in named] if again.told_by else []
@@ -173,15 +176,15 @@ def allowed_secrets(again: EndedRun, named: Sequence[str] = ()) -> tuple[str, ..
         options = " ".join(f"--secret {shlex.quote(name)}" for name in lacking)
         raise RunFailed(
             f"{again.told_by} says that run {again.run_id} needs the secret{'s' * (len(lacking) > 1)} "
-            f"{', '.join(lacking)}, and this computer did not launch it: a host's word sends no secret.",
+            f"{', '.join(lacking)}, but this computer did not launch it.",
             code="foreign_secrets",
             hint=f"Name what to send: `torchyard runs restart {again.run_id} {options}`.",
         )
     return wanted
 
 
-def _asked(run: KnownRun, links: Mapping[str, AgentLink]) -> dict[str, dict[str, Any]]:
-    """What the run's hosts know of it, the primary's answer first."""
+def _answers(run: KnownRun, links: Mapping[str, AgentLink]) -> dict[str, dict[str, Any]]:
+    """The answers of the run's hosts to `run.show`, the primary's first."""
     order = [run.primary, *(host for host in run.hosts if host != run.primary)]
     asked: dict[str, Future[Any]] = {
         host: links[host].submit("run.show", {"run_id": run.run_id}) for host in order if host in links
@@ -191,14 +194,14 @@ def _asked(run: KnownRun, links: Mapping[str, AgentLink]) -> dict[str, dict[str,
         try:
             answers[host] = future.result(ASK_TIMEOUT_S)
         except (AgentRefused, HostError, TimeoutError):
-            continue  # its folder was removed there, or it is gone: others remember
+            continue  # the host is gone or has removed the run; another one may have its record
     return answers
 
 
-def _recorded(
+def _from_history(
     run: KnownRun, own: RunRecord, answers: Mapping[str, dict[str, Any]], links: Mapping[str, AgentLink]
 ) -> EndedRun:
-    """The run by this desktop's record. Raises RunFailed where a host's record says something else."""
+    """The run by this desktop's record. Raises RunFailed if a host's record differs."""
     for host, answer in answers.items():
         theirs = answer["record"]
         text, root = theirs.get("record", {}).get("topology"), theirs.get("snapshot")
@@ -214,7 +217,7 @@ def _recorded(
                 hint=f"Find out who changed it on {host}, or launch the topology file with `torchyard run`.",
             )
     if not answers:
-        raise _forgotten(run)
+        raise _no_record(run)
     source = topology_from_text(own.topology, own.name)
     if source.topology is None:
         raise RunFailed(
@@ -227,14 +230,15 @@ def _recorded(
 
 
 def _early_imports(answers: Mapping[str, dict[str, Any]]) -> tuple[str, ...]:
-    """What the launch of the run had imported early, of the modules that ever are: a host names no others."""
+    """The modules that the earlier launch imported early. Names other than those of IMPORTS are ignored."""
     for answer in answers.values():
-        told = answer["record"].get("record", {}).get("early_imports", ())
-        return tuple(name for name in IMPORTS if name in told)
+        names = answer["record"].get("record", {}).get("early_imports", ())
+        return tuple(name for name in IMPORTS if name in names)
     return ()
 
 
-def _remembered(run: KnownRun, answers: Mapping[str, dict[str, Any]], links: Mapping[str, AgentLink]) -> EndedRun:
+def _from_hosts(run: KnownRun, answers: Mapping[str, dict[str, Any]], links: Mapping[str, AgentLink]) -> EndedRun:
+    """The run by the first host's record that can be read."""
     for host, answer in answers.items():
         record = answer["record"]
         text = record.get("record", {}).get("topology", "")
@@ -244,24 +248,24 @@ def _remembered(run: KnownRun, answers: Mapping[str, dict[str, Any]], links: Map
             lineage = str(record.get("record", {}).get("lineage", run.run_id))
             known = run.run_id, lineage, name, source, source.topology, record.get("snapshot"), links, host
             return EndedRun(*known, _early_imports(answers))
-    raise _forgotten(run)
+    raise _no_record(run)
 
 
-def _forgotten(run: KnownRun) -> RunFailed:
+def _no_record(run: KnownRun) -> RunFailed:
     where = " and ".join(run.hosts)
     return RunFailed(
-        f"no host that answers remembers what run {run.run_id} was ({where}): its folders were removed, or are older.",
+        f"no host that answers has a record of run {run.run_id} ({where}): it was removed, or is of an older version.",
         code="run_forgotten",
         hint="Launch its topology file with `torchyard run`.",
     )
 
 
-def provide_code(again: EndedRun, links: dict[str, AgentLink], hosts: Hosts, telling: Telling) -> None:
-    """Has every host of `links` hold the code that the run ran. Raises RunFailed where no host has it any more."""
+def provide_code(again: EndedRun, links: dict[str, AgentLink], hosts: Hosts, progress: Telling) -> None:
+    """Makes the code of the run available on every host of `links`. Raises RunFailed if no host has it any more."""
     if again.snapshot is None:
         return
     offered = {host: link.submit("snapshot.offer", {"root": again.snapshot}) for host, link in links.items()}
-    answers = telling.all(offered)
+    answers = progress.wait_for_all(offered)
     lacking = {host: links[host] for host, answer in answers.items() if not answer["have"]}
     if not lacking:
         return
@@ -270,12 +274,12 @@ def provide_code(again: EndedRun, links: dict[str, AgentLink], hosts: Hosts, tel
         manifest = None if host in lacking else _manifest(link, again.snapshot)
         if manifest is not None and root_of(manifest) == again.snapshot:
             with tempfile.TemporaryDirectory(prefix="torchyard-") as folder:
-                _fetch(manifest, link, Path(folder), telling)
-                send_everywhere(Snapshot(Path(folder), again.snapshot, manifest), lacking, hosts, telling)
+                _fetch(manifest, link, Path(folder), progress)
+                send_everywhere(Snapshot(Path(folder), again.snapshot, manifest), lacking, hosts, progress)
             links.update(lacking)
             return
     raise RunFailed(
-        f"no host that answers has the code of run {again.run_id} any more, and {' and '.join(lacking)} would need it.",
+        f"no host that answers has the code of run {again.run_id} any more, which {' and '.join(lacking)} needs.",
         code="code_gone",
         hint="Launch its topology file with `torchyard run`.",
     )
@@ -289,13 +293,13 @@ def _manifest(link: AgentLink, root: str) -> list[Any] | None:
     return found
 
 
-def _fetch(manifest: list[Any], link: AgentLink, folder: Path, telling: Telling) -> None:
-    """Brings a snapshot's files here, as they lay in the working folder. Raises RunFailed for one that is damaged."""
+def _fetch(manifest: list[Any], link: AgentLink, folder: Path, progress: Telling) -> None:
+    """Downloads a snapshot's files to their paths below `folder`. Raises RunFailed for a damaged file."""
     first: dict[str, Path] = {}
     for entry in manifest:
         if "sha256" not in entry:
             continue
-        telling.stop_if_cancelled()
+        progress.stop_if_cancelled()
         place = (folder / entry["path"]).resolve()
         if not place.is_relative_to(folder.resolve()):
             raise RunFailed(f"{link.host} offered a file outside the working folder: {entry['path']}.", code="workdir")
@@ -312,24 +316,24 @@ def _fetch(manifest: list[Any], link: AgentLink, folder: Path, telling: Telling)
                     break
                 file.write(data)
                 digest.update(data)
-                offset += len(data)  # what came, whatever the host says: a reading always ends
+                offset += len(data)  # not what the host claims: this guarantees an end
         if digest.hexdigest() != entry["sha256"]:
             raise RunFailed(
-                f"{entry['path']} is damaged on {link.host}.", code="code_gone", hint="Launch its file anew."
+                f"{entry['path']} is damaged on {link.host}.", code="code_gone", hint="Launch its topology file."
             )
         first[entry["sha256"]] = place
 
 
 def check_resumed(again: EndedRun, planned: Plan, prepared: Mapping[str, Prepared]) -> Check:
-    """The checklist's line about where the run goes on from."""
+    """The line of the checklist about the checkpoint from which the run resumes."""
     shared = planned.topology.program.checkpoint_dir
     if shared is not None:
-        return Check("resume", "", True, f"goes on from the newest checkpoint of {again.run_id} in {shared}")
+        return Check("resume", "", True, f"resumes from the newest checkpoint of {again.run_id} in {shared}")
     found = {host: prepared[host].get("checkpoint", "") for host in planned.hosts}
     newest = max(found.values(), default="")
     if not newest:
-        why = f"no host of the run has a complete checkpoint of {again.run_id}: it begins at the first step"
-        return Check("resume", "", True, why, warning=True)
+        message = f"no host of the run has a complete checkpoint of {again.run_id}: it begins at the first step"
+        return Check("resume", "", True, message, warning=True)
     step = int(newest.removeprefix("step-"))
     where = " and ".join(host for host, name in found.items() if name == newest)
-    return Check("resume", "", True, f"goes on from step {step} of {again.run_id}, of which {where} has a copy")
+    return Check("resume", "", True, f"resumes from step {step} of {again.run_id}, stored on {where}")

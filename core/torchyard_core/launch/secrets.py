@@ -1,4 +1,4 @@
-"""Values of secrets: they come from this computer's environment or its keyring, and are never written anywhere."""
+"""Values of secrets, from this computer's environment or keyring. They are never written to disk."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import os
 from torchyard_core.errors import RunFailed
 
 SERVICE = "torchyard"
-"""Under which name the keyring keeps them."""
+"""The service name in the keyring."""
 
 
 def secret_values(names: tuple[str, ...]) -> dict[str, str]:
-    """The values of the named secrets: from this process's environment, else from this computer's keyring.
+    """The values of the named secrets, from this process's environment, else from this computer's keyring.
 
-    Raises RunFailed for one that is in neither, or where the keyring cannot be asked.
+    Raises RunFailed if a secret is in neither, or the keyring does not work.
     """
     return {name: os.environ[name] if name in os.environ else _from_keyring(name) for name in names}
 
 
 def _from_keyring(name: str) -> str:
-    # Imported where it is needed: it looks for the desktop's keyring services, which takes a tenth of a second.
+    # The import searches the desktop's keyring services, which takes 0.1 s.
     import keyring
     from keyring.errors import KeyringError, NoKeyringError
 
@@ -31,7 +31,7 @@ def _from_keyring(name: str) -> str:
         value, why = None, "it is not in the environment, and this computer has no keyring"
         set_it = f"Set it in the environment: `export {name}=…`."
     except KeyringError as error:
-        value, why = None, f"it is not in the environment, and the keyring could not be asked: {error}"
+        value, why = None, f"it is not in the environment, and the keyring failed: {error}"
     if value is None:
         raise RunFailed(f"the secret {name} is not set on this computer: {why}.", code="secret_missing", hint=set_it)
     return value

@@ -1,4 +1,4 @@
-"""The working folder as it is sent: which files, and what is in them, named by one hash."""
+"""Snapshots: the files of a working folder and their hashes, identified by one root hash."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from torchyard_agent.protocol.jsonrpc import MAX_LINE
 from torchyard_agent.protocol.snapshot_manifest import Entry, root_of
 from torchyard_core.errors import RunFailed
 from torchyard_core.gitignore import ignoring
-from torchyard_core.launch.file_hash_cache import Hashes
+from torchyard_core.launch.file_hash_cache import FileHashCache
 
 ALWAYS_LEFT_OUT = (".git/", "__pycache__/", ".venv/", "*.pyc")
-"""What no run needs, whether or not .gitignore says so."""
+"""Patterns of files that no run needs."""
 CREDENTIALS = (
     *(".ssh/", ".aws/", ".netrc", ".env", "id_rsa", "id_dsa", "id_ecdsa", "id_ecdsa_sk", "id_ed25519", "id_ed25519_sk"),
     *("*.pem", "*.key", "*.ppk"),
 )
-"""What is not sent unless `exclude` says so, as `!.env` does: a host that needs one gets it as a secret."""
+"""Patterns of files that are not sent unless `exclude` permits it, such as `!.env`. Secrets replace them."""
 MAX_FILES = 100_000
 MAX_LIST = MAX_LINE - 4096
-"""Bytes of the list of files; the rest of its message is short."""
+"""Maximum size in bytes of the list of files, which must fit into one message."""
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What one working folder holds. `root` names it on every host."""
+    """The contents of a working folder. `root` identifies them on every host."""
 
     folder: Path
     root: str
@@ -40,33 +40,33 @@ class Snapshot:
 
     @property
     def size(self) -> int:
-        """Bytes of all files."""
+        """Size of all files in bytes."""
         return sum(entry.get("size", 0) for entry in self.manifest)
 
     def paths(self) -> dict[str, Path]:
-        """A file for each hash."""
+        """One file for each hash."""
         return {entry["sha256"]: self.folder / entry["path"] for entry in self.manifest if "sha256" in entry}
 
 
 @dataclass(frozen=True)
 class Listing:
-    """What of a working folder is to be sent, before any of it is read."""
+    """The files of a working folder that a snapshot would hold, before they are read."""
 
     folder: Path
     found: list[tuple[str, os.stat_result | None]]
-    """Paths of files, links and empty folders (which end in `/`); the status of what is a file."""
-    hashes: Hashes
+    """Paths of files, links and empty folders (which end in `/`), with the status of each file."""
+    hashes: FileHashCache
     known: dict[str, str]
-    """Hashes of files that look as they did when they were last read."""
+    """Cached hashes of unchanged files."""
 
     @property
     def new(self) -> dict[str, int]:
-        """Bytes by path of the files that have to be read."""
+        """Sizes by path of the files that must be read."""
         return {path: status.st_size for path, status in self.found if status is not None and path not in self.known}
 
     @property
     def unseen(self) -> dict[str, int]:
-        """Bytes by path of the files that were never sent from here as they are."""
+        """Sizes by path of the files that were not uploaded before in their present state."""
         return {
             path: status.st_size
             for path, status in self.found
@@ -81,10 +81,16 @@ def take_snapshot(
     caches: Path | None = None,
     before_reading: Callable[[Listing], None] = lambda listing: None,
 ) -> Snapshot:
-    """Reads `folder`, but for what .gitignore files and `exclude` (patterns of the same kind) name.
+    """Takes a snapshot of `folder` without the files that .gitignore files and `exclude` name.
 
-    `caches` is where hashes are kept, so that unchanged files are not read again. `before_reading` may raise. Raises
-    RunFailed for a folder that cannot be read, or has too many files. A cancelled one has not all of them.
+    Args:
+        exclude: Patterns in the syntax of .gitignore.
+        cancelled: Stops reading; the snapshot is then incomplete.
+        caches: Folder of cached hashes; unchanged files are not read again.
+        before_reading: Called with the list of files; may raise.
+
+    Raises:
+        RunFailed: The folder cannot be read or has too many files.
     """
     cancelled = cancelled or Event()
     try:
@@ -99,7 +105,7 @@ def take_snapshot(
         raise RunFailed(
             f"the working folder cannot be read: {error.strerror}: {error.filename}.",
             code="workdir",
-            hint="Mend its permissions, or name it in `exclude`.",
+            hint="Correct its permissions, or name it in `exclude`.",
         ) from error
     _refuse_too_many(folder, manifest)
     if not cancelled.is_set():
@@ -109,8 +115,8 @@ def take_snapshot(
 
 
 def list_folder(folder: Path, exclude: tuple[str, ...], cancelled: Event, caches: Path | None) -> Listing:
-    """What is there. Raises OSError."""
-    hashes = Hashes.of(folder, caches)
+    """Lists the files of `folder` that a snapshot would hold. Raises OSError."""
+    hashes = FileHashCache.of(folder, caches)
     listing = Listing(folder, [], hashes, {})
     for path, status in _files(folder, "", [(0, ignoring([*ALWAYS_LEFT_OUT, *CREDENTIALS, *exclude]))]):
         if cancelled.is_set() or len(listing.found) > MAX_FILES:
@@ -123,23 +129,25 @@ def list_folder(folder: Path, exclude: tuple[str, ...], cancelled: Event, caches
 
 
 def _refuse_too_many(folder: Path, manifest: list[Entry]) -> None:
-    """Their number is not all: the list of them must fit into one message."""
+    """Raises RunFailed for too many files. Their list must also fit into one message."""
     listed = json.dumps(manifest, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
     if len(manifest) > MAX_FILES or len(listed) > MAX_LIST:
-        some = f"more than {MAX_FILES:,}" if len(manifest) > MAX_FILES else f"{len(manifest):,}"
+        count = f"more than {MAX_FILES:,}" if len(manifest) > MAX_FILES else f"{len(manifest):,}"
         raise RunFailed(
-            f"the working folder {folder} holds {some} files, too many to send.",
+            f"the working folder {folder} holds {count} files, too many to send.",
             code="too_many_files",
-            hint="Name data folders in `exclude` or .gitignore; they are not sent then.",
+            hint="Exclude data folders in `exclude` or .gitignore.",
         )
 
 
 def _files(
     folder: Path, below: str, ignores: list[tuple[int, GitIgnoreSpec]]
 ) -> Iterator[tuple[str, os.stat_result | None]]:
-    """Paths of files, links and empty folders (which end in `/`) below `folder`; the status of what is a file.
+    """Yields files, links and empty folders (whose path ends in `/`) below `folder`, with the status of each file.
 
-    Each spec in `ignores` applies below the folder of its .gitignore, whose path's length stands beside it.
+    Args:
+        below: Path of the subfolder to list, ending in `/`.
+        ignores: Specs of .gitignore files, each with the length of the path of its folder.
     """
     here = folder / below
     own = here / ".gitignore"
@@ -150,13 +158,13 @@ def _files(
     for entry in entries:
         path = below + entry.name
         is_folder = entry.is_dir(follow_symlinks=False)
-        # The innermost .gitignore that says anything about a path decides, as in git.
+        # As in git, the innermost .gitignore with a matching pattern decides.
         verdicts = (spec.check_file((path + "/" * is_folder)[start:]).include for start, spec in reversed(ignores))
         if next((verdict for verdict in verdicts if verdict is not None), False):
             continue
         if is_folder:
             inside = _files(folder, path + "/", ignores)
-            # A folder with nothing to send in it is sent as such: a script may want to write there.
+            # Empty folders are kept: a script may write there.
             yield next(inside, (path + "/", None))
             yield from inside
         elif entry.is_symlink():

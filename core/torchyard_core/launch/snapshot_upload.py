@@ -1,4 +1,4 @@
-"""Sends a snapshot to a host: only the files that the host has not seen under any name."""
+"""Upload of a snapshot to hosts, limited to files whose content a host does not have yet."""
 
 from __future__ import annotations
 
@@ -18,33 +18,37 @@ from torchyard_core.launch.progress import Cancelled, Telling
 from torchyard_core.launch.snapshot import Snapshot
 
 PIECE = 1 << 20
-"""Bytes of file content in one message, at most."""
+"""Maximum number of bytes of file content in one message."""
 IN_FLIGHT = 4
-"""Messages that are not answered yet: enough to fill the link, little enough to cancel at once."""
+"""Unanswered messages: enough to fill the link, few enough to cancel quickly."""
 ANSWER_TIMEOUT_S = 300.0
 ASK_AGAIN_S = 0.25
-"""Where another host sends into the same store."""
+"""Interval of polling a store to which another upload is in progress."""
 TRIES = 3
-"""So often is what left the store meanwhile sent again."""
+"""Attempts to send files that garbage collection removed meanwhile."""
 ROOM = 100_000_000
-"""Bytes on a host's disk that are left for logs and outputs, beside the code."""
+"""Free bytes that a host's disk must have for logs and outputs, in addition to the code."""
 
-Progress = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]
 """(bytes sent, bytes to send)."""
 
 
-def send_snapshot(snapshot: Snapshot, link: AgentLink, progress: Progress, cancelled: Event) -> None:
-    """Makes `snapshot` available on the host of `link`. Hosts that share a home get it once; the others wait for it.
+def upload_snapshot(snapshot: Snapshot, link: AgentLink, on_progress: OnProgress, cancelled: Event) -> None:
+    """Makes `snapshot` available on the host of `link`. Of hosts that share a home, one receives it and others wait.
 
-    Whole files that have arrived stay there, so that a send that broke off goes on from there. Raises RunFailed where
-    a file changes meanwhile or the host's disk has no room, Cancelled, AgentRefused or a HostError.
+    Files that have arrived completely stay there, so that an interrupted upload can be resumed.
+
+    Raises:
+        RunFailed: A file changed during the upload, or the host's disk is full.
+        Cancelled: The user cancelled the launch.
+        AgentRefused, HostError: The host refused, or the connection broke.
     """
     for last_try in (*[False] * (TRIES - 1), True):
         answer = _offer(snapshot, link, cancelled)
         if answer["have"]:
-            progress(0, 0)
+            on_progress(0, 0)
             return
-        _send_files(snapshot, answer["missing"], link, progress, cancelled)
+        _send_files(snapshot, answer["missing"], link, on_progress, cancelled)
         try:
             link.call("snapshot.seal", {"manifest": snapshot.manifest}, ANSWER_TIMEOUT_S)
             return
@@ -54,7 +58,8 @@ def send_snapshot(snapshot: Snapshot, link: AgentLink, progress: Progress, cance
 
 
 def _offer(snapshot: Snapshot, link: AgentLink, cancelled: Event) -> dict[str, Any]:
-    """Whether the host has it, or what it lacks, once it is our turn to send. The root alone decides at first."""
+    """Waits until no other upload to the store is in progress, and returns whether the host has the snapshot, or the
+    files that it lacks. The manifest is sent only if the host does not know the root."""
     while True:
         answer: dict[str, Any] = link.call("snapshot.offer", {"root": snapshot.root}, ANSWER_TIMEOUT_S)
         if not answer["have"] and not answer["busy"]:
@@ -71,7 +76,7 @@ def _offer(snapshot: Snapshot, link: AgentLink, cancelled: Event) -> dict[str, A
             f"the disk of {link.host} has {size_of(answer['free'])} free for the agent's folder, and this run needs "
             f"{size_of(needed)}: its code, a copy of its own, and {size_of(ROOM)} for logs.",
             code="disk",
-            hint="Make room there, set `agent_dir` for the host, or name what a run does not need in `exclude`.",
+            hint="Free disk space there, set `agent_dir` for the host, or name what a run does not need in `exclude`.",
         )
     return answer
 
@@ -80,7 +85,9 @@ def _sizes(snapshot: Snapshot) -> dict[str, int]:
     return {entry["sha256"]: entry["size"] for entry in snapshot.manifest if "sha256" in entry}
 
 
-def _send_files(snapshot: Snapshot, missing: list[str], link: AgentLink, progress: Progress, cancelled: Event) -> None:
+def _send_files(
+    snapshot: Snapshot, missing: list[str], link: AgentLink, on_progress: OnProgress, cancelled: Event
+) -> None:
     paths, sizes = snapshot.paths(), _sizes(snapshot)
     total = sum(sizes[sha256] for sha256 in missing)
     sent = 0
@@ -91,9 +98,9 @@ def _send_files(snapshot: Snapshot, missing: list[str], link: AgentLink, progres
         future, size = waiting.popleft()
         future.result(ANSWER_TIMEOUT_S)
         sent += size
-        progress(sent, total)
+        on_progress(sent, total)
 
-    progress(0, total)
+    on_progress(0, total)
     for pieces, size in _messages([(sha256, paths[sha256], sizes[sha256]) for sha256 in missing]):
         if cancelled.is_set():
             raise Cancelled
@@ -105,7 +112,7 @@ def _send_files(snapshot: Snapshot, missing: list[str], link: AgentLink, progres
 
 
 def _messages(files: list[tuple[str, Path, int]]) -> Iterator[tuple[list[dict[str, Any]], int]]:
-    """Messages of about a piece's size: many small files share one, a large file takes several."""
+    """Yields messages of about PIECE bytes, with many small files or a part of a large one."""
     pieces: list[dict[str, Any]] = []
     size = 0
     for sha256, path, expected in files:
@@ -131,48 +138,48 @@ def _messages(files: list[tuple[str, Path, int]]) -> Iterator[tuple[list[dict[st
 
 
 RECONNECTS = 2
-"""So often is a connection made anew that broke while it sent."""
+"""Attempts to restore a connection that broke during the upload."""
 PAUSE_S = 1.0
 
 
-def send_everywhere(snapshot: Snapshot, links: dict[str, AgentLink], hosts: Hosts, telling: Telling) -> None:
-    """Makes `snapshot` available on every host of `links`. Raises as `send_snapshot` does.
+def send_everywhere(snapshot: Snapshot, links: dict[str, AgentLink], hosts: Hosts, progress: Telling) -> None:
+    """Makes `snapshot` available on every host of `links`. Raises what `upload_snapshot` raises.
 
-    A link that breaks is made anew, in `links` too, and the sending goes on with what has not arrived.
+    A broken link is replaced, also in `links`, and the upload is resumed.
     """
     sent: dict[str, tuple[int, int]] = {}
 
     def send(host: str) -> None:
         for tries in range(RECONNECTS + 1):
             try:
-                send_snapshot(snapshot, links[host], note(host), telling.cancelled)
+                upload_snapshot(snapshot, links[host], note(host), progress.cancelled)
                 return
             except Unreachable as lost:
                 if tries == RECONNECTS or links[host].is_open:
                     raise _broke_off(host) from lost
-                links[host] = _again(host, hosts, telling)
+                links[host] = _reconnect(host, hosts, progress)
 
     def note(host: str) -> Callable[[int, int], None]:
         return lambda done, total: sent.__setitem__(host, (done, total))
 
     sending = {host: in_background(send, host) for host in links}
-    told = (-1, -1)
+    reported = (-1, -1)
     while True:
         finished = wait(sending.values(), timeout=0.1).not_done == set()
         now = (sum(done for done, _ in sent.values()), sum(total for _, total in sent.values()))
-        if now != told and now[1]:
-            told = now
-            telling.say("progress", what="sending", done=now[0], total=now[1])
-            telling.on_progress("sending", *now)
+        if now != reported and now[1]:
+            reported = now
+            progress.emit("progress", what="sending", done=now[0], total=now[1])
+            progress.on_progress("sending", *now)
         if finished:
             break
-    telling.all(sending)
-    telling.stop_if_cancelled()
+    progress.wait_for_all(sending)
+    progress.stop_if_cancelled()
 
 
-def _again(host: str, hosts: Hosts, telling: Telling) -> AgentLink:
-    """A fresh link, after a moment. Raises a HostError, Cancelled."""
-    if telling.cancelled.wait(PAUSE_S):
+def _reconnect(host: str, hosts: Hosts, progress: Telling) -> AgentLink:
+    """Opens a new link after a pause. Raises HostError or Cancelled."""
+    if progress.cancelled.wait(PAUSE_S):
         raise Cancelled
     link = hosts.reach([host], lambda name, found: None)[host]
     if isinstance(link, HostError):
@@ -183,7 +190,7 @@ def _again(host: str, hosts: Hosts, telling: Telling) -> AgentLink:
 def _broke_off(host: str) -> Unreachable:
     return Unreachable(
         host,
-        f"the connection to {host} was lost while the code was sent, and could not be made again.",
-        hint=f"Look whether {host} is up (`torchyard hosts check {host}`), then launch again: "
-        "what has arrived there is not sent twice.",
+        f"the connection to {host} was lost while the code was sent, and could not be restored.",
+        hint=f"Check whether {host} is up (`torchyard hosts check {host}`), then launch again: "
+        "files that have arrived are not sent again.",
     )

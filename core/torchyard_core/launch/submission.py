@@ -1,4 +1,4 @@
-"""The last part of a launch: keepers prepared on every host and the run handed to them, or all of it taken back."""
+"""The last phase of a launch: prepares a keeper on every host and submits the run to them, or undoes both."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torchyard_core.errors import AgentRefused, HostError
 from torchyard_core.identity import who_asks
 from torchyard_core.launch.agent_interface import AgentLink, Hosts
 from torchyard_core.launch.calendar_port import Reserved
-from torchyard_core.launch.environment import Site, blueprint
+from torchyard_core.launch.environment import PreparedHost, cluster_plan
 from torchyard_core.launch.plan_preview import host_python
 from torchyard_core.launch.planning import Ground
 from torchyard_core.launch.port_assignment import ports_needed
@@ -24,36 +24,41 @@ from torchyard_core.topology.model import Topology
 PREPARE_TIMEOUT_S = 150.0
 START_TIMEOUT_S = 60.0
 TAKE_BACK_S = 15.0
-"""How long hosts have to give up a launch that is taken back."""
+"""Time for hosts to release a launch that is undone."""
 LOOPBACK = "127.0.0.1"
 
 
 def prepare(
     run_id: str,
     name: str,
-    ground: Ground,
+    context: Ground,
     root: str | None,
     record: dict[str, Any],
-    telling: Telling,
+    progress: Telling,
     resume_from: str | None = None,
     *,
     later: bool = False,
 ) -> dict[str, Prepared]:
-    """A keeper on every host that holds what the run needs there. `root` names the snapshot; None for no code.
+    """Starts a keeper on every host, which reserves the resources of the run there.
 
-    `resume_from`: the run whose checkpoints on each host the new one begins with. `later`: it takes its GPUs only at
-    its start, since others use them until then.
+    Args:
+        root: Root hash of the snapshot; None without code.
+        resume_from: The run whose checkpoints on each host the new run copies.
+        later: Whether GPUs are acquired only when the scheduled run starts.
 
-    Raises AgentRefused (a GPU that somebody holds, no port left), a HostError or Cancelled.
+    Raises:
+        AgentRefused: A GPU is held by another process, or no port is free.
+        HostError: A host could not be asked.
+        Cancelled: The user cancelled the launch.
     """
     secret = secrets.token_hex(32)
-    planned = ground.plan
-    towards = primary_address(ground)
+    planned = context.plan
+    towards = primary_address(context)
     ports = ports_needed(planned)
-    asked: Answers = {}
+    pending: Answers = {}
     for host in planned.hosts:
-        site, link = ground.hosts[host], ground.links[host]
-        share = Prepare(
+        site, link = context.hosts[host], context.links[host]
+        request = Prepare(
             run_id=run_id,
             name=name,
             host=host,
@@ -69,47 +74,48 @@ def prepare(
             later=later,
             record=record,
         )
-        asked[host] = in_background(link.call, "run.prepare", {**share, "archive": link.archive}, PREPARE_TIMEOUT_S)
-    prepared: dict[str, Prepared] = telling.all(asked, "preparing")
-    telling.stop_if_cancelled()
+        pending[host] = in_background(link.call, "run.prepare", {**request, "archive": link.archive}, PREPARE_TIMEOUT_S)
+    prepared: dict[str, Prepared] = progress.wait_for_all(pending, "preparing")
+    progress.stop_if_cancelled()
     return prepared
 
 
-def primary_address(ground: Ground) -> str:
-    """Where the primary is on the data network, as far as the desktop can tell."""
-    primary, *others = ground.plan.hosts
-    if ground.hosts[primary].data_address:
-        return str(ground.hosts[primary].data_address)
-    if ground.links[primary].ssh_address:
-        return ground.links[primary].ssh_address
-    remote = next((ground.links[host].ssh_address for host in others if ground.links[host].ssh_address), None)
+def primary_address(context: Ground) -> str:
+    """The primary's address on the data network, as far as the desktop knows it."""
+    primary, *others = context.plan.hosts
+    if context.hosts[primary].data_address:
+        return str(context.hosts[primary].data_address)
+    if context.links[primary].ssh_address:
+        return context.links[primary].ssh_address
+    remote = next((context.links[host].ssh_address for host in others if context.links[host].ssh_address), None)
     if remote is None:
         return LOOPBACK
-    return str(ground.links[primary].call("host.route", {"to": remote})["address"])
+    return str(context.links[primary].call("host.route", {"to": remote})["address"])
 
 
 def start(
     run_id: str,
     lineage: str,
     topology: Topology,
-    ground: Ground,
+    context: Ground,
     prepared: Mapping[str, Prepared],
     secret_values: dict[str, str],
-    telling: Telling,
+    progress: Telling,
     reserved: Reserved,
     spare_imports: Sequence[str] = (),
 ) -> None:
-    """Hands the whole run to the primary's keeper, and tells the others where that is.
+    """Submits the run to the primary's keeper, and the primary's address to the other keepers.
 
-    `spare_imports`: what a spare interpreter of each rank imports; without it there are none.
+    Args:
+        spare_imports: Modules that a spare interpreter of each rank imports; empty for no spares.
     """
-    planned, program = ground.plan, topology.program
+    planned, program = context.plan, topology.program
     sites = {
-        host: Site(
+        host: PreparedHost(
             address=there["address"],
             interface=there["interface"],
             run_dir=there["run_dir"],
-            python=host_python(ground.hosts[host], program),
+            python=host_python(context.hosts[host], program),
             ports=tuple(there["ports"]),
         )
         for host, there in prepared.items()
@@ -118,7 +124,7 @@ def start(
         Member(host=host, address=prepared[host]["address"], gang_port=prepared[host]["gang_port"])
         for host in planned.hosts
     ]
-    cluster, replicas = blueprint(planned, sites, run_id, lineage=lineage)
+    cluster, replicas = cluster_plan(planned, sites, run_id, lineage=lineage)
     begin = Start(
         members=members,
         cluster=cluster,
@@ -140,19 +146,19 @@ def start(
         booking=_booking(reserved),
     )
     primary, *others = planned.hosts
-    asked: Answers = {}
+    pending: Answers = {}
     for host in others:
         join = {**Join(primary=members[0]), "run_id": run_id}
-        asked[host] = in_background(ground.links[host].call, "run.join", join, START_TIMEOUT_S)
-    asked[primary] = in_background(
-        ground.links[primary].call, "run.start", {**begin, "run_id": run_id}, START_TIMEOUT_S
+        pending[host] = in_background(context.links[host].call, "run.join", join, START_TIMEOUT_S)
+    pending[primary] = in_background(
+        context.links[primary].call, "run.start", {**begin, "run_id": run_id}, START_TIMEOUT_S
     )
-    telling.all(asked, "starting")
-    telling.stop_if_cancelled()  # it has begun by now, and is ended again
+    progress.wait_for_all(pending, "starting")
+    progress.stop_if_cancelled()  # the run has begun; the caller ends it again
 
 
 def _booking(reserved: Reserved) -> dict[str, Any] | None:
-    """The booking that a run stands on, as its keeper is told."""
+    """The run's booking, as sent to its keeper."""
     if reserved.booking_id is None or reserved.until is None:
         return None
     return {
@@ -164,37 +170,39 @@ def _booking(reserved: Reserved) -> dict[str, Any] | None:
 
 
 def take_back(run_id: str, links: Mapping[str, AgentLink], hosts: Hosts | None = None) -> tuple[str, ...]:
-    """Every host that may have been prepared gives up what it holds; where the run has begun, it is ended.
+    """Makes every host release what it holds for the launch. A run that has begun is ended.
 
-    `hosts`: reaches those once more whose links are closed. None leaves them alone: a host that nobody has asked to
-    start gives up by itself. Returns the hosts that are not known to have given up, each step of which takes
-    TAKE_BACK_S at most.
+    Args:
+        hosts: Reconnects hosts whose links are closed; None leaves those hosts alone, which release by themselves
+            unless they were asked to start.
+
+    Returns:
+        The hosts that have not confirmed the release. Each step takes TAKE_BACK_S at most.
     """
     abort = {"run_id": run_id, "by": who_asks()}
-    asked = _answers(links, "run.abort", abort)
+    answers = _answers(links, "run.abort", abort)
     if hosts is not None:
-        fresh = _reached([host for host, link in links.items() if not link.is_open], hosts)
-        links = {**links, **fresh}
-        asked |= _answers(fresh, "run.abort", abort)
-    codes = {host: _refusal(future) for host, future in asked.items()}
-    given_up = {host for host, code in codes.items() if code in ("", *_KEEPER_LEFT)}
-    # Between two connections a short run may have come to its end.
+        reconnected = _reconnect([host for host, link in links.items() if not link.is_open], hosts)
+        links = {**links, **reconnected}
+        answers |= _answers(reconnected, "run.abort", abort)
+    codes = {host: _refusal(future) for host, future in answers.items()}
+    released = {host for host, code in codes.items() if code in ("", *_KEEPER_LEFT)}
+    # While the connection was down, a short run may have begun and ended.
     if any(code == "begun" or (hosts is not None and code in _KEEPER_LEFT) for code in codes.values()):
-        given_up |= _end_what_has_begun(run_id, links)
-    return tuple(host for host in links if host not in given_up)
+        released |= _end_run(run_id, links)
+    return tuple(host for host in links if host not in released)
 
 
-def _end_what_has_begun(run_id: str, links: Mapping[str, AgentLink]) -> set[str]:
-    """Stops the run everywhere without grace, and removes what it left, since nobody was told of it. The hosts on which
-    nothing is left of it."""
+def _end_run(run_id: str, links: Mapping[str, AgentLink]) -> set[str]:
+    """Stops the run on all hosts without grace and removes its folders. Returns the hosts where nothing is left."""
     by = who_asks()
     stop = {"run_id": run_id, "reason": f"taken back by {by} while it was launched", "force": True, "by": by}
     _answers(links, "run.stop", stop)
     deadline = time.monotonic() + TAKE_BACK_S
     left, cleared = dict(links), set[str]()
     while left and time.monotonic() < deadline:
-        asked = _answers(left, "run.remove", {"run_id": run_id, "by": by})
-        codes = {host: _refusal(future) for host, future in asked.items()}
+        answers = _answers(left, "run.remove", {"run_id": run_id, "by": by})
+        codes = {host: _refusal(future) for host, future in answers.items()}
         cleared |= {host for host, code in codes.items() if code in ("", "no_run")}
         left = {host: link for host, link in left.items() if codes[host] == "run_alive"}
         time.sleep(0.05 if left else 0)
@@ -202,18 +210,18 @@ def _end_what_has_begun(run_id: str, links: Mapping[str, AgentLink]) -> set[str]
 
 
 _KEEPER_LEFT = ("run_over", "disconnected")
-"""What an agent answers whose keeper has left already, or leaves meanwhile."""
+"""Codes with which an agent refuses after the keeper has exited, or while it does."""
 
 
 def _answers(links: Mapping[str, AgentLink], method: str, params: dict[str, Any]) -> Answers:
-    """What the hosts say within TAKE_BACK_S; who has not answered by then is not done."""
-    asked = {host: link.submit(method, params) for host, link in links.items()}
-    wait(asked.values(), timeout=TAKE_BACK_S)
-    return asked
+    """The answers of the hosts. Futures that take longer than TAKE_BACK_S are not done."""
+    answers = {host: link.submit(method, params) for host, link in links.items()}
+    wait(answers.values(), timeout=TAKE_BACK_S)
+    return answers
 
 
 def _refusal(answer: Future[Any]) -> str | None:
-    """The code that a host refuses with, "" where it did as it was told; None where nobody knows."""
+    """The code of a host's refusal; empty for success, None if the outcome is unknown."""
     if not answer.done():
         return None
     problem = answer.exception()
@@ -226,9 +234,9 @@ def _refusal(answer: Future[Any]) -> str | None:
     raise problem
 
 
-def _reached(names: Sequence[str], hosts: Hosts) -> dict[str, AgentLink]:
-    """Fresh links to those of these hosts that can be reached within TAKE_BACK_S."""
-    asked = {name: in_background(hosts.reach, [name], lambda host, link: None) for name in names}
-    wait(asked.values(), timeout=TAKE_BACK_S)
-    found = {name: future.result()[name] for name, future in asked.items() if future.done()}
+def _reconnect(names: Sequence[str], hosts: Hosts) -> dict[str, AgentLink]:
+    """New links to those hosts that can be reached within TAKE_BACK_S."""
+    pending = {name: in_background(hosts.reach, [name], lambda host, link: None) for name in names}
+    wait(pending.values(), timeout=TAKE_BACK_S)
+    found = {name: future.result()[name] for name, future in pending.items() if future.done()}
     return {name: link for name, link in found.items() if not isinstance(link, HostError)}

@@ -1,7 +1,7 @@
-"""Interpreters that start, and import torch, while a launch still checks and sends; see docs/launch.md.
+"""Warm start: interpreters that start and import torch while a launch still checks and sends (docs/launch.md).
 
-Torch is imported early only for a program that imports it, and that does nothing before which an early import would not
-bear: it sets no environment variable that torch reads, and puts no folder before others on `sys.path`.
+Torch is imported early only for a program that imports it and whose earlier statements cannot affect the import: they
+set no environment variable that torch reads, and put no folder first on `sys.path`.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from pathlib import Path
 
 from torchyard_agent.protocol.messages import Warm
 from torchyard_agent.protocol.rank_environment import is_read_at_start
-from torchyard_core.launch.environment import shares
+from torchyard_core.launch.environment import replica_specs
 from torchyard_core.launch.plan_preview import AT_LAUNCH, RUN_FOLDER, preview_sites
 from torchyard_core.launch.planning import Ground
 from torchyard_core.topology.model import Launcher, Program
 
 IMPORTS = ("torch", "torch._dynamo")
-"""The second is what every optimizer imports when it is made, which takes as long as torch itself."""
+"""Every optimizer imports the second when it is created, which takes as long as torch itself."""
 IMPORT_TORCH = frozenset(
     (
         *("torch", "torchyard_roles", "torchvision", "torchaudio", "torchtext", "torchdata", "torchmetrics"),
@@ -28,15 +28,16 @@ IMPORT_TORCH = frozenset(
 )
 MOST_FILES = 200
 MOST_BYTES = 4 * 1024 * 1024
-"""A program that is larger is not read to its end, and nothing is imported early for it."""
+"""Limits of the analysis. Larger programs get no early imports."""
 UNREADABLE = (OSError, SyntaxError, ValueError, RecursionError)
-"""What reading a program raises: the program itself will say what is wrong."""
+"""Errors of the analysis. They are ignored: the program reports them itself when it runs."""
 
 
 def early_imports(program: Program, folder: Path | None) -> tuple[str, ...]:
-    """What the interpreters of a program may import before it is there; nothing where that cannot be known.
+    """Modules that the program's interpreters may import before its code arrives; none if this is unsafe or unknown.
 
-    `folder`: the working folder on this computer.
+    Args:
+        folder: The working folder on this computer.
     """
     if program.launcher is not Launcher.TORCH or program.setup or folder is None:
         return ()
@@ -52,10 +53,10 @@ def early_imports(program: Program, folder: Path | None) -> tuple[str, ...]:
 
 
 def imports_package(program: Program, folder: Path | None, package: str) -> bool | None:
-    """Whether the script, or a module of its working folder that it imports, imports a package; None where that cannot
-    be known.
+    """Whether the script, or a module of its working folder that it imports, imports a package; None if unknown.
 
-    `folder`: the working folder on this computer.
+    Args:
+        folder: The working folder on this computer.
     """
     if program.launcher is not Launcher.TORCH or folder is None:
         return None
@@ -66,19 +67,21 @@ def imports_package(program: Program, folder: Path | None, package: str) -> bool
     return any(package in packages for packages in modules) if modules else None
 
 
-def start_early(ground: Ground, run_id: str, imports: tuple[str, ...]) -> None:
-    """Asks every host of the launch to start its interpreters. Nothing waits for the answers: a host that does not know
-    how, or cannot, starts its ranks as ever."""
-    sites = preview_sites(ground.plan, list(ground.hosts.values()))
-    replicas = shares(ground.plan, sites, run_id, store=AT_LAUNCH)
-    for host, link in ground.links.items():
+def start_early(context: Ground, run_id: str, imports: tuple[str, ...]) -> None:
+    """Asks every host of the launch to start its interpreters, without waiting for the answers.
+
+    A host that cannot do so starts its ranks as usual.
+    """
+    sites = preview_sites(context.plan, list(context.hosts.values()))
+    replicas = replica_specs(context.plan, sites, run_id, store=AT_LAUNCH)
+    for host, link in context.links.items():
         here = [replica for replica in replicas if replica["host"] == host]
-        wanted = Warm(run_id=run_id, host=host, replicas=here, run_dir=RUN_FOLDER, imports=list(imports))
-        link.submit("run.warm", {**wanted, "archive": link.archive})
+        request = Warm(run_id=run_id, host=host, replicas=here, run_dir=RUN_FOLDER, imports=list(imports))
+        link.submit("run.warm", {**request, "archive": link.archive})
 
 
 class _Program:
-    """The script and the modules of its own that it imports."""
+    """The script of a program and those modules of its working folder that it imports."""
 
     def __init__(self, folder: Path, program: Program):
         self._folder = folder
@@ -98,9 +101,9 @@ class _Program:
         self._places += [folder / entry for entry in entries if entry and not Path(entry).is_absolute()]
 
     def modules(self) -> Iterator[tuple[ast.AST, set[str]]]:
-        """Each module's syntax tree, and the packages that it imports from elsewhere or from the working folder.
+        """Yields the syntax tree of each module with the top-level packages that it imports.
 
-        Raises what reading and parsing raise, and ValueError for a program that is too large.
+        Raises errors of reading and parsing, and ValueError for a program that is too large.
         """
         while self._left:
             path = self._left.pop()
@@ -119,7 +122,7 @@ class _Program:
                     self._find(name, place)
 
     def _imports(self, tree: ast.AST, path: Path) -> Iterator[tuple[str, list[Path]]]:
-        """Dotted names and the folders to look for them in."""
+        """Yields imported dotted names with the folders to search for them."""
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
                 yield from ((alias.name, self._places) for alias in node.names)
@@ -129,7 +132,7 @@ class _Program:
                 yield from ((f"{before}{alias.name}", places) for alias in node.names)
 
     def _find(self, name: str, place: Path) -> None:
-        """Notes the files of a dotted name: those of the packages on the way too."""
+        """Adds the files of a dotted name, including its parent packages."""
         for part in name.split("."):
             module, package = place / f"{part}.py", place / part / "__init__.py"
             if package.is_file():
@@ -140,7 +143,7 @@ class _Program:
 
 
 def _precedes_imports(node: ast.AST) -> bool:
-    """Whether it may change what an import of torch does: it must run before one that has not happened yet."""
+    """Whether the statement may affect an import of torch, so that it must run first."""
     if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
         return _is(node.value, "path") or (_is(node.value, "environ") and _may_matter(node.slice))
     if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
@@ -161,12 +164,12 @@ def _precedes_imports(node: ast.AST) -> bool:
 
 
 def _is(node: ast.AST, name: str) -> bool:
-    """`sys.path` or `os.environ`, by whatever name the module goes; `environ` also by itself."""
+    """Whether the node is `sys.path`, or `os.environ` under any alias of the module, or a plain `environ`."""
     if isinstance(node, ast.Attribute) and node.attr == name:
         return name == "environ" or (isinstance(node.value, ast.Name) and node.value.id == "sys")
     return isinstance(node, ast.Name) and node.id == name == "environ"
 
 
 def _may_matter(key: ast.AST | None) -> bool:
-    """Whether the name of a variable is one that is read at the start, or not known."""
+    """Whether the name of an environment variable is read at the start of a program, or not a constant."""
     return not (isinstance(key, ast.Constant) and isinstance(key.value, str)) or is_read_at_start(key.value)

@@ -14,7 +14,7 @@ from PySide6.QtCore import QObject, Signal
 from torchyard_core.background_thread import in_background
 from torchyard_core.booking.planned_time import PlannedTime
 from torchyard_core.errors import RunFailed, TorchyardError
-from torchyard_core.launch.checks.host_facts import Check
+from torchyard_core.launch.checks.check import Check
 from torchyard_core.launch.confirmations import Question
 from torchyard_core.launch.runs.history import History
 from torchyard_core.problems import has_errors

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from PySide6.QtCore import QObject, QTimer, Signal
 
 from torchyard_core.errors import AgentRefused, TorchyardError
-from torchyard_core.launch.runs.known_runs import LOG_WAIT_S
+from torchyard_core.launch.runs.logs import LOG_WAIT_S
 from torchyard_gui.bridge.jobs import Job, Jobs, explain
 
 if TYPE_CHECKING:

@@ -5,22 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from torchyard_core.launch.checks.host_facts import Check
+from torchyard_core.launch.checks.check import CHECKLIST, Check
 
-ORDER = (
-    "topology",
-    "host",
-    "looking",
-    "python",
-    "torch",
-    "disk",
-    "booking",
-    "settings",
-    "sending",
-    "preparing",
-    "starting",
-)
-"""Rows from the top; a check of another name has a row of its own before `sending`."""
+ORDER = {spec.name: position for position, spec in enumerate(CHECKLIST)}
+"""Positions of the rows; a check that is not in the table has a row of its own before `sending`."""
 STEPS = {"reaching": "host"} | {step: step for step in ("looking", "sending", "preparing", "starting")}
 """What `on_progress` names, and the row that it is about."""
 OF_TOPOLOGY = ("topology_problems", "secret_missing")
@@ -120,9 +108,8 @@ class Checklist:
     def _row(self, name: str) -> Row:
         if name not in self.rows:
             self.rows[name] = Row(name)
-            place = {key: number for number, key in enumerate(ORDER)}
-            before = place["sending"] - 0.5
-            self.rows = dict(sorted(self.rows.items(), key=lambda item: place.get(item[0], before)))
+            before = ORDER["sending"] - 0.5
+            self.rows = dict(sorted(self.rows.items(), key=lambda item: ORDER.get(item[0], before)))
         return self.rows[name]
 
 

@@ -7,7 +7,7 @@ from PySide6.QtGui import QKeyEvent, QMouseEvent
 from PySide6.QtWidgets import QGridLayout, QSizePolicy, QToolButton, QVBoxLayout, QWidget
 
 from torchyard_core.formatting import size
-from torchyard_core.launch.checks.host_facts import Check
+from torchyard_core.launch.checks.check import CHECKLIST, Check
 from torchyard_gui.launch.checklist_model import Row, where
 from torchyard_gui.theme.icons import icon
 from torchyard_gui.widgets import ElidedLabel, StateMark, drop_all, label
@@ -16,6 +16,7 @@ from torchyard_gui.widgets.indicators import MeterBar
 
 translate = QCoreApplication.translate
 
+TITLES = {spec.name: spec.title for spec in CHECKLIST}
 TROUBLES = 6
 """Sentences that are shown at once; more are counted."""
 
@@ -125,33 +126,7 @@ class CheckRow(QWidget):
 
 def title_of(name: str) -> str:
     """What a row is about."""
-    titles = {
-        "topology": translate("Launch", "Topology"),
-        "host": translate("Launch", "Hosts reached, agent there"),
-        "looking": translate("Launch", "Hosts looked at"),
-        "python": translate("Launch", "Python"),
-        "torch": translate("Launch", "torch"),
-        "cuda": translate("Launch", "CUDA"),
-        "driver": translate("Launch", "NVIDIA driver"),
-        "disk": translate("Launch", "Room on disk"),
-        "folder": translate("Launch", "Working folder"),
-        "strategy": translate("Launch", "Program takes part in the strategy"),
-        "clock": translate("Launch", "Clocks agree"),
-        "limits": translate("Launch", "Limits for open files and locked memory"),
-        "shm": translate("Launch", "Shared memory"),
-        "gpu": translate("Launch", "GPUs healthy and unused"),
-        "leftovers": translate("Launch", "Nothing left of earlier runs"),
-        "bandwidth": translate("Launch", "Bandwidth between hosts"),
-        "network": translate("Launch", "Hosts reach each other"),
-        "booking": translate("Launch", "GPUs free, and not booked by others"),
-        "resume": translate("Launch", "Where it goes on from"),
-        "settings": translate("Launch", "Settings"),
-        "sending": translate("Launch", "Code sent"),
-        "preparing": translate("Launch", "GPUs locked, ports held"),
-        "starting": translate("Launch", "Started"),
-        "history": translate("Launch", "Noted on this computer"),
-    }
-    return titles.get(name, name)
+    return translate("Launch", TITLES[name]) if name in TITLES else name
 
 
 def state_word(state: str) -> str:

@@ -13,7 +13,7 @@ from torchyard_core.booking.search.conflict import Conflict, span
 from torchyard_core.booking.time_format import until
 from torchyard_core.booking.time_parser import local_zone
 from torchyard_core.errors import AgentRefused, HostError, TorchyardError
-from torchyard_core.launch.checks.host_facts import Check
+from torchyard_core.launch.checks.check import Check
 from torchyard_core.launch.confirmations import Question
 from torchyard_core.topology.file import TopologyFile
 from torchyard_gui.bridge.fleet_model import FleetModel

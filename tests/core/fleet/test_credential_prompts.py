@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from torchyard_core.fleet.credential_prompts import Kind, NotAnswered, Question, Secrets, shown
+from torchyard_core.fleet.credential_prompts import CredentialCache, Kind, NotAnswered, Question, shown
 
 QUESTION = Question(Kind.PASSPHRASE, "gpu-a", "the key ~/.ssh/id", "Passphrase")
 
@@ -31,7 +31,7 @@ def opens(answer: str) -> str | None:
 
 def test_what_many_need_at_once_is_asked_once() -> None:
     user = User("right")
-    secrets = Secrets(user)
+    secrets = CredentialCache(user)
     began = time.monotonic()
     ready = threading.Barrier(8)
 
@@ -46,7 +46,7 @@ def test_what_many_need_at_once_is_asked_once() -> None:
 
 def test_giving_up_holds_for_logins_under_way_and_not_for_later_ones() -> None:
     user = User()
-    secrets = Secrets(user)
+    secrets = CredentialCache(user)
     began = time.monotonic()
     for _ in range(3):
         with pytest.raises(NotAnswered) as refused:
@@ -60,20 +60,20 @@ def test_giving_up_holds_for_logins_under_way_and_not_for_later_ones() -> None:
 
 def test_an_empty_answer_goes_on_without_and_is_not_remembered() -> None:
     user = User("", "right")
-    secrets = Secrets(user)
+    secrets = CredentialCache(user)
     assert secrets.settle("key", QUESTION, time.monotonic(), opens, "no") is None
     assert secrets.settle("key", QUESTION, time.monotonic(), opens, "no") == "opened by right"
 
 
 def test_nobody_to_ask_is_not_giving_up() -> None:
     with pytest.raises(NotAnswered) as refused:
-        Secrets().ask("key", QUESTION, time.monotonic())
+        CredentialCache().ask("key", QUESTION, time.monotonic())
     assert not refused.value.given_up
 
 
 def test_answers_do_not_show_in_what_may_be_printed() -> None:
     user = User("right")
-    secrets = Secrets(user)
+    secrets = CredentialCache(user)
     secrets.remember("password", "right")
     assert "right" not in repr(secrets) + repr(vars(NotAnswered(QUESTION, given_up=True)))
 

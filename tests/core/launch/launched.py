@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from tests.core.examples import host
 from torchyard_agent.protocol.messages import ReplicaShare
-from torchyard_core.launch.environment import Site, shares
+from torchyard_core.launch.environment import PreparedHost, replica_specs
 from torchyard_core.launch.port_assignment import ports_needed
 from torchyard_core.launch.rank_assignment import plan
 from torchyard_core.topology.host_facts import HostFacts
@@ -44,7 +44,7 @@ def launched(
     what: Topology,
     hosts: list[HostFacts] | None = None,
     trial: str | None = None,
-    sites: Mapping[str, Site] | None = None,
+    sites: Mapping[str, PreparedHost] | None = None,
 ) -> dict[str, ReplicaShare]:
     """Every replica's share, by name."""
     hosts = HOSTS if hosts is None else hosts
@@ -52,7 +52,7 @@ def launched(
     assert planned.problems == ()
     needed = ports_needed(planned)
     made = {
-        known.name: Site(
+        known.name: PreparedHost(
             f"10.0.0.{number}",
             "ib0",
             f"/runs/{known.name}",
@@ -61,7 +61,7 @@ def launched(
         )
         for number, known in enumerate(hosts, 1)
     }
-    return {share["name"]: share for share in shares(planned, sites or made, "run-1", trial, STORE)}
+    return {share["name"]: share for share in replica_specs(planned, sites or made, "run-1", trial, STORE)}
 
 
 def env(share: ReplicaShare, local_rank: int = 0) -> dict[str, str]:

@@ -8,7 +8,7 @@ from typing import Any
 from tests.core.examples import host, topology
 from tests.core.launch.launched import ALL_ROLES, CHIEF, EVALUATORS, REDUCERS, WORKERS, env, launched
 from torchyard_agent.protocol.messages import ReplicaShare
-from torchyard_core.launch.environment import Site
+from torchyard_core.launch.environment import PreparedHost
 
 
 def variable(share: ReplicaShare, name: str) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def test_a_trial_is_told_only_where_there_is_one() -> None:
 
 
 def test_an_address_of_ipv6_has_brackets_before_its_port() -> None:
-    sites = {"one": Site("fd00::1", "eth0", "/r", "python3", (7, 8))}
+    sites = {"one": PreparedHost("fd00::1", "eth0", "/r", "python3", (7, 8))}
     found = launched(topology("{name: w, role: worker, replicas: 1}"), [host("one")], sites=sites)["worker-0"]
     assert variable(found, "CLUSTER_SPEC")["cluster"] == {"workerpool0": ["[fd00::1]:7"]}
     assert env(found)["MASTER_ADDR"] == "fd00::1"

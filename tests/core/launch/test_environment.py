@@ -22,7 +22,7 @@ from tests.core.launch.launched import (
 )
 from torchyard_agent.protocol.messages import RankShare, ReplicaShare
 from torchyard_agent.protocol.rank_environment import Contract
-from torchyard_core.launch.environment import Site, blueprint, shares
+from torchyard_core.launch.environment import PreparedHost, cluster_plan, replica_specs
 from torchyard_core.launch.port_assignment import ports_needed
 from torchyard_core.launch.rank_assignment import plan
 from torchyard_core.topology.model import Program, Strategy, StrategyKind
@@ -200,7 +200,7 @@ def test_the_interface_is_the_host_s_and_the_user_may_choose_another() -> None:
 
 
 def test_an_unknown_interface_is_left_to_nccl_and_gloo() -> None:
-    sites = {"one": Site("127.0.0.1", "", "/r", "python3", (1, 2))}
+    sites = {"one": PreparedHost("127.0.0.1", "", "/r", "python3", (1, 2))}
     found = env(launched(topology("{name: w, role: worker, replicas: 1}"), [host("one")], sites=sites)["worker-0"])
     assert "NCCL_SOCKET_IFNAME" not in found
     assert "GLOO_SOCKET_IFNAME" not in found
@@ -224,7 +224,7 @@ def test_output_is_unbuffered_unless_the_user_says_otherwise() -> None:
 
 
 def test_no_variable_of_the_user_s_can_break_the_contract() -> None:
-    # Checking refuses such a file; should one get here all the same, the run still holds together.
+    # Planner refuses such a file; should one get here all the same, the run still holds together.
     what = topology(WORKERS, program="{script: a, env: {RANK: 9, TORCHYARD_REPLICA: me, CUDA_VISIBLE_DEVICES: 3}}")
     found = env(launched(what)["worker-1"])
     assert (found["RANK"], found["TORCHYARD_REPLICA"], found["CUDA_VISIBLE_DEVICES"]) == ("1", "worker-1", "")
@@ -300,10 +300,10 @@ def test_groups_of_an_asynchronous_strategy_count_their_own_ranks() -> None:
 def test_only_those_who_take_part_are_peers() -> None:
     planned = plan(topology(WORKERS, SERVERS, strategy="{kind: sandblaster}"), HOSTS)
     sites = {
-        name: Site(name, "", "/run", "python3", tuple(range(1, 1 + count)))
+        name: PreparedHost(name, "", "/run", "python3", tuple(range(1, 1 + count)))
         for name, count in ports_needed(planned).items()
     }
-    cluster, replicas = blueprint(planned, sites, "run-1")
+    cluster, replicas = cluster_plan(planned, sites, "run-1")
     without = [replica for replica in replicas if replica["name"] != "worker-1"]
     share = Contract(cluster, without, "10.0.0.1:4000").share(without[0], generation=2)
     found = read(env(share))
@@ -327,7 +327,7 @@ def test_a_shared_folder_has_one_for_each_run(name: str, folder: str) -> None:
 def test_a_plan_with_a_replica_that_has_no_host_cannot_be_launched() -> None:
     planned = plan(topology("{name: w, role: worker, replicas: 1, gpus: 1}"), [host("one")])
     with pytest.raises(ValueError, match="worker-0 has no host"):
-        shares(planned, {}, "run-1")
+        replica_specs(planned, {}, "run-1")
 
 
 def test_every_variable_is_text_without_a_nul() -> None:

@@ -18,7 +18,7 @@ from torchyard_core.errors import AgentRefused, RunFailed
 from torchyard_core.launch import snapshot_upload
 from torchyard_core.launch.progress import Cancelled
 from torchyard_core.launch.snapshot import take_snapshot
-from torchyard_core.launch.snapshot_upload import send_snapshot
+from torchyard_core.launch.snapshot_upload import upload_snapshot
 
 
 class StoreLink:
@@ -93,7 +93,7 @@ def test_what_arrives_is_what_was_there(folder: Path, tmp_path: Path) -> None:
     link, told = StoreLink(tmp_path / "store"), []
     snapshot = take_snapshot(folder)
 
-    send_snapshot(snapshot, link, lambda done, total: told.append((done, total)), Event())
+    upload_snapshot(snapshot, link, lambda done, total: told.append((done, total)), Event())
     snapshot_store.materialize(link.store, snapshot.root, str(tmp_path / "copy"))
 
     for file in folder.iterdir():
@@ -105,15 +105,15 @@ def test_what_arrives_is_what_was_there(folder: Path, tmp_path: Path) -> None:
 
 def test_only_what_is_new_is_sent(folder: Path, tmp_path: Path) -> None:
     link = StoreLink(tmp_path / "store")
-    send_snapshot(take_snapshot(folder), link, quiet, Event())
+    upload_snapshot(take_snapshot(folder), link, quiet, Event())
     link.messages = 0
 
-    send_snapshot(take_snapshot(folder), link, quiet, Event())
+    upload_snapshot(take_snapshot(folder), link, quiet, Event())
     assert link.messages == 0
 
     (folder / "small-3").write_text("changed")
     told: list[tuple[int, int]] = []
-    send_snapshot(take_snapshot(folder), link, lambda done, total: told.append((done, total)), Event())
+    upload_snapshot(take_snapshot(folder), link, lambda done, total: told.append((done, total)), Event())
     assert told[-1] == (7, 7)
 
 
@@ -122,7 +122,7 @@ def test_a_cancelled_send_stops(folder: Path, tmp_path: Path) -> None:
     cancelled.set()
 
     with pytest.raises(Cancelled):
-        send_snapshot(take_snapshot(folder), StoreLink(tmp_path / "store"), quiet, cancelled)
+        upload_snapshot(take_snapshot(folder), StoreLink(tmp_path / "store"), quiet, cancelled)
 
 
 def test_a_file_that_shrinks_meanwhile_is_named(folder: Path, tmp_path: Path) -> None:
@@ -130,15 +130,15 @@ def test_a_file_that_shrinks_meanwhile_is_named(folder: Path, tmp_path: Path) ->
     (folder / "large").write_bytes(b"short")
 
     with pytest.raises(RunFailed, match="large changed while it was sent"):
-        send_snapshot(snapshot, StoreLink(tmp_path / "store"), quiet, Event())
+        upload_snapshot(snapshot, StoreLink(tmp_path / "store"), quiet, Event())
 
 
 def test_the_root_alone_decides_whether_anything_moves(folder: Path, tmp_path: Path) -> None:
     link = StoreLink(tmp_path / "store")
-    send_snapshot(take_snapshot(folder), link, quiet, Event())
+    upload_snapshot(take_snapshot(folder), link, quiet, Event())
     link.asked.clear()
 
-    send_snapshot(take_snapshot(folder), link, quiet, Event())
+    upload_snapshot(take_snapshot(folder), link, quiet, Event())
 
     [(method, size)] = link.asked
     assert method == "snapshot.offer"
@@ -149,7 +149,7 @@ def test_who_comes_second_waits_and_then_sends_what_is_left(folder: Path, tmp_pa
     link = StoreLink(tmp_path / "store")
     link.busy = 2
 
-    send_snapshot(take_snapshot(folder), link, quiet, Event())
+    upload_snapshot(take_snapshot(folder), link, quiet, Event())
 
     assert [method for method, _ in link.asked].count("snapshot.offer") == 4
     assert snapshot_store.has(link.store, take_snapshot(folder).root)
@@ -158,7 +158,7 @@ def test_who_comes_second_waits_and_then_sends_what_is_left(folder: Path, tmp_pa
 def test_a_waiting_send_can_be_cancelled(folder: Path, tmp_path: Path) -> None:
     link, cancelled = StoreLink(tmp_path / "store"), Event()
     link.busy = 10**9
-    waiting = in_background(send_snapshot, take_snapshot(folder), link, quiet, cancelled)
+    waiting = in_background(upload_snapshot, take_snapshot(folder), link, quiet, cancelled)
 
     cancelled.set()
 
@@ -175,7 +175,7 @@ def test_what_the_store_lost_meanwhile_is_sent_again(folder: Path, tmp_path: Pat
         link.before_seal = lambda: None
 
     link.before_seal = lose_once
-    send_snapshot(snapshot, link, quiet, Event())
+    upload_snapshot(snapshot, link, quiet, Event())
 
     assert lost.exists()
     assert snapshot_store.has(link.store, snapshot.root)
@@ -186,7 +186,7 @@ def test_a_disk_without_room_is_named_before_anything_is_sent(folder: Path, tmp_
     link.free = 5_000_000
 
     with pytest.raises(RunFailed, match=r"the disk of gpu-a has 5 MB free .* needs 10\d\.\d MB") as refused:
-        send_snapshot(take_snapshot(folder), link, quiet, Event())
+        upload_snapshot(take_snapshot(folder), link, quiet, Event())
 
     assert "exclude" in refused.value.hint
     assert link.messages == 0

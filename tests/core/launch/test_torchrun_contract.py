@@ -12,7 +12,7 @@ import pytest
 
 from tests.core.examples import host, topology
 from tests.ports import free_port
-from torchyard_core.launch.environment import Site, shares
+from torchyard_core.launch.environment import PreparedHost, replica_specs
 from torchyard_core.launch.rank_assignment import plan
 
 SAY = """\
@@ -65,11 +65,11 @@ def test_every_variable_of_torchrun_s_is_set_to_what_torchrun_sets(tmp_path: Pat
         pins="{chief-0: a, worker-0: b}",
     )
     sites = {
-        "a": Site("127.0.0.1", "lo", "/r", "python3", (1, 2)),
-        "b": Site("127.0.0.2", "lo", "/r", "python3", (1,)),
+        "a": PreparedHost("127.0.0.1", "lo", "/r", "python3", (1, 2)),
+        "b": PreparedHost("127.0.0.2", "lo", "/r", "python3", (1,)),
     }
     planned = plan(asked, [host("a", NODES[0]), host("b", NODES[1])])
-    ours = [rank["env"] for share in shares(planned, sites, "run") for rank in share["ranks"]]
+    ours = [rank["env"] for share in replica_specs(planned, sites, "run") for rank in share["ranks"]]
     theirs = torchrun_environments(tmp_path)
     assert len(ours) == len(theirs)
     for our, their in zip(ours, theirs, strict=True):

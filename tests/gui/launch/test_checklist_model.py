@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from torchyard_core.launch.checks.host_facts import Check
+from torchyard_core.launch.checks.check import CHECKLIST, Check
 from torchyard_gui.launch.checklist_model import Checklist, where
-from torchyard_gui.launch.checklist_row import found_in
+from torchyard_gui.launch.checklist_row import found_in, title_of
 
 
 def test_what_is_fine_on_many_hosts_is_one_row() -> None:
@@ -33,6 +33,14 @@ def test_rows_stand_in_the_order_of_a_launch_however_checks_come() -> None:
         "preparing",
         "starting",
     ]
+
+
+def test_every_check_of_the_table_is_shown_under_its_title_and_in_its_place() -> None:
+    checklist = Checklist()
+    for spec in reversed(CHECKLIST):
+        checklist.take(Check(spec.name, "gpu-a", True, "fine"))
+    assert list(checklist.rows) == [spec.name for spec in CHECKLIST]
+    assert [title_of(name) for name in checklist.rows] == [spec.title for spec in CHECKLIST]
 
 
 def test_progress_is_told_until_it_is_done() -> None:

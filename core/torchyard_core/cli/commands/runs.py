@@ -18,16 +18,15 @@ from torchyard_core.launch.runs.download import fetch_files, list_files
 from torchyard_core.launch.runs.follower import Follower
 from torchyard_core.launch.runs.known_runs import (
     KnownRun,
-    LogReader,
     free_prepared,
     host_of,
     is_over,
     list_runs,
-    log_readers,
     show_record,
     show_run,
     stop_run,
 )
+from torchyard_core.launch.runs.logs import LogReader, log_readers
 
 if TYPE_CHECKING:
     from torchyard_core.fleet.daemon_client import Link

@@ -15,7 +15,7 @@ import typer
 from torchyard_core.cli.output import print_json_line, print_log_line, remark
 from torchyard_core.errors import AgentRefused, HostError, TorchyardError
 from torchyard_core.launch.agent_interface import AgentLink, Reattach
-from torchyard_core.launch.runs.known_runs import LogReader
+from torchyard_core.launch.runs.logs import LogReader
 from torchyard_core.text_sanitizer import one_line
 
 COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "bright_red")

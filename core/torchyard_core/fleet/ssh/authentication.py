@@ -13,8 +13,8 @@ from pathlib import Path
 import paramiko
 
 from torchyard_core.errors import LoginRefused
-from torchyard_core.fleet.credential_prompts import Kind, NotAnswered, Question, Secrets, shown
-from torchyard_core.fleet.ssh.interactive_auth import ASKING_METHODS, Questioned
+from torchyard_core.fleet.credential_prompts import CredentialCache, Kind, NotAnswered, Question, shown
+from torchyard_core.fleet.ssh.interactive_auth import ASKING_METHODS, InteractiveAuth
 from torchyard_core.fleet.ssh.private_keys import BadKey, KeyFile, WrongPassphrase, agent_keys, key_files
 from torchyard_core.fleet.ssh.route import Route
 
@@ -26,21 +26,21 @@ METHODS = ("publickey", *ASKING_METHODS)
 """In the order in which they are tried."""
 
 
-class TooLate(Exception):
+class LoginExpired(Exception):
     """Raised where the server has closed while the user was asked: worth another attempt, which has the answer."""
 
 
 class Login:
     """One attempt to log in over a transport whose host key was checked."""
 
-    def __init__(self, route: Route, transport: paramiko.Transport, secrets: Secrets, began: float):
+    def __init__(self, route: Route, transport: paramiko.Transport, secrets: CredentialCache, began: float):
         """`began`: when the login began (monotonic), of which this may not be the first attempt."""
         self._route = route
         self._transport = transport
         self._secrets = secrets
         self._began = began
         self._opened = time.monotonic()
-        self._questioned = Questioned(route, transport, secrets, began)
+        self._questioned = InteractiveAuth(route, transport, secrets, began)
         self._asked_passphrase = False
         self._locked: list[KeyFile] = []
         """Encrypted files, whose keys no agent holds."""
@@ -50,7 +50,7 @@ class Login:
     def run(self) -> None:
         """Returns when logged in.
 
-        Raises LoginRefused with what was tried and what is lacking, TooLate, or what paramiko raises where the
+        Raises LoginRefused with what was tried and what is lacking, LoginExpired, or what paramiko raises where the
         connection breaks.
         """
         self._transport.auth_timeout = LOGIN_TIMEOUT_S
@@ -62,7 +62,7 @@ class Login:
             if self._transport.is_active():
                 raise
             if self._held_up_by_the_user:
-                raise TooLate from error
+                raise LoginExpired from error
             if isinstance(error, paramiko.AuthenticationException):
                 raise self._refused(closed=True) from error
             raise

@@ -14,12 +14,12 @@ import paramiko
 from paramiko.common import cMSG_GLOBAL_REQUEST
 
 from torchyard_core.errors import HostError, Unreachable
-from torchyard_core.fleet.credential_prompts import Questions, Secrets
+from torchyard_core.fleet.credential_prompts import CredentialCache, Questions
 from torchyard_core.fleet.inventory import Host
-from torchyard_core.fleet.ssh.authentication import Login, TooLate
+from torchyard_core.fleet.ssh.authentication import Login, LoginExpired
 from torchyard_core.fleet.ssh.bastions import Bastions
 from torchyard_core.fleet.ssh.connection import SshConnection, Tunnel
-from torchyard_core.fleet.ssh.keepalive import ListeningPacketizer, keep_alive
+from torchyard_core.fleet.ssh.keepalive import KeepalivePacketizer, keep_alive
 from torchyard_core.fleet.ssh.known_hosts import KnownHosts, fingerprint
 from torchyard_core.fleet.ssh.login_errors import explain, silent_in_key_exchange
 from torchyard_core.fleet.ssh.login_throttle import Backoff, Doors, EarlyDrop
@@ -50,7 +50,7 @@ class SshDialer:
         self.known_hosts = known_hosts
         self._keys = KnownHosts(known_hosts)
         self._config = UserConfig()
-        self._secrets = Secrets(questions)
+        self._secrets = CredentialCache(questions)
         self.doors = Doors()
         """Where logins wait their turn, those of the system's ssh too."""
         self._bastions = Bastions(lambda route: self._connect(route, time.monotonic()))
@@ -111,7 +111,7 @@ class SshDialer:
                 if time.monotonic() - dropped_since > DROPS_FOR_S:
                     raise explain(route, drop) from drop
                 time.sleep(pause.next())
-            except TooLate as closed:
+            except LoginExpired as closed:
                 late += 1
                 if late == LATE_ATTEMPTS:
                     raise Unreachable(
@@ -121,7 +121,7 @@ class SshDialer:
                     ) from closed
 
     def _open(self, route: Route, log_in: Callable[[paramiko.Transport], None]) -> SshConnection:
-        """One attempt. Raises a HostError, EarlyDrop or TooLate."""
+        """One attempt. Raises a HostError, EarlyDrop or LoginExpired."""
         sock: Any = None
         # The bastions before the turn: who waits there must not keep others from a door.
         bastion = self._bastions.lease(route.via) if route.via else None
@@ -129,7 +129,7 @@ class SshDialer:
         try:
             with self.doors[route.door].passing():
                 sock = self._socket(route, bastion.connection if bastion else None)
-                transport = paramiko.Transport(sock, packetizer_class=ListeningPacketizer)
+                transport = paramiko.Transport(sock, packetizer_class=KeepalivePacketizer)
                 try:
                     self._shake_hands(route, transport, sock)
                     log_in(transport)

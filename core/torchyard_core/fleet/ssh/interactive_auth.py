@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import paramiko
 
-from torchyard_core.fleet.credential_prompts import TRIES, Kind, Question, Secrets, shown
+from torchyard_core.fleet.credential_prompts import TRIES, CredentialCache, Kind, Question, shown
 from torchyard_core.fleet.ssh.route import Route
 
 ANSWER_TIMEOUT_S = 600.0
@@ -15,10 +15,10 @@ ANSWER_TIMEOUT_S = 600.0
 ASKING_METHODS = ("keyboard-interactive", "password")
 
 
-class Questioned:
+class InteractiveAuth:
     """What the server wants to know of the user, over one transport."""
 
-    def __init__(self, route: Route, transport: paramiko.Transport, secrets: Secrets, began: float):
+    def __init__(self, route: Route, transport: paramiko.Transport, secrets: CredentialCache, began: float):
         self._transport = transport
         self._secrets = secrets
         self._began = began

@@ -16,7 +16,7 @@ from paramiko.common import cMSG_GLOBAL_REQUEST
 from paramiko.packet import Packetizer
 
 
-class ListeningPacketizer(Packetizer):
+class KeepalivePacketizer(Packetizer):
     """Notes when something was heard, and asks after a silence. Its methods run on the transport's thread."""
 
     def __init__(self, sock: Any):
@@ -66,7 +66,7 @@ class ListeningPacketizer(Packetizer):
 def keep_alive(transport: paramiko.Transport, interval_s: float, count: int) -> None:
     """Ends the transport when the other side has been silent through `count` questions, one each `interval_s`."""
     packetizer = transport.packetizer
-    assert isinstance(packetizer, ListeningPacketizer)
+    assert isinstance(packetizer, KeepalivePacketizer)
 
     def ask() -> None:
         if transport.in_kex or not transport.clear_to_send.is_set():

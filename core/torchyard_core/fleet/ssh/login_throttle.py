@@ -15,7 +15,7 @@ class EarlyDrop(Exception):
     """Raised where an sshd closes before a login begins: it has too many at once (MaxStartups), or it is starting."""
 
 
-class Door:
+class LoginGate:
     """One sshd. It learns: an sshd that drops a login has shown how many it takes."""
 
     def __init__(self) -> None:
@@ -47,11 +47,11 @@ class Doors:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._doors: dict[object, Door] = {}
+        self._doors: dict[object, LoginGate] = {}
 
-    def __getitem__(self, place: object) -> Door:
+    def __getitem__(self, place: object) -> LoginGate:
         with self._lock:
-            return self._doors.setdefault(place, Door())
+            return self._doors.setdefault(place, LoginGate())
 
 
 class Backoff:

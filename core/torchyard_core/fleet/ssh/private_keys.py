@@ -70,10 +70,10 @@ class WrongPassphrase(BadKey):
 
 def key_files(route: Route) -> list[KeyFile]:
     """The files to log in with, in their order."""
-    return [look_at(path) for path in existing_identities(route)]
+    return [inspect_key_file(path) for path in existing_identities(route)]
 
 
-def look_at(path: Path) -> KeyFile:
+def inspect_key_file(path: Path) -> KeyFile:
     """Which key lies there, and whether it is encrypted. The file may hold anything."""
     try:
         text = path.read_bytes()

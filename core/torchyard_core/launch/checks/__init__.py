@@ -1,1 +1,1 @@
-"""Preflight: the checks before a launch."""
+"""Preflight checks of a launch."""

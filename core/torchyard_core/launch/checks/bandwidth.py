@@ -1,4 +1,4 @@
-"""How fast the hosts of a run exchange bytes: measured pair by pair, kept for a day, never on a busy link."""
+"""Bandwidth between the hosts of a run: measured per pair, cached for a day, never measured on a busy link."""
 
 from __future__ import annotations
 
@@ -18,36 +18,37 @@ from torchyard_core.atomic_write import write_atomically
 from torchyard_core.background_thread import in_background
 from torchyard_core.errors import AgentRefused, FileProblem, HostError
 from torchyard_core.launch.agent_interface import AgentLink
+from torchyard_core.launch.checks.check import Check
 from torchyard_core.launch.checks.connectivity import neighbours
-from torchyard_core.launch.checks.host_facts import Check
 from torchyard_core.launch.planning import Ground
 from torchyard_core.launch.submission import LOOPBACK, primary_address
 
 PULL_S = 0.4
-"""Seconds that bytes flow for one pair, both ways at once; a pair is done within 2 s at the worst."""
+"""Duration of the transfer for one pair, in both directions at once. A pair takes 2 s at most."""
 DAY_S = 86400.0
 ANSWER_S = 10.0
 NAMED = 6
 SLOW = 0.5
-"""Of the middle pair: less than that is worth a warning."""
+"""Fraction of the median bandwidth below which a pair gets a warning."""
 
 Pair = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Figure:
-    """What one pair carries. `at` is when it was measured, in seconds since 1970."""
+class Measurement:
+    """The bandwidth of one pair of hosts."""
 
     pair: Pair
     bytes_s: float | None
-    """The slower way of the two; None where it was never measured."""
+    """Bytes per second in the slower direction; None if never measured."""
     at: float = 0.0
+    """Time of the measurement in seconds since 1970."""
     why_old: str = ""
-    """Why it was not measured just now, although it was due."""
+    """Why a measurement that was due did not take place."""
 
 
 class Bandwidths:
-    """Figures of earlier launches, in a file; None keeps none."""
+    """Measurements of earlier launches in a JSON file. Without a file nothing is cached."""
 
     def __init__(self, file: Path | None):
         self._file = file
@@ -56,16 +57,16 @@ class Bandwidths:
             known = json.loads(file.read_text(encoding="utf-8")) if file is not None else {}
             self._known = known if isinstance(known, dict) else {}
 
-    def of(self, pair: Pair, key: str) -> Figure:
-        """The last figure of a pair; `key` names it by where the hosts are."""
+    def of(self, pair: Pair, key: str) -> Measurement:
+        """The last measurement of a pair, or one without a value. `key` identifies the pair by its addresses."""
         entry: Any = self._known.get(key)
         try:
-            return Figure(pair, float(entry["bytes_s"]), float(entry["at"]))
+            return Measurement(pair, float(entry["bytes_s"]), float(entry["at"]))
         except (TypeError, KeyError, ValueError, OverflowError):
-            return Figure(pair, None)
+            return Measurement(pair, None)
 
-    def keep(self, figures: Mapping[str, Figure]) -> None:
-        """Writes figures over what was known. A file that cannot be written is none."""
+    def keep(self, figures: Mapping[str, Measurement]) -> None:
+        """Adds measurements to the file. Errors of the file are ignored: it is only a cache."""
         if self._file is None or not figures:
             return
         self._known |= {key: {"bytes_s": round(f.bytes_s or 0), "at": round(f.at, 3)} for key, f in figures.items()}
@@ -73,59 +74,61 @@ class Bandwidths:
             write_atomically(self._file, json.dumps(self._known, indent=1) + "\n", 0o600)
 
 
-def measure(ground: Ground, file: Path | None, stop: Event) -> list[Figure]:
-    """The figures of all pairs that count; those that are older than a day are measured, unless a link is busy.
+def measure(context: Ground, file: Path | None, stop: Event) -> list[Measurement]:
+    """Measurements of all pairs of the run's hosts. Those older than a day are renewed, unless a link is busy.
 
-    `stop` ends it after the pair that is under way.
+    Args:
+        file: The cache, or None.
+        stop: Ends the measuring after the current round.
     """
     bandwidths = Bandwidths(file)
-    pairs = neighbours(ground.plan.hosts)
-    keys = {pair: "|".join(sorted(f"{host}@{ground.links[host].ssh_address}" for host in pair)) for pair in pairs}
+    pairs = neighbours(context.plan.hosts)
+    keys = {pair: "|".join(sorted(f"{host}@{context.links[host].ssh_address}" for host in pair)) for pair in pairs}
     known = {pair: bandwidths.of(pair, keys[pair]) for pair in pairs}
     due = [pair for pair in pairs if known[pair].bytes_s is None or time.time() - known[pair].at > DAY_S]
     if due:
-        new = _Measuring(ground, stop).run(due)
+        new = _Measuring(context, stop).run(due)
         for pair, found in new.items():
             known[pair] = found if found.bytes_s is not None else _old(known[pair], found.why_old)
         bandwidths.keep({keys[pair]: figure for pair, figure in new.items() if figure.bytes_s is not None})
     return list(known.values())
 
 
-def _old(figure: Figure, why: str) -> Figure:
-    return Figure(figure.pair, figure.bytes_s, figure.at, why)
+def _old(figure: Measurement, why: str) -> Measurement:
+    return Measurement(figure.pair, figure.bytes_s, figure.at, why)
 
 
 class _Measuring:
-    """Hosts that listen, and pairs that take turns: no host is in two at once."""
+    """Measures pairs in rounds, in which no host takes part twice."""
 
-    def __init__(self, ground: Ground, stop: Event):
-        self._ground = ground
+    def __init__(self, context: Ground, stop: Event):
+        self._context = context
         self._stop = stop
         self._token = secrets.token_hex(16)
-        self._there: dict[str, dict[str, Any]] = {}
+        self._listening: dict[str, dict[str, Any]] = {}
 
-    def run(self, pairs: Sequence[Pair]) -> dict[Pair, Figure]:
-        links = {host: self._ground.links[host] for host in dict.fromkeys(host for pair in pairs for host in pair)}
+    def run(self, pairs: Sequence[Pair]) -> dict[Pair, Measurement]:
+        links = {host: self._context.links[host] for host in dict.fromkeys(host for pair in pairs for host in pair)}
         try:
-            towards = primary_address(self._ground)
-            asked = {host: in_background(self._listen, host, link, towards) for host, link in links.items()}
-            self._there = {host: future.result() for host, future in asked.items()}
-            found: dict[Pair, Figure] = {}
-            for turn in rounds(pairs):
+            towards = primary_address(self._context)
+            pending = {host: in_background(self._listen, host, link, towards) for host, link in links.items()}
+            self._listening = {host: future.result() for host, future in pending.items()}
+            found: dict[Pair, Measurement] = {}
+            for round_ in rounds(pairs):
                 if self._stop.is_set():
                     break
-                measuring = {pair: in_background(self._measure, pair) for pair in turn}
+                measuring = {pair: in_background(self._measure, pair) for pair in round_}
                 found |= {pair: future.result() for pair, future in measuring.items()}
             return found
         except (AgentRefused, HostError) as error:
-            return {pair: Figure(pair, None, why_old=error.message.rstrip(".")) for pair in pairs}
+            return {pair: Measurement(pair, None, why_old=error.message.rstrip(".")) for pair in pairs}
         finally:
             for link in links.values():
                 link.submit("network.close", {"token": self._token})
 
     def _listen(self, host: str, link: AgentLink, towards: str) -> dict[str, Any]:
-        site = self._ground.hosts[host]
-        address = site.data_address or (towards if host == self._ground.primary else None)
+        site = self._context.hosts[host]
+        address = site.data_address or (towards if host == self._context.primary else None)
         if address is None and towards == LOOPBACK:
             address = LOOPBACK
         listen = {"token": self._token, "port_range": site.port_range, "traffic": True}
@@ -133,54 +136,57 @@ class _Measuring:
         answer: dict[str, Any] = link.call("network.listen", {**listen, **where}, ANSWER_S)
         return answer
 
-    def _measure(self, pair: Pair) -> Figure:
-        busy = [host for host in pair if self._there[host]["busy"]]
+    def _measure(self, pair: Pair) -> Measurement:
+        busy = [host for host in pair if self._listening[host]["busy"]]
         if busy:
-            return Figure(pair, None, why_old=f"the network of {busy[0]} is busy")
+            return Measurement(pair, None, why_old=f"the network of {busy[0]} is busy")
         try:
-            pulls = [self._pull(taker, giver) for taker, giver in (pair, (pair[1], pair[0]))]
+            pulls = [self._pull(receiver, sender) for receiver, sender in (pair, pair[::-1])]
             rates = [float(pull.result(ANSWER_S)["bytes_s"]) for pull in pulls]
         except (AgentRefused, HostError, TimeoutError) as error:
-            return Figure(pair, None, why_old=str(error).rstrip(".") or "no answer")
-        return Figure(pair, min(rates), time.time())
+            return Measurement(pair, None, why_old=str(error).rstrip(".") or "no answer")
+        return Measurement(pair, min(rates), time.time())
 
-    def _pull(self, taker: str, giver: str) -> Future[Any]:
-        here, there = self._there[taker], self._there[giver]
+    def _pull(self, receiver: str, sender: str) -> Future[Any]:
+        here, there = self._listening[receiver], self._listening[sender]
         where = {"address": there["address"], "port": there["ports"][0], "source": here["address"]}
-        return self._ground.links[taker].submit("network.pull", {"token": self._token, "seconds": PULL_S, **where})
+        return self._context.links[receiver].submit("network.pull", {"token": self._token, "seconds": PULL_S, **where})
 
 
 def rounds(pairs: Sequence[Pair]) -> list[list[Pair]]:
-    """The pairs in as few rounds as comes easily, no host twice in one."""
-    turns: list[list[Pair]] = []
+    """Divides the pairs greedily into rounds in which each host occurs at most once."""
+    found: list[list[Pair]] = []
     for pair in pairs:
-        for turn in turns:
-            if not any(host in other for other in turn for host in pair):
-                turn.append(pair)
+        for round_ in found:
+            if not any(host in other for other in round_ for host in pair):
+                round_.append(pair)
                 break
         else:
-            turns.append([pair])
-    return turns
+            found.append([pair])
+    return found
 
 
-def check_bandwidth(figures: Sequence[Figure], now: float) -> list[Check]:
-    """One line for all pairs; a warning where one is far slower than the rest. Old figures are called so."""
+def check_bandwidth(figures: Sequence[Measurement], now: float) -> list[Check]:
+    """One line for all pairs, and a warning for each that is slow or was never measured.
+
+    Args:
+        figures: Measurements; the line says how old they are.
+        now: Seconds since 1970.
+    """
     measured = [figure for figure in figures if figure.bytes_s is not None]
     missing = [figure for figure in figures if figure.bytes_s is None]
     lines = []
     if measured:
-        middle = statistics.median(_rate(figure) for figure in measured)
-        slow = [figure for figure in measured if len(measured) > 2 and _rate(figure) < SLOW * middle]
+        median = statistics.median(_rate(figure) for figure in measured)
+        slow = [figure for figure in measured if len(measured) > 2 and _rate(figure) < SLOW * median]
         ordered = sorted(measured, key=_rate)
-        said = ", ".join(_said(figure, now) for figure in ordered[:NAMED])
+        listed = ", ".join(_described(figure, now) for figure in ordered[:NAMED])
         more = f", {len(ordered) - NAMED} more up to {_gbits(_rate(ordered[-1]))}" if len(ordered) > NAMED else ""
-        lines.append(Check("bandwidth", "", True, f"{said}{more}", warning=False))
+        lines.append(Check("bandwidth", "", True, f"{listed}{more}"))
         for figure in slow:
             a, b = figure.pair
-            message = f"{a} and {b} exchange {_gbits(_rate(figure))}, the middle pair {_gbits(middle)}."
-            hint = (
-                f"Synchronous training is as slow as that: look at {a}'s and {b}'s cables, `interface`, `data_address`."
-            )
+            message = f"{a} and {b} exchange {_gbits(_rate(figure))}, the median pair {_gbits(median)}."
+            hint = "The slowest pair limits synchronous training: check cables, `interface` and `data_address` of both."
             lines.append(Check("bandwidth", "", True, message, hint, warning=True))
     for figure in missing[:NAMED]:
         message = f"{figure.pair[0]} and {figure.pair[1]} were not measured: {figure.why_old or 'the launch went on'}."
@@ -188,16 +194,16 @@ def check_bandwidth(figures: Sequence[Figure], now: float) -> list[Check]:
     return lines
 
 
-def _rate(figure: Figure) -> float:
+def _rate(figure: Measurement) -> float:
     return figure.bytes_s or 0.0
 
 
-def _said(figure: Figure, now: float) -> str:
+def _described(figure: Measurement, now: float) -> str:
     text = f"{figure.pair[0]} ↔ {figure.pair[1]} {_gbits(_rate(figure))}"
     age = now - figure.at
     if figure.why_old:
-        return f"{text} (old, of {_age(age)} ago: {figure.why_old})"
-    return f"{text} (of {_age(age)} ago)" if age > 60 else text
+        return f"{text} (measured {_age(age)} ago: {figure.why_old})"
+    return f"{text} (measured {_age(age)} ago)" if age > 60 else text
 
 
 def _gbits(bytes_s: float) -> str:

@@ -1,4 +1,4 @@
-"""Whether the hosts of a run reach each other on the data network, both ways, at the ports that it holds."""
+"""Connectivity between the hosts of a run, in both directions, at the ports that it holds."""
 
 from __future__ import annotations
 
@@ -11,49 +11,55 @@ from torchyard_agent.protocol.messages import Prepared
 from torchyard_core.background_thread import Answers, in_background
 from torchyard_core.errors import AgentRefused
 from torchyard_core.launch.agent_interface import AgentLink
-from torchyard_core.launch.checks.host_facts import Check
+from torchyard_core.launch.checks.check import Check
 from torchyard_core.launch.planning import Ground
 from torchyard_core.launch.progress import Telling
 
 ALL_PAIRS_UP_TO = 8
-"""Hosts. Beyond, a ring of pairs stands for all."""
+"""Number of hosts up to which all pairs are checked; above it only a ring of pairs."""
 MAX_PORTS = 8
-"""Of a host, that are tried: a firewall lets a range through, or does not."""
+"""Ports that are tried per host: firewalls allow or block whole ranges."""
 ANSWER_S = 30.0
 
 
 def neighbours(hosts: Sequence[str]) -> list[tuple[str, str]]:
-    """Pairs of hosts, each once: all of them where hosts are few, else a ring."""
+    """Pairs of hosts, each once: all pairs of up to ALL_PAIRS_UP_TO hosts, else a ring."""
     if len(hosts) <= ALL_PAIRS_UP_TO:
         return list(combinations(hosts, 2))
     return list(zip(hosts, [*hosts[1:], hosts[0]], strict=True))
 
 
 def directions(hosts: Sequence[str]) -> list[tuple[str, str]]:
-    """(from, to) of every way that is tried: both ways of each pair, and of each host with the primary, the first."""
+    """Connections to try as (source, target): both directions of each pair, and of each host with the primary.
+
+    The primary is the first of `hosts`.
+    """
     if len(hosts) <= ALL_PAIRS_UP_TO:
         return list(permutations(hosts, 2))
     pairs = [*neighbours(hosts), *((hosts[0], host) for host in hosts[1:])]
-    return list(dict.fromkeys(way for a, b in pairs for way in ((a, b), (b, a))))
+    return list(dict.fromkeys(direction for a, b in pairs for direction in ((a, b), (b, a))))
 
 
-def check_ways(ground: Ground, prepared: Mapping[str, Prepared], telling: Telling) -> list[Check]:
-    """Tries all ways, and tells; no lines where the run has one host. Nobody listens any more when this returns."""
-    hosts = ground.plan.hosts
+def check_ways(context: Ground, prepared: Mapping[str, Prepared], progress: Telling) -> list[Check]:
+    """Tries all connections. Returns no lines for a run on one host.
+
+    All listeners are asked to close before this returns.
+    """
+    hosts = context.plan.hosts
     if len(hosts) < 2:
         return []
     token = secrets.token_hex(16)
-    links = {host: ground.links[host] for host in hosts}
+    links = {host: context.links[host] for host in hosts}
     try:
-        asked: Answers = {}
+        pending: Answers = {}
         for host, link in links.items():
             ports = [prepared[host]["gang_port"], *prepared[host]["ports"]][:MAX_PORTS]
             listen = {"token": token, "address": prepared[host]["address"], "ports": ports}
-            asked[host] = in_background(_listen, link, listen)
-        listening: dict[str, Any] = telling.all(asked)
-        return _verdicts(listening, _try_all(token, links, listening, telling))
+            pending[host] = in_background(_listen, link, listen)
+        listening: dict[str, Any] = progress.wait_for_all(pending)
+        return _verdicts(listening, _try_all(token, links, listening, progress))
     finally:
-        # The answers are not waited for: on each host this comes before what starts the run there.
+        # No need to wait: each host handles this before the request that starts the run.
         for link in links.values():
             link.submit("network.close", {"token": token})
 
@@ -67,30 +73,30 @@ def _listen(link: AgentLink, listen: dict[str, Any]) -> dict[str, Any]:
 
 
 def _try_all(
-    token: str, links: Mapping[str, AgentLink], listening: Mapping[str, Any], telling: Telling
+    token: str, links: Mapping[str, AgentLink], listening: Mapping[str, Any], progress: Telling
 ) -> dict[str, list[dict[str, Any]]]:
-    """By host, which targets it did not reach."""
-    ways: dict[str, list[dict[str, Any]]] = {host: [] for host in links}
+    """The targets that could not be reached, by source host."""
+    targets_of: dict[str, list[dict[str, Any]]] = {host: [] for host in links}
     for source, target in directions(list(links)):
         there = listening[target]
-        ways[source] += [{"host": target, "address": there["address"], "port": port} for port in there["ports"]]
-    asked: Answers = {
+        targets_of[source] += [{"host": target, "address": there["address"], "port": port} for port in there["ports"]]
+    pending: Answers = {
         host: in_background(
             links[host].call,
             "network.reach",
             {"token": token, "source": listening[host]["address"], "targets": targets},
             ANSWER_S,
         )
-        for host, targets in ways.items()
+        for host, targets in targets_of.items()
     }
-    return telling.all(asked)
+    return progress.wait_for_all(pending)
 
 
 def _verdicts(listening: Mapping[str, Any], missed: Mapping[str, list[dict[str, Any]]]) -> list[Check]:
     lines = []
     for host, there in listening.items():
         if "error" in there:
-            message = f"whether others reach {host} on the data network could not be tried: {there['error']}."
+            message = f"connections to {host} on the data network could not be tried: {there['error']}."
             lines.append(Check("network", host, True, message, warning=True))
     for source, failures in missed.items():
         by_target: dict[str, list[dict[str, Any]]] = {}

@@ -1,57 +1,28 @@
-"""What is looked at on each host before anything is sent: pure verdicts on the facts that the hosts gave."""
+"""Verdicts on the answers to `host.facts`, before anything is sent to the hosts. Pure."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any
 
-from torchyard_core.errors import TorchyardError
+from torchyard_core.launch.checks.check import Check
 from torchyard_core.launch.rank_assignment import Plan
 from torchyard_core.topology.model import Launcher, Role, StrategyKind, Topology
 
 MIN_DISK_MB = 200
-"""Room that a launch needs beside the working folder itself."""
-
-
-Severity = Literal["green", "amber", "red"]
-
-
-@dataclass(frozen=True)
-class Check:
-    """One line of the checklist. `ok` False stops the launch; a warning is ok with a message that says so."""
-
-    name: str
-    host: str
-    ok: bool
-    message: str
-    hint: str = ""
-    warning: bool = False
-    code: str = ""
-    """Of the error behind it, where there is one: what the window offers follows from it."""
-
-    def to_event(self) -> dict[str, Any]:
-        """As `run --json` says it."""
-        message = TorchyardError(self.message, hint=self.hint).sentence() if self.hint else self.message
-        event = {"event": "check", "name": self.name, "host": self.host, "ok": self.ok, "message": message}
-        return {**event, "warning": True} if self.warning else event
-
-    @property
-    def severity(self) -> Severity:
-        """Red stops the launch, amber warns."""
-        return "red" if not self.ok else "amber" if self.warning else "green"
+"""Free space in MB that a launch needs in addition to the working folder."""
 
 
 def check_host(topology: Topology, host: str, facts: dict[str, Any]) -> list[Check]:
-    """The lines for one host, from the answer of its `host.facts`."""
+    """The lines for one host, from its answer to `host.facts`."""
     return [
         *_check_python(topology, host, facts),
         _check_disk(host, facts),
         *(
             Check("host", host, True, problem["message"], problem.get("hint", ""), warning=True)
             for problem in facts.get("problems", [])
-            if problem.get("code") not in _CODES_SAID_ELSEWHERE
+            if problem.get("code") not in _CHECKED_SEPARATELY
         ),
     ]
 
@@ -59,7 +30,7 @@ def check_host(topology: Topology, host: str, facts: dict[str, Any]) -> list[Che
 def check_working_folders(plan: Plan) -> list[Check]:
     """A warning for each host on which several replicas run the training loop in one working folder.
 
-    Servers and reducers of `torchyard_roles` serve and do not come to the loop; under launcher `command` they may.
+    Under launcher `torch`, parameter servers and reducers never reach the loop.
     """
     any_writes = plan.topology.program.launcher is Launcher.COMMAND
     writers = Counter(
@@ -70,8 +41,8 @@ def check_working_folders(plan: Plan) -> list[Check]:
             "folder",
             host,
             True,
-            f"{writers[host]} replicas share the run's working folder: a name that all write to there is one file.",
-            "Write below TORCHYARD_RUN_DIR, which each replica has for itself, or on rank 0 alone.",
+            f"{writers[host]} replicas share the run's working folder: files of the same name overwrite each other.",
+            "Write below TORCHYARD_RUN_DIR, which is separate for each replica, or on rank 0 only.",
             warning=True,
         )
         for host in plan.hosts
@@ -80,20 +51,24 @@ def check_working_folders(plan: Plan) -> list[Check]:
 
 
 def check_machines(facts: Mapping[str, Mapping[str, Any]]) -> list[Check]:
-    """An error for each further name of a machine that the run has under another name: one agent keeps a run once."""
+    """An error for each host that is the same machine as another host of the run, under another name."""
     lines: list[Check] = []
     first: dict[str, str] = {}
     for host, found in facts.items():
         known = first.setdefault(str(found.get("daemon") or host), host)
         if known != host:
-            message = f"{host} is the same machine as {known}, with the same user: a run can use it once."
+            message = f"{host} is the same machine as {known}, with the same user: a run can use it only once."
             hint = f"Remove one of them: `torchyard hosts remove {host}`."
             lines.append(Check("host", host, False, message, hint))
     return lines
 
 
 def check_strategy(topology: Topology, joins: bool | None) -> list[Check]:
-    """A warning where the program never joins the run, and the strategy would need that. `joins`: None is not known."""
+    """A warning if the strategy needs `torchyard_roles.join()` and the program never calls it.
+
+    Args:
+        joins: Whether the program imports `torchyard_roles`; None if unknown.
+    """
     kind = topology.strategy.kind
     if joins is not False or kind in (StrategyKind.NONE, StrategyKind.ALL_REDUCE):
         return []
@@ -110,11 +85,7 @@ def check_strategy(topology: Topology, joins: bool | None) -> list[Check]:
     ]
 
 
-def failed(checks: Sequence[Check]) -> list[Check]:
-    return [check for check in checks if not check.ok]
-
-
-_CODES_SAID_ELSEWHERE = frozenset({"no_torch", "no_python", "python_missing", "python_too_old", "disk_low"})
+_CHECKED_SEPARATELY = frozenset({"no_torch", "no_python", "python_missing", "python_too_old", "disk_low"})
 
 
 def _check_python(topology: Topology, host: str, facts: dict[str, Any]) -> list[Check]:
@@ -123,15 +94,15 @@ def _check_python(topology: Topology, host: str, facts: dict[str, Any]) -> list[
     python = facts.get("python") or {}
     if not python.get("version"):
         problem = next((p for p in facts.get("problems", []) if "python" in str(p.get("code", ""))), None)
-        said = problem["message"] if problem else "no Python for the programs was found on this host"
-        message = said.replace("on this host", f"on {host}") + "."
+        reason = problem["message"] if problem else "no Python for the programs was found on this host"
+        message = reason.replace("on this host", f"on {host}") + "."
         return [Check("python", host, False, message, "Set `python` for the host in the fleet file, or in `program`.")]
     lines = [Check("python", host, True, f"Python {python['version']} at {python['path']}")]
     if facts.get("torch"):
         lines.append(Check("torch", host, True, f"torch {facts['torch']}"))
     elif topology.program.setup:
-        # `source .venv/bin/activate` may bring another interpreter along, which only the run itself can tell.
-        message = f"torch is not installed for {python['path']} on {host}; `setup` may bring one that has it."
+        # `setup` may activate a virtual environment with another interpreter.
+        message = f"torch is not installed for {python['path']} on {host}; `setup` may activate an environment with it."
         lines.append(Check("torch", host, True, message, warning=True))
     else:
         lines.append(
@@ -148,7 +119,7 @@ def _check_python(topology: Topology, host: str, facts: dict[str, Any]) -> list[
 
 def _check_disk(host: str, facts: dict[str, Any]) -> Check:
     if facts.get("disk_free_gb") is None:
-        return Check("disk", host, True, "free space unknown", warning=True)
+        return Check("disk", host, True, "free disk space unknown", warning=True)
     free = float(facts["disk_free_gb"]) * 1024
     if free >= MIN_DISK_MB:
         return Check("disk", host, True, f"{free / 1024:.0f} GB free")
@@ -157,5 +128,5 @@ def _check_disk(host: str, facts: dict[str, Any]) -> Check:
         host,
         False,
         f"the disk of {host} is full: {free:.0f} MB free for the agent's folder, {MIN_DISK_MB:.0f} MB needed.",
-        "Make room, or set `agent_dir` for the host in the fleet file.",
+        "Free disk space, or set `agent_dir` for the host in the fleet file.",
     )

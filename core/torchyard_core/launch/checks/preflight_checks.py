@@ -1,4 +1,4 @@
-"""Verdicts on what the hosts' agents measured for a launch (`host.preflight`). Pure."""
+"""Verdicts on the answers to `host.preflight`: clocks, limits, shared memory, GPUs, leftovers of earlier runs. Pure."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torchyard_core.launch.checks.host_facts import Check
+from torchyard_core.launch.checks.check import Check
 from torchyard_core.topology.model import Launcher
 
 CLOCKS_WITHIN_S = 5.0
 NOFILE_LEAST = 1024
 NOFILE_A_RANK = 8
-"""Descriptors for connections to each other rank: its store, its ring, its log."""
+"""File descriptors per rank of the run: connections of its store and ring, and its log."""
 SHM_LEAST = 1 << 30
 MEMLOCK_LEAST = 1 << 30
 MUCH_OF_A_GPU = 0.5
-"""A stranger with more than this of its memory leaves too little for training."""
+"""Fraction of a GPU's memory above which processes of others stop the launch."""
 
 Measured = Mapping[str, Any]
 """An agent's answer to `host.preflight`."""
@@ -24,14 +24,20 @@ Measured = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Clock:
-    """A host's clock less this computer's, in seconds; it is that, give or take `error`."""
+    """The offset of a host's clock from this computer's, in seconds, with its maximum error."""
 
     offset: float
     error: float
 
     @staticmethod
     def read(sent: float, answer: Measured, heard: float) -> Clock:
-        """From one question, `sent` and `heard` by our clock. As NTP reckons, so the host may take its time."""
+        """Computes the offset as NTP does, so that the time the host takes to answer does not matter.
+
+        Args:
+            sent: When the request was sent, by this computer's clock.
+            answer: The answer to `host.preflight`.
+            heard: When the answer arrived, by this computer's clock.
+        """
         received, answered = float(answer["received"]), float(answer["answered"])
         return Clock(
             ((received - sent) + (answered - heard)) / 2, max(0.0, ((heard - sent) - (answered - received)) / 2)
@@ -39,11 +45,11 @@ class Clock:
 
 
 def check_start_clock(primary: str, clock: Clock) -> Check:
-    """Red where the clock that a scheduled run starts by is more than 5 s off this computer's."""
+    """An error if the primary's clock, by which a scheduled run starts, is more than 5 s off this computer's."""
     by = clock.offset
     if abs(by) - clock.error <= CLOCKS_WITHIN_S:
         return Check(
-            "clock", primary, True, f"the run starts by the clock of {primary}, {abs(by):.3f} s off this one's"
+            "clock", primary, True, f"the run starts by the clock of {primary}, {abs(by):.3f} s off this computer's"
         )
     return Check(
         "clock",
@@ -51,27 +57,28 @@ def check_start_clock(primary: str, clock: Clock) -> Check:
         False,
         f"the run would start by the clock of {primary}, which is {abs(by):.1f} s "
         f"{'ahead of' if by > 0 else 'behind'} this computer's.",
-        "Let a time service (chrony, systemd-timesyncd) run on both, or start the run now.",
+        "Run a time service (chrony, systemd-timesyncd) on both, or start the run now.",
     )
 
 
 def check_clocks(clocks: Mapping[str, Clock]) -> list[Check]:
-    """A line for all hosts, or a warning that names those whose clocks are off: by the middle one, not by ours."""
+    """A line for all hosts, or a warning for each whose clock is off.
+
+    The reference is the median of the hosts' clocks, not this computer's clock.
+    """
     if len(clocks) < 2:
         return []
     offsets = sorted(clock.offset for clock in clocks.values())
-    middle = offsets[(len(offsets) - 1) // 2]
+    median = offsets[(len(offsets) - 1) // 2]
     spread = offsets[-1] - offsets[0]
     off = {
-        host: clock.offset - middle
+        host: clock.offset - median
         for host, clock in clocks.items()
-        if abs(clock.offset - middle) - clock.error > CLOCKS_WITHIN_S
+        if abs(clock.offset - median) - clock.error > CLOCKS_WITHIN_S
     }
     if not off:
         return [Check("clock", "", True, f"clocks agree within {max(spread, 0.001):.3f} s")]
-    hint = (
-        "Let a time service (chrony, systemd-timesyncd) run there: times in logs and checkpoints are wrong until then."
-    )
+    hint = "Run a time service (chrony, systemd-timesyncd) there: times in logs and checkpoints are wrong until then."
     return [
         Check(
             "clock",
@@ -86,7 +93,11 @@ def check_clocks(clocks: Mapping[str, Clock]) -> list[Check]:
 
 
 def check_conditions(host: str, measured: Measured, launcher: Launcher, ranks: int) -> list[Check]:
-    """The lines for one host. `ranks`: of the whole run."""
+    """The lines for one host.
+
+    Args:
+        ranks: Number of ranks of the whole run.
+    """
     return [
         *_check_limits(host, measured, ranks),
         *(_check_shm(host, measured) if launcher is Launcher.TORCH else []),
@@ -97,33 +108,33 @@ def check_conditions(host: str, measured: Measured, launcher: Launcher, ranks: i
 
 def _check_limits(host: str, measured: Measured, ranks: int) -> list[Check]:
     soft, hard = measured["limits"]["nofile"]
-    wanted = max(NOFILE_LEAST, NOFILE_A_RANK * ranks)
+    needed = max(NOFILE_LEAST, NOFILE_A_RANK * ranks)
     lines = []
-    if soft is not None and soft < wanted:
-        can = (
-            f"`ulimit -n {wanted}` in `setup` raises it" if hard is None or hard >= wanted else "ask its administrator"
-        )
-        message = f"a process on {host} may open only {soft} files; this run wants {wanted}."
-        lines.append(Check("limits", host, True, message, f"{can[:1].upper()}{can[1:]} (nofile).", warning=True))
+    if soft is not None and soft < needed:
+        hint = "Ask its administrator to raise it (nofile)."
+        if hard is None or hard >= needed:
+            hint = f"`ulimit -n {needed}` in `setup` raises it (nofile)."
+        message = f"a process on {host} may open only {soft} files; this run needs {needed}."
+        lines.append(Check("limits", host, True, message, hint, warning=True))
     locked, _ = measured["limits"]["memlock"]
     if measured.get("infiniband") and locked is not None and locked < MEMLOCK_LEAST:
-        message = f"a process on {host} may lock only {locked // 1024} KiB of memory; NCCL over InfiniBand wants more."
-        hint = "Let its administrator set memlock to unlimited in limits.conf, or set NCCL_IB_DISABLE=1 in `env`."
+        message = f"a process on {host} may lock only {locked // 1024} KiB of memory; NCCL over InfiniBand needs more."
+        hint = "Ask its administrator to set memlock to unlimited in limits.conf, or set NCCL_IB_DISABLE=1 in `env`."
         lines.append(Check("limits", host, True, message, hint, warning=True))
     if lines:
         return lines
     files = "any number of" if soft is None else f"{soft:,}"
-    return [Check("limits", host, True, f"{files} open files, memory that may be locked: {_bytes(locked)}")]
+    return [Check("limits", host, True, f"{files} open files, lockable memory: {_bytes(locked)}")]
 
 
 def _check_shm(host: str, measured: Measured) -> list[Check]:
     shm = measured.get("shm")
     if shm is None:
-        message = f"/dev/shm on {host} is missing or cannot be written: a DataLoader with workers fails there."
+        message = f"/dev/shm on {host} is missing or not writable: a DataLoader with workers fails there."
         return [Check("shm", host, True, message, "Set `num_workers=0` in the script.", warning=True)]
     if shm["free"] < SHM_LEAST:
         message = f"only {shm['free'] >> 20} MiB of shared memory (/dev/shm) are free on {host}."
-        hint = "A DataLoader's workers or NCCL may end with a bus error; in a container give it more (--shm-size)."
+        hint = "A DataLoader's workers or NCCL may end with a bus error. Increase --shm-size of a container."
         return [Check("shm", host, True, message, hint, warning=True)]
     return [Check("shm", host, True, f"{shm['free'] / 2**30:.0f} GiB of shared memory free")]
 
@@ -141,25 +152,25 @@ def _check_health(host: str, gpu: Measured) -> list[Check]:
     if gpu.get("problem"):
         return [Check("gpu", host, False, f"{host}: {gpu['problem']}", "Choose another GPU until it is back.")]
     if gpu.get("repair_failed"):
-        message = f"{who} has no spare memory left to replace what is broken (row remapping failed)."
-        return [Check("gpu", host, False, message, "Choose another GPU; this one wants to be exchanged.")]
+        message = f"{who} has no spare memory left to replace broken rows (row remapping failed)."
+        return [Check("gpu", host, False, message, "Choose another GPU; this one needs to be replaced.")]
     lines = []
-    reset = f"Let its administrator reset it: `nvidia-smi --gpu-reset -i {gpu['index']}`; or choose another."
+    reset = f"Ask its administrator to reset it (`nvidia-smi --gpu-reset -i {gpu['index']}`), or choose another GPU."
     if gpu.get("repair_pending"):
-        lines.append(_warn(host, f"{who} has broken memory that it replaces only when it is reset.", reset))
+        lines.append(_warn(host, f"{who} has broken memory that is replaced only by a reset.", reset))
     if gpu.get("ecc_errors"):
         count = gpu["ecc_errors"]
-        said = f"{count} uncorrectable memory error{'s' * (count > 1)}"
-        lines.append(_warn(host, f"{who} has had {said} (ECC) since its driver was loaded.", reset))
+        errors = f"{count} uncorrectable memory error{'s' * (count > 1)}"
+        lines.append(_warn(host, f"{who} has had {errors} (ECC) since its driver was loaded.", reset))
     elif gpu.get("ecc_errors") is None:
-        lines.append(_warn(host, f"ECC errors of {who} are unknown: it does not tell.", ""))
+        lines.append(_warn(host, f"ECC errors of {who} are unknown: it does not report them.", ""))
     xids = gpu.get("xids")
     if xids is None:
-        hint = "Let its administrator look: `dmesg | grep Xid`."
-        lines.append(_warn(host, f"XID errors of {who} are unknown: this user may not read the kernel's log.", hint))
+        hint = "Ask its administrator for `dmesg | grep Xid`."
+        lines.append(_warn(host, f"XID errors of {who} are unknown: this user may not read the kernel log.", hint))
     elif xids:
-        which = ", ".join(str(code) for code in dict.fromkeys(xids))
-        lines.append(_warn(host, f"{who} has had XID errors since the host booted: {which}.", reset))
+        codes = ", ".join(str(code) for code in dict.fromkeys(xids))
+        lines.append(_warn(host, f"{who} has had XID errors since the host booted: {codes}.", reset))
     return lines
 
 
@@ -168,17 +179,17 @@ def _check_occupancy(host: str, gpu: Measured) -> list[Check]:
     if not running:
         return []
     who = ", ".join(
-        f"{_by(process)} ({process['program']}, PID {process['pid']}{_memory(process)})" for process in running
+        f"{_user(process)} ({process['program']}, PID {process['pid']}{_memory(process)})" for process in running
     )
     message = f"GPU {gpu['index']} of {host} is in use by {who}."
-    used, all_of_it = sum(process["memory_mb"] or 0 for process in running), gpu.get("memory_mb")
-    if all_of_it and used > MUCH_OF_A_GPU * all_of_it:
-        return [Check("gpu", host, False, message, "Choose another GPU, wait until it is free, or ask them to end it.")]
+    used, total = sum(process["memory_mb"] or 0 for process in running), gpu.get("memory_mb")
+    if total and used > MUCH_OF_A_GPU * total:
+        return [Check("gpu", host, False, message, "Choose another GPU, wait until it is free, or ask its user.")]
     return [_warn(host, message, "It leaves less memory and time for this run.")]
 
 
-def _by(process: Measured) -> str:
-    return "somebody whom the host does not show" if process["user"] == "unknown" else str(process["user"])
+def _user(process: Measured) -> str:
+    return "an unknown user" if process["user"] == "unknown" else str(process["user"])
 
 
 def _memory(process: Measured) -> str:
@@ -214,4 +225,4 @@ def _warn(host: str, message: str, hint: str) -> Check:
 
 
 def _bytes(number: int | None) -> str:
-    return "all of it" if number is None else f"{number / 2**20:,.0f} MiB"
+    return "unlimited" if number is None else f"{number / 2**20:,.0f} MiB"

@@ -1,4 +1,4 @@
-"""Asks every host of a launch at once how it stands (`host.preflight`), and listens while other work goes on."""
+"""Requests `host.preflight` from all hosts of a launch at once, while other work goes on."""
 
 from __future__ import annotations
 
@@ -8,60 +8,61 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from torchyard_core.launch.checks.host_facts import Check
+from torchyard_core.launch.checks.check import Check
 from torchyard_core.launch.checks.preflight_checks import Clock, check_clocks, check_conditions, check_start_clock
 from torchyard_core.launch.planning import Ground
 from torchyard_core.launch.progress import Telling
 from torchyard_core.topology.model import Launcher
 
 ANSWERS_WITHIN_S = 30.0
-"""A driver that hangs keeps NVML waiting for ever."""
+"""A limit is needed because a GPU driver that hangs blocks NVML forever."""
 
 
-class Looking:
-    """The question, asked when it is made."""
+class PreflightClient:
+    """Sends the requests when it is created, and turns the answers into lines of the checklist."""
 
-    def __init__(self, ground: Ground, *, with_gpus: bool = True):
-        self._ground = ground
+    def __init__(self, context: Ground, *, with_gpus: bool = True):
+        self._context = context
         self._sent: dict[str, float] = {}
-        self._heard: dict[str, float] = {}
-        self._asked: dict[str, Future[Any]] = {}
+        self._received: dict[str, float] = {}
+        self._pending: dict[str, Future[Any]] = {}
         self._deadline = time.monotonic() + ANSWERS_WITHIN_S
-        for host in ground.plan.hosts:
-            gpus = [gpu.uuid for replica in ground.plan.on_host(host) for gpu in replica.gpus] if with_gpus else []
+        for host in context.plan.hosts:
+            gpus = [gpu.uuid for replica in context.plan.on_host(host) for gpu in replica.gpus] if with_gpus else []
             self._sent[host] = time.time()
-            asked = self._asked[host] = ground.links[host].submit("host.preflight", {"gpus": gpus})
-            asked.add_done_callback(partial(self._hear, host))
+            answer = self._pending[host] = context.links[host].submit("host.preflight", {"gpus": gpus})
+            answer.add_done_callback(partial(self._note_time, host))
 
-    def _hear(self, host: str, asked: Future[Any]) -> None:
-        self._heard[host] = time.time()
+    def _note_time(self, host: str, answer: Future[Any]) -> None:
+        self._received[host] = time.time()
 
-    def lines(self, launcher: Launcher, telling: Telling, *, scheduled: bool = False) -> list[Check]:
-        """The checklist's lines, once all have answered. Raises Cancelled, a HostError.
+    def checks(self, launcher: Launcher, progress: Telling, *, scheduled: bool = False) -> list[Check]:
+        """Waits for all answers and returns the lines of the checklist.
 
-        `scheduled`: the run starts by the primary's clock, so that one must be right.
+        Args:
+            scheduled: Whether the run starts later, by the primary's clock, which is then checked too.
+
+        Raises:
+            Cancelled: The user cancelled the launch.
+            HostError: A host could not be asked.
         """
-        ranks = sum(replica.ranks for replica in self._ground.plan.replicas)
+        ranks = sum(replica.ranks for replica in self._context.plan.replicas)
         clocks: dict[str, Clock] = {}
         lines: list[Check] = []
-        for host, asked in self._asked.items():
-            while not asked.done() and time.monotonic() < self._deadline:
-                telling.stop_if_cancelled()
-                _wait(asked)
-            if not asked.done():
-                message = f"{host} did not say within {ANSWERS_WITHIN_S:.0f} s how it stands."
-                hint = f"A GPU's driver there may hang: try `nvidia-smi` on {host}, or choose another host."
+        for host, answer in self._pending.items():
+            while not answer.done() and time.monotonic() < self._deadline:
+                progress.stop_if_cancelled()
+                with suppress(TimeoutError):
+                    answer.exception(0.1)
+            if not answer.done():
+                message = f"{host} did not answer the preflight check within {ANSWERS_WITHIN_S:.0f} s."
+                hint = f"A GPU driver there may hang: try `nvidia-smi` on {host}, or choose another host."
                 lines.append(Check("host", host, False, message, hint))
                 continue
-            measured = asked.result()
-            clocks[host] = Clock.read(self._sent[host], measured, self._heard.get(host, time.time()))
+            measured = answer.result()
+            clocks[host] = Clock.read(self._sent[host], measured, self._received.get(host, time.time()))
             lines += check_conditions(host, measured, launcher, ranks)
-        primary = self._ground.primary
+        primary = self._context.primary
         if scheduled and primary in clocks:
             lines.append(check_start_clock(primary, clocks[primary]))
         return [*check_clocks(clocks), *lines]
-
-
-def _wait(asked: Future[Any]) -> None:
-    with suppress(TimeoutError):
-        asked.exception(0.1)

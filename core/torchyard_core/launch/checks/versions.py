@@ -1,26 +1,26 @@
-"""Whether the hosts of a run have the same Python, torch, CUDA and driver; and if not, who differs. Pure."""
+"""Verdicts on the versions of Python, torch, CUDA and driver, which should agree on all hosts of a run. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from torchyard_core.launch.checks.host_facts import Check
+from torchyard_core.launch.checks.check import Check
 
 Facts = Mapping[str, Mapping[str, Any]]
 """Answers to `host.facts`, by host."""
 
 
 def check_versions(facts: Facts) -> list[Check]:
-    """A warning for each of Python, torch, CUDA and driver that differs, naming who has which.
+    """A warning for each of Python, torch, CUDA and driver whose versions differ, naming the hosts.
 
-    CUDA and driver are compared between the hosts that have GPUs.
+    CUDA and driver are compared only between hosts with GPUs.
     """
     with_gpus = {host: found for host, found in facts.items() if found.get("gpus")}
     found = [
-        _compare("python", "Python", facts, _python, "What one host pickles another may not read."),
+        _compare("python", "Python", facts, _python, "Pickles of one host may be unreadable on another."),
         _compare("torch", "torch", facts, _torch, "Collectives between them may fail or hang."),
-        _compare("cuda", "torch for CUDA", with_gpus, _cuda, "NCCL comes with it: collectives may fail or hang."),
+        _compare("cuda", "torch for CUDA", with_gpus, _cuda, "Each has its own NCCL: collectives may fail or hang."),
         _compare("driver", "NVIDIA driver", with_gpus, _driver, "Kernels may behave differently."),
         *(_check_driver(host, about) for host, about in with_gpus.items()),
     ]
@@ -45,7 +45,7 @@ def _driver(found: Mapping[str, Any]) -> str | None:
 
 
 def _compare(
-    name: str, what: str, facts: Facts, version_of: Callable[[Mapping[str, Any]], str | None], so: str
+    name: str, product: str, facts: Facts, version_of: Callable[[Mapping[str, Any]], str | None], effect: str
 ) -> Check | None:
     by_version: dict[str, list[str]] = {}
     for host, found in facts.items():
@@ -54,16 +54,16 @@ def _compare(
             by_version.setdefault(version, []).append(host)
     if len(by_version) < 2:
         return None
-    hint = f"{so} Bring them to the same version, or choose other hosts."
-    return Check(name, "", True, f"{_who_differs(what, by_version)}.", hint, warning=True)
+    hint = f"{effect} Install the same version on all, or choose other hosts."
+    return Check(name, "", True, f"{_differences(product, by_version)}.", hint, warning=True)
 
 
-def _who_differs(what: str, by_version: dict[str, list[str]]) -> str:
-    """`gpu-b has torch 2.12.0; gpu-a and gpu-c have 2.13.0`: the few first, since they are what is to be mended."""
+def _differences(product: str, by_version: dict[str, list[str]]) -> str:
+    """`gpu-b has torch 2.12.0; gpu-a and gpu-c have 2.13.0`, the version of the fewest hosts first."""
     few_first = sorted(by_version.items(), key=lambda item: (len(item[1]), item[0]))
     parts = []
     for number, (version, hosts) in enumerate(few_first):
-        shown = "no torch" if version == "none" and what == "torch" else f"{what} {version}"
+        shown = "no torch" if version == "none" and product == "torch" else f"{product} {version}"
         if number and version != "none":
             shown = version
         parts.append(f"{_names(hosts)} {'has' if len(hosts) == 1 else 'have'} {shown}")
@@ -82,10 +82,10 @@ def _names(hosts: list[str]) -> str:
 
 
 def _check_driver(host: str, found: Mapping[str, Any]) -> Check | None:
-    """A warning where torch was built for a newer CUDA than the host's driver runs; minor versions are compatible."""
+    """A warning if torch was built for a newer major version of CUDA than the host's driver supports."""
     built, runs = found.get("torch_cuda"), found.get("driver_cuda")
     if not built or not runs or int(str(built).split(".")[0]) <= int(str(runs).split(".")[0]):
         return None
-    message = f"torch on {host} is built for CUDA {built}, and its driver {found.get('driver')} runs up to {runs}."
+    message = f"torch on {host} is built for CUDA {built}, but its driver {found.get('driver')} supports up to {runs}."
     hint = f"Update the driver there, or install a torch built for CUDA {str(runs).split('.')[0]}."
     return Check("driver", host, True, message, hint, warning=True)

@@ -1,1 +1,1 @@
-"""Runs that were launched: history, state, logs, downloads."""
+"""Launched runs: history, state, logs and downloads."""

@@ -1,4 +1,4 @@
-"""Brings home what a run left on its hosts: each file once, and of a checkpoint all files or none."""
+"""Download of a run's files from its hosts: each file once, and checkpoints completely or not at all."""
 
 from __future__ import annotations
 
@@ -15,32 +15,36 @@ from torchyard_core.launch.agent_interface import AgentLink
 
 LIST_TIMEOUT_S = 120.0
 Files = list[dict[str, Any]]
-"""By path and size, as `files.list` answers."""
+"""Files with `path` and `size`, as answered by `files.list`."""
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udc7f\udd00-\udfff]")
-"""Control characters, and surrogates that stand for no byte of a name."""
+"""Control characters, and surrogates that do not encode a byte of a file name."""
 _CHECKPOINT = re.compile(r"(outputs/checkpoints/step-\d{12})/[^/]+")
 
 
 def list_files(
     run_id: str, pattern: str, hosts: Sequence[str], links: Mapping[str, AgentLink]
 ) -> tuple[dict[str, Files], dict[str, TorchyardError]]:
-    """(what is to be brought from each host, which hosts could not say). All are asked at once.
+    """Lists the files to download from each host.
 
-    `hosts` are the run's, its primary first: a checkpoint that was carried to other hosts comes from the first that has
-    it. A host that has nothing of the run is in neither.
+    Args:
+        pattern: Glob pattern of paths below the run's folder.
+        hosts: The hosts of the run, the primary first. A replicated checkpoint is downloaded from the first of them.
+
+    Returns:
+        The files and the errors, both by host. A host without files of the run is in neither.
     """
-    asked: dict[str, Future[Any]] = {
+    pending: dict[str, Future[Any]] = {
         host: links[host].submit("files.list", {"run_id": run_id, "pattern": pattern})
         for host in hosts
         if host in links
     }
     found: dict[str, Files] = {}
     problems: dict[str, TorchyardError] = {}
-    for host, future in asked.items():
+    for host, future in pending.items():
         try:
             found[host] = _files(host, future.result(LIST_TIMEOUT_S))
         except TimeoutError:
-            problems[host] = HostError(host, f"{host} did not say in time which files the run has there.")
+            problems[host] = HostError(host, f"{host} did not list the run's files in time.")
         except TorchyardError as error:
             if not isinstance(error, AgentRefused) or error.code != "no_run":
                 problems[host] = error
@@ -48,18 +52,18 @@ def list_files(
 
 
 def _files(host: str, answer: Any) -> Files:
-    """What a host answered. Raises HostError where it is no list of files."""
+    """The files of a host's answer. Raises HostError for a malformed answer."""
     try:
         files: Files = [{"path": str(file["path"]), "size": int(file["size"])} for file in answer]
     except (TypeError, KeyError, ValueError, OverflowError) as error:
-        raise HostError(host, f"{host} gave no list of the run's files: {error!r}.") from None
+        raise HostError(host, f"{host} sent a malformed list of the run's files: {error!r}.") from None
     if any(file["size"] < 0 for file in files):
-        raise HostError(host, f"{host} gave no list of the run's files: a size is below 0.")
+        raise HostError(host, f"{host} sent a malformed list of the run's files: a size is below 0.")
     return files
 
 
 def without_copies(found: Mapping[str, Files]) -> dict[str, Files]:
-    """Each checkpoint from the first host alone that has it."""
+    """Keeps each checkpoint only for the first host that has it."""
     seen: set[str] = set()
     left: dict[str, Files] = {}
     for host, files in found.items():
@@ -77,10 +81,15 @@ def _checkpoint_of(file: Mapping[str, Any]) -> str | None:
 def fetch_files(
     run_id: str, files: Files, target: Path, link: AgentLink, progress: Callable[[str, int, int], None]
 ) -> list[Path]:
-    """Brings a host's files home, below `target`/HOST; returns what was written.
+    """Downloads a host's files into `target`/HOST.
 
-    `progress` is called with (host, bytes so far, bytes in all). A file is written beside its place and renamed. One
-    that the run has removed meanwhile is left out, with what has come of its checkpoint: a chief keeps the newest.
+    A file that the run has removed meanwhile is skipped together with its whole checkpoint.
+
+    Args:
+        progress: Called with (host, bytes downloaded, total bytes).
+
+    Returns:
+        The paths that were written.
     """
     host = link.host
     written: list[Path] = []
@@ -109,9 +118,9 @@ def fetch_files(
 
 
 def _fetch(run_id: str, path: str, size: int, place: Path, link: AgentLink) -> Iterator[int]:
-    """Yields how many bytes came with each piece; the file is in its place after the last.
+    """Downloads one file to a scratch file and renames it at the end. Yields the size of each piece.
 
-    What the host sends beyond `size`, as it announced it, is left: a log that grows meanwhile, or anything at all.
+    Bytes beyond the announced `size` are ignored, for example those of a growing log.
     """
     scratch = place.with_name(place.name + ".part")
     offset = 0
@@ -122,23 +131,22 @@ def _fetch(run_id: str, path: str, size: int, place: Path, link: AgentLink) -> I
                 try:
                     data = base64.b64decode(piece["data"], validate=True)[: size - offset]
                 except (TypeError, KeyError, ValueError) as error:
-                    raise HostError(link.host, f"{link.host} sent no bytes of {path}: {error!r}.") from None
+                    raise HostError(link.host, f"{link.host} sent malformed data of {path}: {error!r}.") from None
                 if not data:
                     break
                 output.write(data)
                 offset += len(data)
                 yield len(data)
-    except BaseException:  # Ctrl-C too: no half file stays
+    except BaseException:  # also on Ctrl-C, no partial file may stay
         scratch.unlink(missing_ok=True)
         raise
     scratch.replace(place)
 
 
 def _inside(folder: Path, path: str) -> Path:
-    """`path` below `folder`, whatever a host makes it out to be.
+    """`path` below `folder`. Raises HostError for a path outside of it.
 
-    Control characters, NUL among them, and what no file system can hold are written as `%1b`: such a name would act
-    on a terminal that lists the folder.
+    Control characters, which could act on a terminal, and unencodable surrogates are escaped as in `%1b`.
     """
     place = (folder / _UNSAFE.sub(_percent, path)).resolve()
     if not place.is_relative_to(folder.resolve()):

@@ -1,4 +1,4 @@
-"""Follows a run from its primary host's journal, across lost connections, until it is over."""
+"""Following of a run through its primary's journal until it ends, across lost connections."""
 
 from __future__ import annotations
 
@@ -17,19 +17,18 @@ from torchyard_core.launch.agent_interface import AgentLink, Reattach
 from torchyard_core.launch.runs.history import as_utc, utc_now
 
 RETRY_S = (1.0, 2.0, 4.0, 8.0, 15.0)
-"""Pauses before each try to reach a host again; the last one repeats."""
+"""Pauses before attempts to reconnect; the last one repeats."""
 POLL_S = 0.2
-"""How often a follower wakes to see Ctrl-C."""
+"""Interval in which a follower can notice Ctrl-C."""
 
 Event = dict[str, Any]
 
 
 class Follower:
-    """The events of one run as they happen, and the `view` that they add up to.
+    """The events of one run as they happen, and the `view` that results from them.
 
-    A lost connection says nothing about the run: it is told as `connection` events with the time of the last news,
-    and the journal is replayed from there once the host answers again. Links live longer than a follower: whoever
-    stops before the end closes it.
+    A lost connection is reported as a `connection` event with the time of the last journal entry. After reconnecting,
+    the journal is replayed from there. Links outlive a follower: call `close` when stopping early.
     """
 
     def __init__(
@@ -43,9 +42,14 @@ class Follower:
         away: Sequence[str] = (),
         with_telemetry: bool = True,
     ):
-        """`on_sample` is called with (host, sample) for each sample of telemetry, on the threads of the links.
+        """Creates a follower.
 
-        `away` are further hosts of the run that do not answer now, and may later.
+        Args:
+            primary: Link to the primary.
+            reattach: Opens a new link to a host.
+            others: Links to the other hosts of the run.
+            on_sample: Called with (host, sample) for each telemetry sample, on the threads of the links.
+            away: Other hosts of the run that do not answer now; they are retried.
         """
         self.view = journal_replay.new_view(run_id)
         self._run_id = run_id
@@ -58,16 +62,20 @@ class Follower:
         self._stops: list[Callable[[], None]] = []
         self._with_telemetry = with_telemetry
         self._away: dict[str, _Retry] = {host: _Retry(host) for host in away}
-        """Hosts beside the primary that do not answer."""
+        """Retries of hosts other than the primary."""
         self._retry: _Retry | None = None
-        """The same of the primary."""
+        """Retries of the primary."""
 
-    def events(self, wanted: float | None = None) -> Iterator[Event | None]:
-        """Journal events and live reports in order, None when there is no news for a moment.
+    def events(self, duration: float | None = None) -> Iterator[Event | None]:
+        """Yields journal events and live reports in order, and None every POLL_S without events.
 
-        Ends after `run_ended`, or `wanted` seconds of following. Raises RunFailed where the run's keeper died.
+        Args:
+            duration: Seconds to follow; None until `run_ended`.
+
+        Raises:
+            RunFailed: The run's keeper died.
         """
-        deadline = None if wanted is None else time.monotonic() + wanted
+        deadline = None if duration is None else time.monotonic() + duration
         try:
             self._watch(self._link)
             for link in self._others:
@@ -95,7 +103,7 @@ class Follower:
             self.close()
 
     def close(self) -> None:
-        """Leaves the links as they were before."""
+        """Removes the follower's listeners and subscriptions from the links."""
         for stop in self._stops:
             stop()
         self._stops.clear()
@@ -136,9 +144,9 @@ class Follower:
             if entry["event"] == "report":
                 self._steps[entry["replica"]] = float(entry.get("step") or 0)
             elif entry["event"] == "replica_state" and entry["state"] == "starting":
-                self._steps.pop(entry["replica"], None)  # it counts from its checkpoint again
+                self._steps.pop(entry["replica"], None)  # it restarts from the step of its checkpoint
             yield entry
-        # Older daemons say so with each piece of a long journal; the last message has none.
+        # Older daemons send `alive` False with every piece of a long journal; only the last message has no entries.
         if not message["alive"] and not message["entries"] and not self.view["ended"]:
             rebooted = "rebooted" in (message.get("died") or "")
             raise RunFailed(
@@ -146,16 +154,16 @@ class Follower:
                 if rebooted
                 else f"the keeper of run {self._run_id} on {self._link.host} is gone, and its replicas with it.",
                 code="keeper_died",
-                hint=f"`torchyard runs logs {self._run_id}` has what they printed; keeper.log beside them may say why.",
+                hint=f"`torchyard runs logs {self._run_id}` shows their output; keeper.log beside it may tell why.",
             )
 
     def _is_old(self, entry: Event) -> bool:
-        """Whether it was seen: a link may carry the subscription of an earlier follower of the same run."""
+        """Whether the entry was seen before: the link may also serve an earlier follower of the same run."""
         seen = self.view["seen"]
         return seen is not None and entry["epoch"] == seen[0] and entry["seq"] <= seen[1]
 
     def _reports(self, sample: dict[str, Any]) -> Iterator[Event]:
-        """What the replicas of this run reported since the last sample, where their step has moved."""
+        """Yields reports of this run's replicas whose step has advanced since the last sample."""
         for key, metrics in sample.get("reports", {}).items():
             run_id, _, replica = key.partition("/")
             step = metrics.get("step")
@@ -178,7 +186,7 @@ class Follower:
             }
 
     def _bring_back(self) -> Iterator[Event]:
-        """Hosts that answer again. They are reached on threads of their own: nobody waits."""
+        """Yields events for hosts that answer again. Reconnecting happens on other threads and never blocks."""
         for host, retry in list(self._away.items()):
             link = retry.link(self._reattach)
             if link is not None:
@@ -206,27 +214,27 @@ def _back(host: str) -> Event:
 
 
 class _Retry:
-    """Tries to reach a host again and again, with growing pauses."""
+    """Repeated attempts to reconnect to a host, with growing pauses."""
 
     def __init__(self, host: str):
         self._host = host
         self._tries = 0
         self._next = time.monotonic() + RETRY_S[0]
-        self._asked: Future[AgentLink] | None = None
+        self._attempt: Future[AgentLink] | None = None
 
     def link(self, reattach: Reattach) -> AgentLink | None:
-        """The link once there is one. Never waits. Raises what is no HostError."""
-        if self._asked is None:
+        """The new link, once there is one. Never blocks. Raises errors other than HostError."""
+        if self._attempt is None:
             if time.monotonic() >= self._next:
-                self._asked = in_background(reattach, self._host)
+                self._attempt = in_background(reattach, self._host)
             return None
-        if not self._asked.done():
+        if not self._attempt.done():
             return None
-        asked, self._asked = self._asked, None
+        attempt, self._attempt = self._attempt, None
         self._tries += 1
         self._next = time.monotonic() + RETRY_S[min(self._tries, len(RETRY_S) - 1)]
         try:
-            return asked.result()
+            return attempt.result()
         except HostError:
             return None
 
@@ -234,12 +242,12 @@ class _Retry:
 INTERVAL_S = 1.0
 
 _watchers: WeakKeyDictionary[AgentLink, int] = WeakKeyDictionary()
-"""How many watch each link: a daemon keeps one subscription a connection, which several runs here may share."""
+"""Number of listeners per link: a daemon has one subscription per connection, which several runs may share."""
 _lock = threading.Lock()
 
 
 def watch_telemetry(link: AgentLink, listener: Callable[[dict[str, Any]], None]) -> Callable[[], None]:
-    """Calls `listener` with a sample a second, on the link's thread. Returns how to stop."""
+    """Calls `listener` with one sample per second, on the link's thread. Returns a function that stops this."""
     unlisten = link.listen("telemetry", listener)
     with _lock:
         _watchers[link] = _watchers.get(link, 0) + 1

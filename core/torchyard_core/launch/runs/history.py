@@ -1,4 +1,4 @@
-"""What this desktop launched: one JSON file a run, so that a later command knows where to ask."""
+"""History of the runs that this desktop launched, with one JSON file per run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RunRecord:
     name: str
     topology_file: str
     primary: str
-    """The chief's host, whose keeper has the whole run's journal."""
+    """The chief's host, whose keeper has the journal of the whole run."""
     hosts: tuple[str, ...]
     submitted: str
     state: str
@@ -33,23 +33,23 @@ class RunRecord:
     metrics: dict[str, Any] = field(default_factory=dict)
     timings: dict[str, Any] = field(default_factory=dict)
     topology: str = ""
-    """The topology's text as it was run."""
+    """Text of the topology as it was run."""
     snapshot: str | None = ""
-    """Root hash of the code that was sent; None where none was, empty where an older version did not note it."""
+    """Root hash of the code; None without code, empty in records of older versions."""
     lineage: str = ""
-    """The run that began at the first step, where it is not this one."""
+    """ID of the first run of its lineage, if that is another run."""
     planned: list[dict[str, Any]] = field(default_factory=list)
-    """Each replica's name, host and UUIDs of GPUs: what the window draws where no host can be asked any more."""
+    """Name, host and GPU UUIDs of each replica, for drawing the run when no host answers."""
     restarted_from: str = ""
-    """The run that this one goes on from, by its ID."""
+    """ID of the run that this one resumed."""
     booking: str = ""
-    """The booking that held its GPUs, by its ID."""
+    """ID of the booking that held its GPUs."""
     is_confirmed: bool = True
-    """False: its primary was asked to start it, and could not be asked any more whether it has."""
+    """False if the primary was asked to start the run and has not confirmed the start."""
 
     @property
     def tells_what_ran(self) -> bool:
-        """Whether the run can be launched again from this record alone, but for its code's files."""
+        """Whether the record suffices to restart the run, apart from the files of its code."""
         return bool(self.topology) and self.snapshot != ""
 
     def to_json(self) -> dict[str, Any]:
@@ -57,13 +57,13 @@ class RunRecord:
 
 
 class History:
-    """The folder of run records. A record is written whole, beside its place, and renamed."""
+    """The folder of run records, which are replaced atomically."""
 
     def __init__(self, folder: Path):
         self._folder = folder
 
     def save(self, record: RunRecord) -> None:
-        """Raises OSError where the disk does not take it."""
+        """Writes a record. Raises OSError."""
         self._folder.mkdir(parents=True, exist_ok=True)
         target = self._folder / f"{record.run_id}.json"
         scratch = target.with_suffix(f".{os.getpid()}.tmp")
@@ -76,14 +76,13 @@ class History:
             raise
 
     def update(self, run_id: str, **changes: Any) -> None:
-        """Changes fields of a record that this desktop has; a run of another desktop is not recorded here. Raises
-        OSError."""
+        """Changes fields of a record, if it exists. Raises OSError."""
         record = self.load(run_id)
         if record is not None:
             self.save(replace(record, **changes))
 
     def load(self, run_id: str) -> RunRecord | None:
-        """The record, or None where there is none that can be read."""
+        """The record, or None if it is missing or unreadable."""
         try:
             data = json.loads((self._folder / f"{run_id}.json").read_text(encoding="utf-8"))
             return RunRecord(**{**data, "hosts": tuple(data["hosts"])})
@@ -91,13 +90,13 @@ class History:
             return None
 
     def records(self) -> list[RunRecord]:
-        """All records, newest first (an ID begins with its time)."""
+        """All records, newest first."""
         found = (self.load(path.stem) for path in sorted(self._folder.glob("*.json"), reverse=True))
         return [record for record in found if record is not None]
 
 
 def ending(event: dict[str, Any]) -> dict[str, Any]:
-    """What `run_ended` changes in a record."""
+    """The fields of a record that the event `run_ended` changes."""
     return {
         "state": event["state"],
         "reason": event["reason"],
@@ -110,15 +109,15 @@ def ending(event: dict[str, Any]) -> dict[str, Any]:
 
 
 def new_run_id(now: datetime | None = None) -> str:
-    """As `20261123-091502-3f9c`, in UTC."""
+    """A new run ID such as `20261123-091502-3f9c`, with the time in UTC."""
     return f"{(now or datetime.now(UTC)):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
 def utc_now() -> str:
-    """RFC 3339 in UTC, to the millisecond."""
+    """The present time as RFC 3339 in UTC, with milliseconds."""
     return as_utc(datetime.now(UTC).timestamp())
 
 
 def as_utc(seconds: float) -> str:
-    """A time since the epoch as RFC 3339 in UTC, to the millisecond."""
+    """A time in seconds since 1970 as RFC 3339 in UTC, with milliseconds."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

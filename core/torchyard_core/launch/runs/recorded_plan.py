@@ -1,4 +1,4 @@
-"""A run as it was planned, read back from what is recorded of it: for pictures of runs, live and past."""
+"""The plan of a past or live run, restored from its record."""
 
 from __future__ import annotations
 
@@ -15,10 +15,15 @@ from torchyard_core.topology.model import Topology
 def recorded_plan(
     text: str, planned: Sequence[Mapping[str, Any]], known: Sequence[HostFacts]
 ) -> tuple[Plan, tuple[HostFacts, ...]] | None:
-    """The plan of a run from its record's `topology` text and `replicas`, and the hosts that took part.
+    """Restores the plan of a run and the facts of its hosts.
 
-    `known` says what else the hosts have; a host that is no longer in the fleet has the GPUs that the run used.
-    None where the record does not hold a topology that this version can read.
+    Args:
+        text: The record's `topology`.
+        planned: The record's `replicas`.
+        known: Facts of the fleet's hosts. A host that is no longer in the fleet gets the GPUs that the run used.
+
+    Returns:
+        The plan and the hosts, or None if this version cannot read the topology.
     """
     topology = topology_from_text(text).topology if text else None
     if topology is None or not planned:
@@ -36,20 +41,20 @@ def _hosts(planned: Sequence[Mapping[str, Any]], known: Mapping[str, HostFacts])
         host = known.get(name, HostFacts(name))
         there = {gpu.uuid for gpu in host.gpus}
         if not there.issuperset(uuids):
-            gone = [uuid for uuid in uuids if uuid not in there]
+            missing = [uuid for uuid in uuids if uuid not in there]
             first = max((gpu.index for gpu in host.gpus), default=-1) + 1
-            more = tuple(Gpu(first + position, uuid, "GPU", 0) for position, uuid in enumerate(gone))
+            more = tuple(Gpu(first + position, uuid, "GPU", 0) for position, uuid in enumerate(missing))
             host = replace(host, gpus=(*host.gpus, *more))
         hosts[name] = host
     return hosts
 
 
 def _placed(topology: Topology, planned: Sequence[Mapping[str, Any]], hosts: Mapping[str, HostFacts]) -> Plan:
-    """The plan of `topology`, with each replica where the record has it."""
+    """The plan of `topology` with each replica on the host and GPUs of the record."""
     places = {str(replica["name"]): replica for replica in planned}
-    nowhere = plan(topology, ())
+    unplaced = plan(topology, ())
     replicas = []
-    for replica in nowhere.replicas:
+    for replica in unplaced.replicas:
         if replica.name not in places:
             continue
         place = places[replica.name]
@@ -57,4 +62,4 @@ def _placed(topology: Topology, planned: Sequence[Mapping[str, Any]], hosts: Map
         wanted = set(map(str, place["gpus"]))
         gpus = tuple(gpu for gpu in host.gpus if gpu.uuid in wanted)
         replicas.append(replace(replica, host=host.name, gpus=gpus))
-    return replace(nowhere, replicas=tuple(replicas), hosts=tuple(hosts), problems=())
+    return replace(unplaced, replicas=tuple(replicas), hosts=tuple(hosts), problems=())

@@ -6,11 +6,11 @@ import threading
 
 import pytest
 
-from torchyard_core.fleet.ssh.login_throttle import AT_ONCE, Backoff, Door, Doors, EarlyDrop
+from torchyard_core.fleet.ssh.login_throttle import AT_ONCE, Backoff, Doors, EarlyDrop, LoginGate
 
 
 def test_a_door_lets_so_many_in_and_the_next_when_one_leaves() -> None:
-    door = Door()
+    door = LoginGate()
     inside = threading.Semaphore(0)
     leave = threading.Semaphore(0)
 
@@ -33,7 +33,7 @@ def test_a_door_lets_so_many_in_and_the_next_when_one_leaves() -> None:
 
 
 def test_a_drop_narrows_the_door_to_those_who_were_let_in() -> None:
-    door = Door()
+    door = LoginGate()
     with door.passing(), door.passing(), pytest.raises(EarlyDrop), door.passing():
         raise EarlyDrop
     assert door.width == 2

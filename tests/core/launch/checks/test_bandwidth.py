@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from torchyard_core.launch.checks.bandwidth import Bandwidths, Figure, check_bandwidth, rounds
+from torchyard_core.launch.checks.bandwidth import Bandwidths, Measurement, check_bandwidth, rounds
 from torchyard_core.launch.checks.connectivity import directions, neighbours
 
 DAY = 86400.0
@@ -48,9 +48,9 @@ def test_no_host_is_in_two_pairs_at_once(count: int) -> None:
 
 def test_figures_are_kept_and_a_damaged_file_is_none(tmp_path: Path) -> None:
     file, pair = tmp_path / "caches" / "bandwidth.json", ("a", "b")
-    Bandwidths(file).keep({"a|b": Figure(pair, 1.25e9, NOW)})
+    Bandwidths(file).keep({"a|b": Measurement(pair, 1.25e9, NOW)})
 
-    assert Bandwidths(file).of(pair, "a|b") == Figure(pair, 1.25e9, NOW)
+    assert Bandwidths(file).of(pair, "a|b") == Measurement(pair, 1.25e9, NOW)
     assert Bandwidths(file).of(pair, "a|c").bytes_s is None
     for text in ("[]", "{", '{"a|b": 7}', '{"a|b": {"bytes_s": "much"}}'):
         file.write_text(text)
@@ -60,9 +60,9 @@ def test_figures_are_kept_and_a_damaged_file_is_none(tmp_path: Path) -> None:
 def test_the_line_says_which_figure_is_old_and_why() -> None:
     lines = check_bandwidth(
         [
-            Figure(("a", "b"), 1.25e9, NOW),
-            Figure(("a", "c"), 1.2e9, NOW - 5 * 3600),
-            Figure(("b", "c"), 1.1e9, NOW - 3 * DAY, "the network of c is busy"),
+            Measurement(("a", "b"), 1.25e9, NOW),
+            Measurement(("a", "c"), 1.2e9, NOW - 5 * 3600),
+            Measurement(("b", "c"), 1.1e9, NOW - 3 * DAY, "the network of c is busy"),
         ],
         NOW,
     )
@@ -70,23 +70,28 @@ def test_the_line_says_which_figure_is_old_and_why() -> None:
     [line] = lines
     assert line.severity == "green"
     assert line.message == (
-        "b ↔ c 8.8 Gbit/s (old, of 3 days ago: the network of c is busy), a ↔ c 9.6 Gbit/s (of 5 h ago), "
+        "b ↔ c 8.8 Gbit/s (measured 3 days ago: the network of c is busy), a ↔ c 9.6 Gbit/s (measured 5 h ago), "
         "a ↔ b 10.0 Gbit/s"
     )
 
 
 def test_a_pair_that_is_far_slower_than_the_rest_is_a_warning() -> None:
     lines = check_bandwidth(
-        [Figure(("a", "b"), 1.25e9, NOW), Figure(("a", "c"), 1.2e9, NOW), Figure(("b", "c"), 0.11e9, NOW)], NOW
+        [
+            Measurement(("a", "b"), 1.25e9, NOW),
+            Measurement(("a", "c"), 1.2e9, NOW),
+            Measurement(("b", "c"), 0.11e9, NOW),
+        ],
+        NOW,
     )
 
     assert lines[1].severity == "amber"
-    assert "b and c exchange 880 Mbit/s, the middle pair 9.6 Gbit/s" in lines[1].message
+    assert "b and c exchange 880 Mbit/s, the median pair 9.6 Gbit/s" in lines[1].message
     assert "interface" in lines[1].hint
 
 
 def test_a_pair_that_was_never_measured_says_so() -> None:
-    [line] = check_bandwidth([Figure(("a", "b"), None, 0.0, "the network of a is busy")], time.time())
+    [line] = check_bandwidth([Measurement(("a", "b"), None, 0.0, "the network of a is busy")], time.time())
 
     assert line.severity == "amber"
     assert line.message == "a and b were not measured: the network of a is busy."

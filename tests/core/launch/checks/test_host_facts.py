@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tests.core import examples
-from torchyard_core.launch.checks.host_facts import Check, check_host, check_strategy, check_working_folders, failed
+from torchyard_core.launch.checks.check import Check, failed
+from torchyard_core.launch.checks.host_facts import check_host, check_strategy, check_working_folders
 from torchyard_core.launch.rank_assignment import plan
 from torchyard_core.topology.file import topology_from_text
 from torchyard_core.topology.model import Topology

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from torchyard_core.launch.checks.host_facts import Check
+from torchyard_core.launch.checks.check import Check
 from torchyard_core.launch.checks.preflight_checks import Clock, check_clocks, check_conditions
 from torchyard_core.topology.model import Launcher
 
@@ -99,14 +99,14 @@ def test_few_open_files_are_told_with_what_raises_them() -> None:
     line = one(lines(limits={"nofile": [256, 4096], "memlock": [None, None]}), "limits")
 
     assert line.severity == "amber"
-    assert "may open only 256 files; this run wants 1024" in line.message
+    assert "may open only 256 files; this run needs 1024" in line.message
     assert "`ulimit -n 1024` in `setup`" in line.hint
 
 
 def test_a_large_run_wants_more_files() -> None:
     line = one(lines(1000, limits={"nofile": [1024, 1024], "memlock": [None, None]}), "limits")
 
-    assert "this run wants 8000" in line.message
+    assert "this run needs 8000" in line.message
     assert "administrator" in line.hint
 
 
@@ -151,7 +151,7 @@ def test_memory_that_can_no_longer_be_replaced_stops_the_launch() -> None:
     [
         ({"ecc_errors": 3}, "GPU 1 of gpu-a has had 3 uncorrectable memory errors (ECC)"),
         ({"ecc_errors": None}, "ECC errors of GPU 1 of gpu-a are unknown"),
-        ({"repair_pending": True}, "replaces only when it is reset"),
+        ({"repair_pending": True}, "replaced only by a reset"),
         ({"xids": [79, 79, 48]}, "has had XID errors since the host booted: 79, 48."),
         ({"xids": None}, "XID errors of GPU 1 of gpu-a are unknown"),
     ],
@@ -178,7 +178,7 @@ def test_somebody_who_has_most_of_a_gpu_stops_the_launch() -> None:
     [line] = of_gpu(processes=[process])
 
     assert line.severity == "red"
-    assert "somebody whom the host does not show" in line.message
+    assert "an unknown user" in line.message
     assert "Choose another GPU" in line.hint
 
 

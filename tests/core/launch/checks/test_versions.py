@@ -60,4 +60,4 @@ def test_a_driver_too_old_for_its_torch_is_told_with_both() -> None:
 
     message = said(a=old, b=old)["driver"]
 
-    assert message == "torch on b is built for CUDA 13.0, and its driver 550.54.15 runs up to 12.4."
+    assert message == "torch on b is built for CUDA 13.0, but its driver 550.54.15 supports up to 12.4."

@@ -127,7 +127,7 @@ def test_a_file_ends_where_its_host_said_that_it_would(tmp_path: Path) -> None:
 def test_a_piece_that_is_none_is_an_error_of_the_host(tmp_path: Path, answer: Any) -> None:
     link = Holder("gpu-a", {})
     link.call = lambda *_, **__: answer  # type: ignore[method-assign]
-    with pytest.raises(HostError, match="gpu-a sent no bytes of"):
+    with pytest.raises(HostError, match="gpu-a sent malformed data of"):
         fetch_files("r", [{"path": "outputs/model.pt", "size": 1}], tmp_path, link, lambda *_: None)  # type: ignore[arg-type]
     assert list((tmp_path / "gpu-a" / "outputs").iterdir()) == []
 
@@ -151,4 +151,4 @@ def test_a_list_that_is_none_is_an_error_of_its_host_alone(answer: Any) -> None:
     bad.submit = lambda *_: future  # type: ignore[method-assign]
     files, problems = list_files("r", "", ["gpu-a", "gpu-b"], {"gpu-a": bad, "gpu-b": good})  # type: ignore[dict-item]
     assert list(files) == ["gpu-b"]
-    assert "gpu-a gave no list of the run's files" in str(problems["gpu-a"])
+    assert "gpu-a sent a malformed list of the run's files" in str(problems["gpu-a"])

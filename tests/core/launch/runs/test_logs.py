@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from torchyard_core.launch.runs import known_runs
-from torchyard_core.launch.runs.known_runs import LogReader
+from torchyard_core.launch.runs import logs
+from torchyard_core.launch.runs.logs import LogReader
 
 
 class LogOnAHost:
@@ -38,7 +38,7 @@ def last_lines(log: bytes, count: int) -> list[str]:
 @pytest.mark.parametrize("piece", [1, 2, 3, 5, 64])
 @pytest.mark.parametrize("log", ["", "\n", "a", "a\n", "a\nb", "a\nb\n", "\n\n\n", "eins\nzwölf\n\ndrei €\nend"])
 def test_the_last_lines_are_those_of_the_whole_log(log: str, piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known_runs, "TAIL_PIECE", piece)
+    monkeypatch.setattr(logs, "TAIL_PIECE", piece)
     lines = log.removesuffix("\n").split("\n") if log else []
     for count in range(len(lines) + 2):
         assert last_lines(log.encode(), count) == lines[max(0, len(lines) - count) :], count

@@ -1,0 +1,85 @@
+"""A line of a launch's checklist, and the table of all checks: name, title, order and documentation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torchyard_core.errors import TorchyardError
+
+Severity = Literal["green", "amber", "red"]
+
+
+@dataclass(frozen=True)
+class CheckSpec:
+    """A row of the checklist, which shows the lines of one check for all hosts."""
+
+    name: str
+    """`Check.name`, and `name` in `run --json`."""
+    title: str
+    anchor: str
+    """The page and section in docs/ that describes it."""
+
+
+CHECKLIST = (
+    CheckSpec("topology", "Topology", "launch.md#the-checklist"),
+    CheckSpec("host", "Hosts reached, agent there", "launch.md#check-host"),
+    CheckSpec("looking", "Hosts looked at", "launch.md#the-checklist"),
+    CheckSpec("python", "Python", "launch.md#check-python"),
+    CheckSpec("torch", "torch", "launch.md#check-torch"),
+    CheckSpec("cuda", "CUDA", "launch.md#check-cuda"),
+    CheckSpec("driver", "NVIDIA driver", "launch.md#check-driver"),
+    CheckSpec("disk", "Room on disk", "launch.md#check-disk"),
+    CheckSpec("folder", "Working folder", "launch.md#check-folder"),
+    CheckSpec("strategy", "Program takes part in the strategy", "launch.md#check-strategy"),
+    CheckSpec("booking", "GPUs free, and not booked by others", "launch.md#check-booking"),
+    CheckSpec("clock", "Clocks agree", "launch.md#check-clock"),
+    CheckSpec("limits", "Limits for open files and locked memory", "launch.md#check-limits"),
+    CheckSpec("shm", "Shared memory", "launch.md#check-shm"),
+    CheckSpec("gpu", "GPUs healthy and unused", "launch.md#check-gpu"),
+    CheckSpec("leftovers", "Nothing left of earlier runs", "launch.md#check-leftovers"),
+    CheckSpec("bandwidth", "Bandwidth between hosts", "launch.md#check-bandwidth"),
+    CheckSpec("resume", "Where it goes on from", "launch.md#check-resume"),
+    CheckSpec("network", "Hosts reach each other", "launch.md#check-network"),
+    CheckSpec("sending", "Code sent", "launch.md#sending-code"),
+    CheckSpec("preparing", "GPUs locked, ports held", "launch.md#the-checklist"),
+    CheckSpec("starting", "Started", "launch.md#the-checklist"),
+    CheckSpec("history", "Noted on this computer", "launch.md#the-checklist"),
+)
+"""Every row, in the order of display. A row whose anchor is not its own `#check-…` is a step of the launch."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the checklist: the result of a check on one host, or on all of them.
+
+    A line with `ok` False stops the launch. A warning has `ok` True.
+    """
+
+    name: str
+    """A name of `CHECKLIST`."""
+    host: str
+    """Empty for all hosts."""
+    ok: bool
+    message: str
+    hint: str = ""
+    warning: bool = False
+    code: str = ""
+    """The code of the error that caused the line, if any: the window chooses a remedy by it."""
+
+    def to_event(self) -> dict[str, Any]:
+        """The event of `run --json`."""
+        message = TorchyardError(self.message, hint=self.hint).sentence() if self.hint else self.message
+        event = {"event": "check", "name": self.name, "host": self.host, "ok": self.ok, "message": message}
+        return {**event, "warning": True} if self.warning else event
+
+    @property
+    def severity(self) -> Severity:
+        """Red stops the launch, amber warns."""
+        return "red" if not self.ok else "amber" if self.warning else "green"
+
+
+def failed(checks: Sequence[Check]) -> list[Check]:
+    """The lines that stop the launch."""
+    return [check for check in checks if not check.ok]
