@@ -106,7 +106,7 @@ def _of_tier(reading: Reading, job: Place, tier: str) -> list[dict[str, Any]]:
         for what in ("Type", "Count"):
             if f"{word}{what}" in reading.block(job):
                 reading.stop(f"`{word}{what}` goes with scaleTier CUSTOM; {tier} has its own.", (*job, f"{word}{what}"))
-    return [dict(pool.said) for pool in _tier_preset(tier).pools]
+    return [dict(pool.data) for pool in _tier_preset(tier).pools]
 
 
 def _tier_preset(tier: str) -> Preset:
@@ -206,7 +206,7 @@ def _tier_of(pools: list[Pool]) -> str:
         there = [(pool.role, pool.replicas, pool.machine, pool.gpus) for pool in pools]
         for tier in TIERS[:-1]:
             said = _tier_preset(tier).pools
-            if there == [(pool.role, pool.replicas, pool.said.get("machine"), pool.gpus) for pool in said]:
+            if there == [(pool.role, pool.replicas, pool.data.get("machine"), pool.gpus) for pool in said]:
                 return tier
     return "CUSTOM"
 

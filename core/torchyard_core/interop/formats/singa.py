@@ -17,7 +17,9 @@ from torchyard_core.interop.protobuf_text import Block, Entry, parse_proto, whol
 from torchyard_core.interop.remarks import Remark
 from torchyard_core.problems import nearest
 from torchyard_core.topology.model import MAX_REPLICAS, Role, StrategyKind, Topology
-from torchyard_core.topology.replicas import replicas_of, worker_groups
+from torchyard_core.topology.replicas import replicas_of
+from torchyard_core.topology.strategies.registry import spec_of
+from torchyard_core.topology.strategies.worker_groups import worker_groups
 
 COUNTS = {
     "nworker_groups": 1,
@@ -116,7 +118,7 @@ class _Cluster:
         workers = groups * self._counts["nworkers_per_group"]
         kind = self._kind()
         strategy: dict[str, Any] = {"kind": kind.value}
-        if kind.is_asynchronous:
+        if spec_of(kind).is_asynchronous:
             strategy["worker_groups"] = groups
         pools: list[dict[str, Any]] = [{"name": "workers", "role": "worker", "replicas": workers}]
         if kind in (StrategyKind.SANDBLASTER, StrategyKind.DOWNPOUR):

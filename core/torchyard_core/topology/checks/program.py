@@ -7,8 +7,9 @@ from pathlib import Path
 
 from torchyard_core.problems import Findings, Place, error, near_miss, warning
 from torchyard_core.topology.checks.reserved_variables import is_reserved, is_variable_name
-from torchyard_core.topology.model import Launcher, Program, StrategyKind, Topology
+from torchyard_core.topology.model import Launcher, Program, Topology
 from torchyard_core.topology.paths import expanded
+from torchyard_core.topology.strategies.registry import spec_of
 
 
 def check_program(topology: Topology) -> Findings:
@@ -102,7 +103,7 @@ def check_files(topology: Topology, folder: Path) -> Findings:
         yield error("workdir-missing", f"the working folder {program.workdir} {what}", *at)
         return
     yield from _script(program, workdir)
-    yield from _clipping(topology, workdir)
+    yield from _script_source(topology, workdir)
     if program.notify and program.notify.startswith("./") and _kind(workdir / program.notify) != "file":
         yield warning("notify-missing", f"{program.notify} is not in the working folder", "program", "notify")
 
@@ -126,21 +127,16 @@ def _script(program: Program, workdir: Path) -> Findings:
         yield error("script-missing", f"the script {program.script} is not in the working folder{hint}", *at)
 
 
-def _clipping(topology: Topology, workdir: Path) -> Findings:
-    """A step that does not wait for all workers has no norm to clip by."""
+def _script_source(topology: Topology, workdir: Path) -> Findings:
+    """Problems of the script under the topology's strategy."""
     strategy, script = topology.strategy, topology.program.script
-    if strategy.kind is not StrategyKind.SANDBLASTER or not strategy.backup_workers or not script:
+    if not script or _kind(workdir / script) != "file":
         return
     try:
         source = (workdir / script).read_text(encoding="utf-8", errors="replace")
     except (OSError, ValueError):
         return
-    if any("clip_gradients(" in line.partition("#")[0] for line in source.splitlines()):
-        message = (
-            f"{script} calls cluster.clip_gradients(), which cannot be used with `backup_workers`: set it to 0, or "
-            "clip each worker's own gradients with torch.nn.utils.clip_grad_norm_"
-        )
-        yield error("strategy-clips", message, "strategy", "backup_workers")
+    yield from spec_of(strategy.kind).check_script(strategy, script, source)
 
 
 def _kind(path: Path) -> str | None:

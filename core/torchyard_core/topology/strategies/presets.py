@@ -1,9 +1,11 @@
-"""Presets as data in `resources/presets`, one file each: a strategy with the pools that it needs, other frameworks'
-ways of training, and CloudML's scale tiers."""
+"""Presets: a strategy with the pools that it needs, as another framework trains, or as one of CloudML's scale tiers.
+
+The presets of strategies are part of their descriptors, the others are files in `resources/presets`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -22,9 +24,11 @@ from torchyard_core.topology.document.edits import (
 from torchyard_core.topology.model import MAX_REPLICAS, Role, Strategy, StrategyKind, Topology
 from torchyard_core.topology.replicas import replicas_of
 from torchyard_core.topology.strategies.reduction_cost import reducers_for_bandwidth, reducers_that_beat_the_ring
+from torchyard_core.topology.strategies.registry import all_specs, spec_of
+from torchyard_core.topology.strategies.spec import StrategySpec
 from torchyard_core.yaml_io.parser import compose
 
-PRESETS = tuple(kind for kind in StrategyKind if kind is not StrategyKind.NONE)
+PRESETS = tuple(spec.kind for spec in all_specs() if spec.preset is not None)
 """The strategies that have one, named as their kind."""
 GROUPS = ("strategies", "frameworks", "scale tiers")
 """What a file's `group` may be, in the order in which they are shown."""
@@ -45,8 +49,8 @@ class PresetPool:
     replicas: int | None
     """None: by the rule for reducers."""
     gpus: int
-    said: Mapping[str, Any]
-    """All that its file says."""
+    data: Mapping[str, Any]
+    """All keys of the pool in the preset."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,7 @@ class Preset:
     """What a preset adds to a design."""
 
     key: str
-    """The name of its file."""
+    """The kind of its strategy, or the name of its file."""
     group: str
     title: str
     sentence: str
@@ -64,7 +68,7 @@ class Preset:
 
     def as_data(self) -> dict[str, Any]:
         """As its file has it."""
-        pools = [dict(pool.said) for pool in self.pools]
+        pools = [dict(pool.data) for pool in self.pools]
         return {"name": self.key, "group": self.group, "title": self.title, "sentence": self.sentence} | {
             "strategy": self.strategy, "pools": pools,
         }  # fmt: skip
@@ -72,7 +76,9 @@ class Preset:
 
 @cache
 def preset(key: str) -> Preset:
-    """A preset by the name of its file, read when it is first asked for. Raises UsageError where there is none."""
+    """The preset of a strategy's kind or of a file's name. Raises UsageError for an unknown key."""
+    if key in PRESETS:
+        return _strategy_preset(spec_of(StrategyKind(key)))
     if key not in _keys():
         meant = nearest(key, _keys())
         hint = meant or f"There are {', '.join(_keys())}."
@@ -80,28 +86,39 @@ def preset(key: str) -> Preset:
     name = f"presets/{key}.yaml"
     text = files("torchyard_resources").joinpath(name).read_text(encoding="utf-8")
     data = compose(text, name).data
-    pools = tuple(
+    return Preset(key, data["group"], data["title"], data["sentence"], dict(data["strategy"]), _pools(data["pools"]))
+
+
+def _strategy_preset(spec: StrategySpec) -> Preset:
+    chosen = spec.preset
+    assert chosen is not None, spec.kind
+    strategy = {"kind": spec.kind.value, **chosen.settings}
+    return Preset(spec.kind.value, GROUPS[0], spec.title, chosen.sentence, strategy, _pools(chosen.pools))
+
+
+def _pools(pools: Iterable[Mapping[str, Any]]) -> tuple[PresetPool, ...]:
+    return tuple(
         PresetPool(
-            said["name"],
-            Role(said["role"]),
-            None if said["replicas"] in (BEATS_RING, BANDWIDTH) else int(said["replicas"]),
-            int(said.get("gpus", 0)),
-            said,
+            pool["name"],
+            Role(pool["role"]),
+            None if pool["replicas"] in (BEATS_RING, BANDWIDTH) else int(pool["replicas"]),
+            int(pool.get("gpus", 0)),
+            pool,
         )
-        for said in data["pools"]
+        for pool in pools
     )
-    return Preset(key, data["group"], data["title"], data["sentence"], dict(data["strategy"]), pools)
 
 
 @cache
 def _keys() -> tuple[str, ...]:
     folder = files("torchyard_resources").joinpath("presets")
-    return tuple(sorted(file.name.removesuffix(".yaml") for file in folder.iterdir() if file.name.endswith(".yaml")))
+    names = (file.name for file in folder.iterdir() if file.name.endswith(".yaml"))
+    return tuple(sorted((*PRESETS, *(name.removesuffix(".yaml") for name in names))))
 
 
 @cache
 def all_presets() -> tuple[Preset, ...]:
-    """All that the folder holds: by group, strategies in the order of their kinds, tiers by how much they take."""
+    """All presets: by group, strategies in the order of their kinds, tiers by how much they take."""
     kinds = [kind.value for kind in PRESETS]
 
     def order(one: Preset) -> tuple[int, int, int, str]:
@@ -135,7 +152,7 @@ def with_preset(topology: Topology, key: str, *, has_gpus: bool) -> tuple[Topolo
             continue
         count = pool.replicas if pool.replicas is not None else _by_rule(after, pool)
         after, names = add_replicas(after, pool.role, count, gpus=pool.gpus if has_gpus else 0)
-        more = {name: value for name, value in pool.said.items() if name not in _OWN_WAY}
+        more = {name: value for name, value in pool.data.items() if name not in _OWN_WAY}
         if not has_gpus:
             more = {name: value for name, value in more.items() if not name.startswith("gpu_")}
         if more:
@@ -160,10 +177,10 @@ _OWN_WAY = ("name", "role", "replicas", "gpus", "worker_gbps", "reducer_gbps")
 
 
 def _by_rule(topology: Topology, pool: PresetPool) -> int:
-    if pool.said["replicas"] == BEATS_RING:
+    if pool.data["replicas"] == BEATS_RING:
         return reducers_for(topology)
     trainers = sum(replica.role.trains for replica in replicas_of(topology))
-    return reducers_for_bandwidth(trainers, pool.said["worker_gbps"], pool.said["reducer_gbps"])
+    return reducers_for_bandwidth(trainers, pool.data["worker_gbps"], pool.data["reducer_gbps"])
 
 
 def reducers_for(topology: Topology) -> int:

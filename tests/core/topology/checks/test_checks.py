@@ -263,7 +263,7 @@ def test_a_file_that_is_wrong_from_end_to_end_is_told_so_in_seconds() -> None:
 
 def test_every_code_that_is_said_is_in_the_table_and_every_one_in_it_is_said() -> None:
     root = Path(next(iter(torchyard_core.__path__)))
-    files = [path for folder in ("topology", "launch", "fleet") for path in (root / folder).glob("*.py")]
+    files = [path for folder in ("topology", "yaml_io", "launch", "fleet") for path in (root / folder).rglob("*.py")]
     said: set[str] = set()
     for path in files:
         source = path.read_text(encoding="utf-8")

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from torchyard_core.topology.model import Launcher, Pool, Program, Role, Strategy, StrategyKind, Topology
-from torchyard_core.topology.strategies.traffic import Pattern, Traffic, traffic_of
+from torchyard_core.topology.strategies.topology_traffic import traffic_of
+from torchyard_core.topology.strategies.traffic import Pattern, Traffic
 
 Kind = StrategyKind
 
