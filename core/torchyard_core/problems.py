@@ -123,11 +123,11 @@ class Finding:
 Findings = Iterator[Finding]
 
 
-def error(code: str, message: str, *place: str | int) -> Finding:
+def error_finding(code: str, message: str, *place: str | int) -> Finding:
     return Finding("error", code, message, place)
 
 
-def warning(code: str, message: str, *place: str | int) -> Finding:
+def warning_finding(code: str, message: str, *place: str | int) -> Finding:
     return Finding("warning", code, message, place)
 
 

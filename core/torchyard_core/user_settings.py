@@ -3,8 +3,6 @@ error that names the nearest known key, as in all our files."""
 
 from __future__ import annotations
 
-import getpass
-import os
 import re
 from datetime import timedelta
 from pathlib import Path
@@ -63,11 +61,3 @@ def read_user_settings(path: Path) -> UserSettings:
         lines = "\n".join(problem.printed(str(path)) for problem in problems)
         raise UsageError(lines, code="settings_problems", hint="Correct the settings file.")
     return settings
-
-
-def login_name() -> str:
-    """Who is logged in on this computer."""
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError, ImportError):  # a container whose user has no name
-        return f"uid-{os.getuid()}" if hasattr(os, "getuid") else "me"

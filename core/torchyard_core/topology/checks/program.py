@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from torchyard_core.problems import Findings, Place, error, near_miss, warning
+from torchyard_core.home import expand_user
+from torchyard_core.problems import Findings, Place, error_finding, near_miss, warning_finding
 from torchyard_core.topology.checks.reserved_variables import is_reserved, is_variable_name
 from torchyard_core.topology.model import Launcher, Program, Topology
-from torchyard_core.topology.paths import expanded
 from torchyard_core.topology.strategies.registry import spec_of
 
 
@@ -17,26 +17,26 @@ def check_program(topology: Topology) -> Findings:
     program = topology.program
     if program.launcher is Launcher.COMMAND:
         if not program.command:
-            yield error("no-program", "launcher command needs `command`, like [python, trainer.py]", "program")
+            yield error_finding("no-program", "launcher command needs `command`, like [python, trainer.py]", "program")
         elif not program.command[0]:
             message = "the first word of `command` is empty; it names the program to run"
-            yield error("no-program", message, "program", "command")
+            yield error_finding("no-program", message, "program", "command")
         for key in ("script", "module"):
             if getattr(program, key) is not None:
-                yield error(
+                yield error_finding(
                     "launcher", f"`{key}` is for launcher torch; launcher command runs `command`", "program", key
                 )
     else:
         if program.command:
             message = "`command` is for launcher command; launcher torch runs `script` or `module`"
-            yield error("launcher", message, "program", "command")
+            yield error_finding("launcher", message, "program", "command")
         elif not program.script and not program.module:
-            yield error("no-program", "launcher torch needs `script` or `module`", "program")
+            yield error_finding("no-program", "launcher torch needs `script` or `module`", "program")
         if program.script and program.module:
-            yield error("launcher", "`script` and `module` are both given; keep one", "program", "module")
+            yield error_finding("launcher", "`script` and `module` are both given; keep one", "program", "module")
     for place, text in _texts(topology):
         if "\0" in text:
-            yield error("bad-text", "text for a program cannot hold a NUL character", *place)
+            yield error_finding("bad-text", "text for a program cannot hold a NUL character", *place)
 
 
 def _texts(topology: Topology) -> Iterator[tuple[Place, str]]:
@@ -66,7 +66,7 @@ def check_variables(topology: Topology) -> Findings:
             yield from _variable(variable, (*place, variable))
             if variable in program.secrets:
                 message = f"the secret {variable} is also written here in the open; remove one of the two"
-                yield error("secret-shown", message, *place, variable)
+                yield error_finding("secret-shown", message, *place, variable)
     for number, secret in enumerate(program.secrets):
         yield from _variable(secret, ("program", "secrets", number))
 
@@ -74,9 +74,9 @@ def check_variables(topology: Topology) -> Findings:
 def _variable(variable: str, place: Place) -> Findings:
     if not is_variable_name(variable):
         message = f"'{variable}' cannot name an environment variable: letters, digits and _ only, no digit first"
-        yield error("bad-variable", message, *place)
+        yield error_finding("bad-variable", message, *place)
     elif is_reserved(variable):
-        yield error("reserved-variable", f"Torchyard itself sets {variable}; remove it here", *place)
+        yield error_finding("reserved-variable", f"Torchyard itself sets {variable}; remove it here", *place)
 
 
 def check_exclude(topology: Topology) -> Findings:
@@ -88,7 +88,7 @@ def check_exclude(topology: Topology) -> Findings:
 
         if not has_meaning(pattern):
             message = f"the pattern `{pattern}` cannot be understood; write it as in .gitignore"
-            yield error("bad-pattern", message, "program", "exclude", number)
+            yield error_finding("bad-pattern", message, "program", "exclude", number)
 
 
 def check_files(topology: Topology, folder: Path) -> Findings:
@@ -96,16 +96,16 @@ def check_files(topology: Topology, folder: Path) -> Findings:
     program = topology.program
     if program.workdir is None:
         return
-    workdir = folder / expanded(program.workdir)
+    workdir = folder / expand_user(program.workdir)
     if _kind(workdir) != "folder":
         what = "is a file, not a folder" if _kind(workdir) == "file" else "is not there"
         at = ("program", "workdir") if "workdir" in program.model_fields_set else ("program",)
-        yield error("workdir-missing", f"the working folder {program.workdir} {what}", *at)
+        yield error_finding("workdir-missing", f"the working folder {program.workdir} {what}", *at)
         return
     yield from _script(program, workdir)
     yield from _script_source(topology, workdir)
     if program.notify and program.notify.startswith("./") and _kind(workdir / program.notify) != "file":
-        yield warning("notify-missing", f"{program.notify} is not in the working folder", "program", "notify")
+        yield warning_finding("notify-missing", f"{program.notify} is not in the working folder", "program", "notify")
 
 
 def _script(program: Program, workdir: Path) -> Findings:
@@ -116,15 +116,15 @@ def _script(program: Program, workdir: Path) -> Findings:
     script = workdir / program.script
     kind = _kind(script)
     if kind == "folder":
-        yield error("script-missing", f"the script {program.script} is a folder", *at)
+        yield error_finding("script-missing", f"the script {program.script} is a folder", *at)
     elif kind == "file" and not script.resolve().is_relative_to(workdir.resolve()):
         message = f"the script {program.script} lies outside the working folder, and would not be sent"
-        yield error("script-missing", message, *at)
+        yield error_finding("script-missing", message, *at)
     elif kind is None:
         beside = [path.name for path in script.parent.glob("*.py")] if _kind(script.parent) == "folder" else []
         close = near_miss(script.name, beside)
         hint = f"; did you mean `{Path(program.script).with_name(close)}`?" if close else ""
-        yield error("script-missing", f"the script {program.script} is not in the working folder{hint}", *at)
+        yield error_finding("script-missing", f"the script {program.script} is not in the working folder{hint}", *at)
 
 
 def _script_source(topology: Topology, workdir: Path) -> Findings:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchyard_core.problems import Findings, counted, error, warning
+from torchyard_core.problems import Findings, counted, error_finding, warning_finding
 from torchyard_core.topology.model import Launcher, Role, StrategyKind, Topology
 from torchyard_core.topology.strategies.registry import all_specs, spec_of
 from torchyard_core.topology.strategies.spec import RoleCounts, StrategySpec
@@ -15,7 +15,9 @@ def check_strategy(topology: Topology) -> Findings:
     counts = {role: sum(pool.replicas for pool in topology.pools if pool.role is role) for role in Role}
     needed = spec.server_role
     if needed is not None and not counts[needed]:
-        yield error("strategy-needs", f"{spec.kind} needs {_CALLED[needed]}, and there are none", "strategy", "kind")
+        yield error_finding(
+            "strategy-needs", f"{spec.kind} needs {_CALLED[needed]}, and there are none", "strategy", "kind"
+        )
     yield from _unused_pools(topology, spec)
     yield from _worker_groups(topology, spec, counts)
     yield from _server_groups(topology, spec, counts)
@@ -27,7 +29,7 @@ def _unused_pools(topology: Topology, spec: StrategySpec) -> Findings:
     """Pools of servers that no trainer would use. Under `none` the script may use them, which is a warning only."""
     if topology.program.launcher is Launcher.COMMAND:
         return  # The framework, not the strategy, decides what its servers do.
-    finding = warning if spec.kind is StrategyKind.NONE else error
+    finding = warning_finding if spec.kind is StrategyKind.NONE else error_finding
     for position, pool in enumerate(topology.pools):
         if pool.role in (Role.PS, Role.REDUCER) and pool.role is not spec.server_role:
             users = " or ".join(other.kind for other in all_specs() if other.server_role is pool.role)
@@ -44,7 +46,7 @@ def _unused_settings(topology: Topology) -> Findings:
         for setting in spec.own_settings if spec.kind is not strategy.kind else ():
             if getattr(strategy, setting.key) != type(strategy).model_fields[setting.key].default:
                 message = f"`{setting.key}` is for {spec.kind}; {strategy.kind} does not use it"
-                yield warning("strategy-ignores", message, "strategy", setting.key)
+                yield warning_finding("strategy-ignores", message, "strategy", setting.key)
 
 
 def _worker_groups(topology: Topology, spec: StrategySpec, counts: RoleCounts) -> Findings:
@@ -52,16 +54,16 @@ def _worker_groups(topology: Topology, spec: StrategySpec, counts: RoleCounts) -
     if groups is not None and groups > 1 and not spec.is_asynchronous:
         users = " and ".join(other.kind for other in all_specs() if other.is_asynchronous)
         message = f"{kind} trains in one group; `worker_groups` is for {users}"
-        yield warning("strategy-ignores", message, "strategy", "worker_groups")
+        yield warning_finding("strategy-ignores", message, "strategy", "worker_groups")
     elif groups is not None and groups > max(1, counts[Role.WORKER]):
         message = f"{groups} worker groups cannot be made of {counted(counts[Role.WORKER], 'worker')}"
-        yield error("strategy-counts", message, "strategy", "worker_groups")
+        yield error_finding("strategy-counts", message, "strategy", "worker_groups")
     elif groups is None and spec.is_asynchronous and counts[Role.CHIEF] and counts[Role.WORKER] == 1:
         message = (
             f"{kind} has one group here, in which chief and worker train in step, since the chief trains in "
             "group 0 with the first workers. Add a worker, or make the chief a worker: worker-0 is the chief then"
         )
-        yield warning("strategy-counts", message, "strategy", "kind")
+        yield warning_finding("strategy-counts", message, "strategy", "kind")
 
 
 def _server_groups(topology: Topology, spec: StrategySpec, counts: RoleCounts) -> Findings:
@@ -76,10 +78,10 @@ def _server_groups(topology: Topology, spec: StrategySpec, counts: RoleCounts) -
             f"the parameter servers of {kind} are one group, which share the parameters among themselves, and not "
             f"{groups}: drop `server_groups`"
         )
-        yield error("strategy-counts", message, "strategy", "server_groups")
+        yield error_finding("strategy-counts", message, "strategy", "server_groups")
     elif not spec.trainers_serve:
         message = f"`server_groups` does nothing: {kind} has no parameter servers"
-        yield warning("strategy-ignores", message, "strategy", "server_groups")
+        yield warning_finding("strategy-ignores", message, "strategy", "server_groups")
     elif groups != (strategy.worker_groups or max(1, counts[Role.WORKER])):
         message = f"in {kind} every worker group serves its own share of the parameters: drop `server_groups`"
-        yield warning("strategy-ignores", message, "strategy", "server_groups")
+        yield warning_finding("strategy-ignores", message, "strategy", "server_groups")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from torchyard_core.problems import Findings, warning
+from torchyard_core.problems import Findings, warning_finding
 from torchyard_core.topology.model import Role, StrategyKind, Topology
 from torchyard_core.topology.replicas import Replica
 from torchyard_core.topology.strategies.spec import (
@@ -46,7 +46,7 @@ def _check(topology: Topology, counts: RoleCounts) -> Findings:
             f"the pushes of {groups} groups that take turns are {2 * groups - 1} versions old, and would be dropped "
             f"with `max_staleness` {strategy.max_staleness}: set it to {2 * groups - 1} or more"
         )
-        yield warning("strategy-counts", message, "strategy", "max_staleness")
+        yield warning_finding("strategy-counts", message, "strategy", "max_staleness")
 
 
 SPEC = StrategySpec(

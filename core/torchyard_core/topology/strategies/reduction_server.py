@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchyard_core.problems import Findings, error
+from torchyard_core.problems import Findings, error_finding
 from torchyard_core.topology.model import Role, StrategyKind, Topology
 from torchyard_core.topology.strategies.reduction_cost import Reduction, reckon, reducers_that_beat_the_ring
 from torchyard_core.topology.strategies.spec import (
@@ -48,7 +48,7 @@ def _check(topology: Topology, counts: RoleCounts) -> Findings:
     processes = sum(pool.replicas * max(1, pool.gpus) for pool in topology.pools if pool.role.trains)
     if processes == 1:
         message = "reduction_server sums the gradients of 2 workers or more, and there is 1: add one, or choose none"
-        yield error("strategy-counts", message, "strategy", "kind")
+        yield error_finding("strategy-counts", message, "strategy", "kind")
 
 
 SPEC = StrategySpec(

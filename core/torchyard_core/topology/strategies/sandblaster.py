@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchyard_core.problems import Findings, counted, error
+from torchyard_core.problems import Findings, counted, error_finding
 from torchyard_core.topology.model import Role, Strategy, StrategyKind, Topology
 from torchyard_core.topology.strategies.reduction_cost import reducers_time, ring_time
 from torchyard_core.topology.strategies.spec import (
@@ -32,7 +32,7 @@ def _check(topology: Topology, counts: RoleCounts) -> Findings:
     trainers = counts[Role.CHIEF] + counts[Role.WORKER]
     if backups and backups >= trainers:
         message = f"{backups} backup workers leave none of the {counted(trainers, 'trainer')} to count"
-        yield error("strategy-counts", message, "strategy", "backup_workers")
+        yield error_finding("strategy-counts", message, "strategy", "backup_workers")
 
 
 def _check_script(strategy: Strategy, script: str, source: str) -> Findings:
@@ -44,7 +44,7 @@ def _check_script(strategy: Strategy, script: str, source: str) -> Findings:
             f"{script} calls cluster.clip_gradients(), which cannot be used with `backup_workers`: set it to 0, or "
             "clip each worker's own gradients with torch.nn.utils.clip_grad_norm_"
         )
-        yield error("strategy-clips", message, "strategy", "backup_workers")
+        yield error_finding("strategy-clips", message, "strategy", "backup_workers")
 
 
 SPEC = StrategySpec(

@@ -267,7 +267,7 @@ def test_every_code_that_is_said_is_in_the_table_and_every_one_in_it_is_said() -
     said: set[str] = set()
     for path in files:
         source = path.read_text(encoding="utf-8")
-        said |= set(re.findall(r"\b(?:error|warning)\(\s*\"([a-z-]+)\"", source))
+        said |= set(re.findall(r"\b(?:error|warning|finding)(?:_finding)?\(\s*\"([a-z-]+)\"", source))
         said |= set(re.findall(r"Problem\(\s*\"(?:error|warning)\",\s*\"([a-z-]+)\"", source))
     assert said == set(CODES)
 
