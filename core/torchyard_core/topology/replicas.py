@@ -9,7 +9,7 @@ from torchyard_core.topology.model import Pool, Role, Topology
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One node of the cluster. Numbered through all pools of its role, in the file's order."""
+    """One member of a pool, numbered across all pools of its role in the file's order."""
 
     role: Role
     index: int
@@ -23,7 +23,7 @@ class Replica:
 
 
 def replicas_of(topology: Topology) -> tuple[Replica, ...]:
-    """All replicas: the chief, workers, servers, reducers, evaluators, each in pool order."""
+    """All replicas: chief, workers, servers, reducers, evaluators, each in the order of pools."""
     return tuple(
         Replica(role, index, pool, pool_index)
         for role in Role

@@ -1,4 +1,4 @@
-"""A model out of a document's data, and every mismatch as a plain sentence."""
+"""Validation of a document's data against a pydantic model, with messages for the user."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ Model = TypeVar("Model", bound=BaseModel)
 def validate(
     model: type[Model], data: Any, written: Mapping[Place, str], line: LineOf
 ) -> tuple[Model | None, list[Problem]]:
-    """The data as a model, or None and what is wrong with it.
+    """The data as a model, or None and its problems.
 
-    Text may be written as a bare number (`args: [--epochs, 2]`), and a key left empty is a key left out.
+    Text may be written as a bare number (`args: [--epochs, 2]`), and an empty key counts as left out.
     """
     result = _attempt(model, data)
     if isinstance(result, list) and (mended := _mended(model, data, result, written)) is not None:
@@ -39,7 +39,7 @@ def validate(
 
 
 def _attempt(model: type[Model], data: Any) -> Model | list[ErrorDetails]:
-    # By way of JSON, since there strictness is what YAML means by it: lists may become tuples, words enums.
+    # Strict validation of JSON, unlike that of Python values, accepts lists for tuples and text for enums.
     try:
         return model.model_validate_json(json.dumps(data))
     except ValidationError as error:
@@ -47,7 +47,7 @@ def _attempt(model: type[Model], data: Any) -> Model | list[ErrorDetails]:
 
 
 def _mended(model: type[BaseModel], data: Any, errors: list[ErrorDetails], written: Mapping[Place, str]) -> Any | None:
-    """The data with what is only a matter of notation put right; None where nothing is."""
+    """The data with differences of notation corrected; None if there are none."""
     mended = None
     for error in errors:
         place = _place(error)
@@ -81,7 +81,7 @@ def _place(error: ErrorDetails) -> Place:
 
 
 def _distinct(errors: list[ErrorDetails]) -> Iterator[ErrorDetails]:
-    """One error a place; a list that is empty only because its items are wrong is not too short."""
+    """One error for each place, without "too short" for a list whose items are invalid."""
     places = [_place(error) for error in errors]
     seen: set[Place] = set()
     for error, place in zip(errors, places, strict=True):
@@ -115,7 +115,7 @@ def _problem(model: type[BaseModel], error: ErrorDetails, data: Any, line: LineO
 
 
 def _named(place: Place, data: Any) -> str:
-    """A place within a sentence."""
+    """The name of a place within a message."""
     if not place:
         return "the document"
     if not isinstance(place[-1], int):
@@ -137,7 +137,7 @@ def _unknown_key(model: type[BaseModel], place: Place) -> str:
 
 
 def _home(model: type[BaseModel], key: str) -> str | None:
-    """The block that does have this key."""
+    """The block that has this key."""
     if key in model.model_fields:
         return "at the top level"
     for name, field in model.model_fields.items():
@@ -163,7 +163,7 @@ def _but(value: Any) -> str:
 
 
 def _expected(model: type[BaseModel], place: Place, error: ErrorDetails) -> str:
-    """What kind of value belongs at a place, in words."""
+    """Description of the kind of value that a place takes."""
     wanted = type_at(model, place)
     origin = get_origin(wanted)
     if isinstance(wanted, type) and issubclass(wanted, Enum):
@@ -191,7 +191,7 @@ def _members(model: type[BaseModel], place: Place) -> list[Enum]:
 
 
 def _bound(model: type[BaseModel], place: Place, error: ErrorDetails) -> str:
-    """The limit that matters: the upper one where that was broken, else the lower."""
+    """The violated limit: the upper one if it was exceeded, else the lower."""
     around = type_at(model, place[:-1])
     fields = around.model_fields if isinstance(around, type) and issubclass(around, BaseModel) else {}
     field: FieldInfo | None = fields.get(str(place[-1]))
@@ -218,7 +218,7 @@ def _without_none(annotation: Any) -> Any:
 
 
 def type_at(model: type[BaseModel], place: Place) -> Any:
-    """The annotation at a place, without Annotated and Optional round it."""
+    """The annotation at a place, without Annotated and Optional."""
     wanted: Any = model
     for step in place:
         if isinstance(wanted, type) and issubclass(wanted, BaseModel):

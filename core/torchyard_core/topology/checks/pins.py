@@ -1,4 +1,4 @@
-"""Whether pins and lists of hosts name what is there."""
+"""Checks of pins and host lists against pools and fleet."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torchyard_core.topology.replicas import Replica, replicas_of
 
 
 def check_hosts(topology: Topology, hosts: Sequence[HostFacts]) -> Findings:
-    """Hosts that pools list and the fleet lacks."""
+    """Hosts in a pool's list that the fleet does not have."""
     names = [host.name for host in hosts]
     for position, pool in enumerate(topology.pools):
         for number, host in enumerate(pool.hosts):
@@ -22,7 +22,7 @@ def check_hosts(topology: Topology, hosts: Sequence[HostFacts]) -> Findings:
 
 
 def check_pins(topology: Topology, hosts: Sequence[HostFacts] | None) -> Findings:
-    """Pins that cannot be read, of nobody, to nowhere, or to one GPU twice."""
+    """Pins that cannot be parsed, of unknown replicas, to unknown hosts or GPUs, or to one GPU twice."""
     if not topology.pins:
         return
     replicas = {replica.name: replica for replica in replicas_of(topology)}

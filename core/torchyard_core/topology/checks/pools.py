@@ -1,5 +1,4 @@
-"""What a topology says that cannot work, or hardly means what it says. The same checks serve the
-command line, the planner and the editor."""
+"""All checks of a topology's meaning, for command line, planner and editor, and those of names and pools."""
 
 from __future__ import annotations
 
@@ -32,9 +31,9 @@ def check(
     hosts: Sequence[HostFacts] | None = None,
     line: LineOf = no_lines,
 ) -> list[Problem]:
-    """All that is wrong with a topology's meaning.
+    """All problems of a topology's meaning.
 
-    With `folder`, where its file lies, files are looked for; with `hosts`, names are held against the fleet.
+    With `folder`, that of its file, files are checked too; with `hosts`, names of hosts and GPUs.
     """
     checks = [check_names(topology), check_pools(topology), check_strategy(topology), check_pins(topology, hosts)]
     checks += [check_program(topology), check_variables(topology), check_exclude(topology)]

@@ -1,4 +1,4 @@
-"""Whether there is something to run, and whether it can be given what the file says."""
+"""Checks of the program: launcher, script, environment, files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torchyard_core.topology.strategies.registry import spec_of
 
 
 def check_program(topology: Topology) -> Findings:
-    """The launcher and its keys."""
+    """Checks the launcher and its keys."""
     program = topology.program
     if program.launcher is Launcher.COMMAND:
         if not program.command:
@@ -40,7 +40,7 @@ def check_program(topology: Topology) -> Findings:
 
 
 def _texts(topology: Topology) -> Iterator[tuple[Place, str]]:
-    """All that ends up in argument lists and environments."""
+    """All text that becomes an argument or an environment variable."""
     program = topology.program
     for key in ("script", "module", "python", "notify"):
         yield ("program", key), getattr(program, key) or ""
@@ -57,7 +57,7 @@ def _texts(topology: Topology) -> Iterator[tuple[Place, str]]:
 
 
 def check_variables(topology: Topology) -> Findings:
-    """Names of environment variables and secrets."""
+    """Checks the names of environment variables and secrets."""
     program = topology.program
     blocks: list[tuple[Place, dict[str, str]]] = [(("program", "env"), program.env)]
     blocks += [(("pools", position, "env"), pool.env) for position, pool in enumerate(topology.pools)]
@@ -80,11 +80,11 @@ def _variable(variable: str, place: Place) -> Findings:
 
 
 def check_exclude(topology: Topology) -> Findings:
-    """Patterns that would leave nothing out, unlike what was meant."""
+    """Checks for patterns that match nothing."""
     for number, pattern in enumerate(topology.program.exclude):
         if not ("[" in pattern or "\\" in pattern or pattern.strip() == "!"):
             continue
-        from torchyard_core.gitignore import has_meaning  # its library takes time that most files do not need
+        from torchyard_core.gitignore import has_meaning  # slow to import, and rarely needed
 
         if not has_meaning(pattern):
             message = f"the pattern `{pattern}` cannot be understood; write it as in .gitignore"
@@ -92,7 +92,7 @@ def check_exclude(topology: Topology) -> Findings:
 
 
 def check_files(topology: Topology, folder: Path) -> Findings:
-    """Whether the working folder and the script are there."""
+    """Checks that the working folder and the script exist."""
     program = topology.program
     if program.workdir is None:
         return
@@ -109,7 +109,7 @@ def check_files(topology: Topology, folder: Path) -> Findings:
 
 
 def _script(program: Program, workdir: Path) -> Findings:
-    # A script with an absolute path is taken to be on the hosts.
+    # An absolute path is one on the hosts.
     if program.launcher is not Launcher.TORCH or not program.script or Path(program.script).is_absolute():
         return
     at = ("program", "script")
@@ -140,7 +140,7 @@ def _script_source(topology: Topology, workdir: Path) -> Findings:
 
 
 def _kind(path: Path) -> str | None:
-    """`folder`, `file`, or None for what is not there or cannot be seen."""
+    """`folder`, `file`, or None for a path that does not exist or cannot be accessed."""
     try:
         return "folder" if path.is_dir() else "file" if path.is_file() else None
     except (OSError, ValueError):

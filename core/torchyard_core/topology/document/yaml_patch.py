@@ -1,8 +1,8 @@
-"""A changed topology written into the text it was read from: what did not change keeps its letters and comments.
+"""Patching of a topology's YAML text: unchanged parts stay byte for byte, with their comments.
 
-A value is changed where it stands, if the text is of a shape where that can be. Else the unit is a key at the top of
-the file, and within `pools` one entry: what changed is written anew. The result is read back; where it does not say
-the same, or the text is of a shape that this does not know, there is none.
+A value is replaced in place where the style of the text allows it. Otherwise the changed key at the top of the file,
+or the changed entry of `pools`, is rewritten as a whole. The result is parsed again; there is none if it differs from
+the topology or if the text has an unsupported style.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Lines = list[str]
 
 
 def rewritten(text: str, before: Topology, after: Topology) -> str | None:
-    """`text`, which says `before`, with what makes it say `after`; None where that cannot be done."""
+    """Patches `text`, the YAML of `before`, to that of `after`. Returns None for an unsupported style."""
     try:
         document = parse(text, "topology")
     except FileProblem:
@@ -40,7 +40,7 @@ def rewritten(text: str, before: Topology, after: Topology) -> str | None:
 
 
 class _Pieces:
-    """A file cut at the keys of its top level."""
+    """A file, split at the keys of its top level."""
 
     def __init__(self, document: Document, data: Mapping[str, Any], in_place: bool):
         self._document = document
@@ -56,7 +56,7 @@ class _Pieces:
         self._of_key = {key: self._lines[line - 1 : end - 1] for (line, key), end in zip(starts, ends, strict=True)}
 
     def saying(self, data: Mapping[str, Any]) -> str:
-        """The text that says `data`, its keys in the file's order and new ones after them."""
+        """The text of `data`, with keys in the file's order and new ones after them."""
         order = [key for key in self._of_key if key in data] + [key for key in data if key not in self._of_key]
         lines = list(self._header)
         for key in order:
@@ -69,7 +69,7 @@ class _Pieces:
             return old
         if old and self._in_place and (same_shape := self._changed_in_place(key, value)) is not None:
             return same_shape
-        # Comments and empty lines after an entry belong to what follows it.
+        # Comments and empty lines after an entry belong to the next one.
         body, tail = _cut_tail(old)
         if key == "pools" and body and value and (pools := self._pools(body, value)) is not None:
             return pools + tail
@@ -80,7 +80,7 @@ class _Pieces:
         start = sum(map(len, self._lines[:first]))
         end = start + sum(map(len, self._of_key[key]))
         if end > len(self._document.text):
-            return None  # Its last line had no end, and was given one.
+            return None  # Its last line had no line break, but has one now.
         changes = Changes(self._document)
         try:
             changes.note((key,), self._data[key], value)
@@ -94,7 +94,7 @@ class _Pieces:
         return [indent + line for line in text.splitlines(keepends=True)]
 
     def _pools(self, body: Lines, pools: Sequence[Any]) -> Lines | None:
-        """The entries of `pools`, those that are as they were letter for letter."""
+        """The entries of `pools`, unchanged ones byte for byte."""
         first = self._document.composed.key_lines[("pools",)]
         old = self._data["pools"]
         starts = [self._document.spans[("pools", position)].line - first for position in range(len(old))]

@@ -1,7 +1,7 @@
-"""Values changed where they stand in a text, so that all round them keeps its letters: style, order, comments.
+"""Replacement of single values in YAML text, which leaves style, order and comments around them.
 
-Known are scalars and lists in brackets in any place, and keys that come or go in blocks written either way. What
-else changes (a list by dashes, text over several lines) is for the caller to write anew.
+Supported are scalars and lists in brackets anywhere, and adding or removing keys in block and flow mappings. The
+caller rewrites other changed values, such as block lists and multi-line text.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ _COMMA = re.compile(r"\s*,[ \t]*")
 
 
 class CannotKeep(Exception):
-    """The text is of a shape in which this change is not known."""
+    """Raised when the style of the text does not support a change in place."""
 
 
 @dataclass
 class Changes:
-    """What to write instead of what, by offsets in a document's text."""
+    """Replacements, by offsets in a document's text."""
 
     document: Document
     found: list[tuple[int, int, str]] = field(default_factory=list)
 
     def applied(self, start: int, end: int) -> str:
-        """That part of the text with its changes."""
+        """The part of the text between two offsets, with its changes."""
         text, at = [], start
         for first, last, instead in sorted(self.found):
             if first < at or last > end:
@@ -41,7 +41,7 @@ class Changes:
         return "".join([*text, self.document.text[at:end]])
 
     def note(self, place: Place, old: Any, new: Any) -> None:
-        """Notes what makes the value at a place, which is `old`, say `new`. Raises CannotKeep."""
+        """Records the changes that turn the value `old` at a place into `new`. Raises CannotKeep."""
         if old == new:
             return
         span = self._span(place)
@@ -64,7 +64,7 @@ class Changes:
         kept = [key for key in old if key in new]
         gone = [key for key in old if key not in new]
         come = {key: value for key, value in new.items() if key not in old}
-        # The last key of the block is where new ones are written behind: it must not go at the same time.
+        # New keys are inserted after the last key of the block, so that it cannot be removed at the same time.
         if not kept or (gone and come):
             raise CannotKeep
         for key in kept:
@@ -91,7 +91,7 @@ class Changes:
         self.found.append((end + 1, end + 1, "".join(f"{indent}{pair}{newline}" for pair in pairs)))
 
     def _column(self, key: Place) -> int:
-        """Where a key of a block stands in its line."""
+        """Column of a key in its line."""
         line = self.document.text.splitlines()[self.document.composed.key_lines[key] - 1]
         word = re.match(r"(?: |- )*", line)
         assert word is not None

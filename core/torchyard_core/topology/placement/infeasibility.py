@@ -1,4 +1,4 @@
-"""Why a pool's replicas found no host, as a sentence."""
+"""Messages for replicas that no host can take."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torchyard_core.topology.placement.capacity import GB_IN_GIB, Room, suits
 def why_not(names: Sequence[str], pool: Pool, rooms: Sequence[Room], allowed: Sequence[Room]) -> str:
     """`worker-3 needs 2 GPUs of ≥ 40 GB; the most any host has free is 1 (on gpu-a)`.
 
-    `rooms` are all hosts, `allowed` those that the pool's `hosts` and `labels` leave.
+    `rooms` are all hosts, `allowed` those that match the pool's `hosts` and `labels`.
     """
     who = names[0]
     if len(names) > 1:
@@ -47,7 +47,7 @@ def why_not(names: Sequence[str], pool: Pool, rooms: Sequence[Room], allowed: Se
 
 
 def _as_machine(pool: Pool, key: str) -> str:
-    """` (machine large_model)` where a wish is the machine type's."""
+    """` (machine large_model)` for a requirement that comes from the machine type."""
     wish = getattr(pool, key)
     is_its = pool.machine is not None and wish is not None and getattr(machine(pool.machine), key) == wish
     return f" (machine {pool.machine})" if is_its else ""
@@ -80,7 +80,7 @@ def _most_gpus(pool: Pool, allowed: Sequence[Room], most: float) -> str:
 
 
 def _by_others(rooms: Sequence[Room]) -> str:
-    """` (4 used by kim, 2 booked by lee until 18:00)`: those that are taken by no replica of this design."""
+    """` (4 used by kim, 2 booked by lee until 18:00)`: GPUs in use by others than this topology."""
     ways = Counter(
         why.replace("somebody else", "others")
         for room in rooms

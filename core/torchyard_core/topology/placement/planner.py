@@ -1,19 +1,19 @@
-"""Which replica goes to which host and onto which of its GPUs. Deterministic: the same question, the same answer.
+"""Deterministic placement of replicas on hosts and GPUs.
 
-Pins come first, those to GPUs before those to hosts. Then pools by how little there is for them to choose from, so
-that those who could go anywhere leave it to them; among equals trainers, then evaluators, then servers and reducers.
-Where that leaves somebody out, other turns are tried too, and the answer that places most trainers, then most of all,
-is given.
+Pins are placed first, those to GPUs before those to hosts. Pools follow in order of their choice of GPUs or hosts,
+smallest first, so that flexible pools leave scarce GPUs to the others; among equals trainers, then evaluators, then
+servers and reducers. If that leaves replicas without a place, other orders are tried too, and the placement with the
+most trainers, then the most replicas, is returned.
 
-- *pack* stays on a host while it fits; then it takes the smallest host that holds all that is left, else the
-  largest. The chief packs together with the workers, so it is near them.
-- *spread* goes round the hosts: first the one with the fewest of its kin (trainers; servers and reducers), then
-  with the fewest replicas of the run. Pools without GPUs spread unless they say otherwise.
-- A chief without GPUs goes where most workers are, once these have their places.
-- A machine type stands for its CPUs, memory and GPU model where the pool does not say its own. Hosts with the label
-  `machine` of that type come first.
-- Servers and reducers go to hosts without GPUs as long as one has room.
-- A host that was never checked counts as able; packing takes it after those that are known to be.
+- *pack* stays on a host while it fits; then it takes the smallest host that holds all remaining replicas, else the
+  largest. The chief packs together with the workers.
+- *spread* takes the host with the fewest replicas of the same class (trainers; servers and reducers), then with the
+  fewest replicas of the run. It is the default of pools without GPUs.
+- A chief without GPUs goes to the host with the most workers, after these are placed.
+- A machine type provides CPUs, memory and GPU model where the pool does not set them. Hosts with the label `machine`
+  of that type come first.
+- Servers and reducers go to hosts without GPUs as long as one has capacity.
+- A host that was never checked counts as able; packing takes it after the checked ones.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from torchyard_core.topology.placement.pin_syntax import GpuChoice, parse_pin
 from torchyard_core.topology.replicas import Replica, replicas_of
 
 MANY = 1_000_000
-"""More GPUs than any fleet has: pools that take GPUs come before pools that take none."""
+"""More GPUs than any fleet has, so that pools with GPUs come before pools without."""
 MACHINE_LABEL = "machine"
-"""By which hosts say of what machine type they are."""
+"""Label of a host's machine type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +49,14 @@ class Slot:
 
 @dataclass(frozen=True)
 class Placement:
-    """Slots by replica, and why the others have none."""
+    """Slots by replica, and the problems of the replicas without one."""
 
     slots: Mapping[str, Slot]
     problems: tuple[Problem, ...]
 
 
 def place(topology: Topology, hosts: Sequence[HostFacts], line: LineOf = no_lines) -> Placement:
-    """Gives every replica that fits a host and GPUs. GPUs in a host's `busy_gpus` are left alone."""
+    """Assigns a host and GPUs to every replica that fits. GPUs in a host's `busy_gpus` are not used."""
     topology = with_machine_sizes(topology)
     best = _Placing(topology, hosts, line)
     tried = [best.order(_usual_turn)]
@@ -68,13 +68,13 @@ def place(topology: Topology, hosts: Sequence[HostFacts], line: LineOf = no_line
                 continue
             tried.append(order)
             other.go(order)
-            # Of equals the first one stays: the usual turns keep chief and workers together.
+            # The first of equal results stays: the usual order keeps chief and workers together.
             best = max(best, other, key=lambda one: one.placed)
     return best.placement()
 
 
 class _Placing:
-    """One way to place a topology: what is pinned, then pool by pool in some order."""
+    """One attempt to place a topology: pinned replicas, then pool by pool in some order."""
 
     def __init__(self, topology: Topology, hosts: Sequence[HostFacts], line: LineOf):
         self._topology = topology
@@ -87,7 +87,7 @@ class _Placing:
         self._choices: dict[object, float] = {}
         self._problems: list[Problem] = []
         self.short: list[int] = []
-        """Pools of which not all have a place."""
+        """Pools with replicas that have no place."""
         self._replicas = replicas_of(topology)
         self._place_pinned(self._replicas)
         settled = {*self._slots, *self._failed_pins}
@@ -98,16 +98,16 @@ class _Placing:
                 self.left.setdefault(replica.pool_index, []).append(replica)
 
     def order(self, turn: Callable[[_Placing, int], tuple[float, ...]]) -> list[int]:
-        """The pools as their turns come."""
+        """The positions of the pools, sorted by a key."""
         return sorted(self.left, key=partial(turn, self))
 
     def go(self, order: Sequence[int]) -> None:
-        """Places pool by pool."""
+        """Places the pools in an order."""
         self.short = [pool_index for pool_index in order if not self._place_pool(pool_index)]
 
     @property
     def placed(self) -> tuple[int, int]:
-        """How good it is: trainers, and all replicas that have a place."""
+        """Numbers of placed trainers and of all placed replicas, by which attempts are compared."""
         trainers = sum(replica.role.trains and replica.name in self._slots for replica in self._replicas)
         return trainers, len(self._slots)
 
@@ -119,7 +119,7 @@ class _Placing:
         return Placement(self._slots, tuple(self._problems))
 
     def is_worth_another_try(self) -> bool:
-        """Whether somebody was left out who would have fitted, had others not come first."""
+        """Whether a replica without a place would fit if other pools came later."""
         if len(self.left) < 2:
             return False
         empty = [Room(host, order) for order, host in enumerate(self._hosts)] if self.short else []
@@ -127,7 +127,7 @@ class _Placing:
         return any(room.fits(pool) for pool in pools for room in self._allowed(pool, empty))
 
     def choice(self, pool: Pool) -> float:
-        """How much there is that would do for a pool: GPUs, or hosts where it sets CPUs or memory aside."""
+        """Number of GPUs that suit a pool, or of hosts for a pool that reserves only CPUs or memory."""
         if not pool.gpus and pool.cpus is None and pool.memory_gb is None:
             return inf
         wish = (pool.hosts, tuple(sorted(pool.labels.items())), pool.gpus > 0, pool.gpu_model, pool.gpu_memory_gb)
@@ -152,7 +152,7 @@ class _Placing:
                 choices.append((replica, parse_pin(text)))
             except ValueError as problem:
                 self._fail_pin(replica, f"{replica.name} cannot be placed: {problem}")
-        # A pin to GPUs must find them free, whatever a pin to the host would take.
+        # Pins to GPUs come before pins to hosts, which could take the same GPUs.
         for replica, choice in sorted(choices, key=lambda pair: not pair[1].indices):
             self._place_pin(replica, choice)
 
@@ -186,12 +186,12 @@ class _Placing:
     # Pools
 
     def _place_pool(self, pool_index: int) -> bool:
-        """Whether all of the pool's replicas have a place."""
+        """Places a pool and returns whether all of its replicas have a place."""
         replicas, pool = self.left[pool_index], self.pool(pool_index)
         allowed = self._allowed(pool, self._rooms)
         rule = pool.placement or (PlacementRule.PACK if pool.gpus else PlacementRule.SPREAD)
         if pool.placement is None and not any(room.host.checked for room in allowed):
-            rule = PlacementRule.SPREAD  # Packing needs to know how much fits.
+            rule = PlacementRule.SPREAD  # Packing needs known capacities.
         if rule is PlacementRule.PACK:
             rooms = self._packed(pool, allowed, len(replicas))
         else:
@@ -208,7 +208,7 @@ class _Placing:
         return True
 
     def _allowed(self, pool: Pool, among: Sequence[Room]) -> Sequence[Room]:
-        """Hosts that the pool's `hosts` and `labels` leave, in the order of `hosts`, else of the fleet."""
+        """Hosts that match the pool's `hosts` and `labels`, in the order of `hosts`, else of the fleet."""
         rooms = among
         if pool.hosts:
             by_name = {room.host.name: room for room in among}
@@ -219,7 +219,7 @@ class _Placing:
         return [room for room in rooms if all(room.host.labels.get(key) == value for key, value in wanted)]
 
     def _companions(self, pool: Pool) -> int:
-        """GPUs of the workers without a place that the chief had better leave room for on its host."""
+        """Number of GPUs of unplaced workers that should fit on the chief's host too."""
         if pool.role is not Role.CHIEF:
             return 0
         return sum(
@@ -230,19 +230,19 @@ class _Placing:
         )
 
     def _packed(self, pool: Pool, allowed: Sequence[Room], count: int) -> Iterator[Room]:
-        """A host for each of `count` replicas in turn, as few hosts as can be."""
+        """A host for each of `count` replicas, on as few hosts as possible."""
         companions = self._companions(pool)
-        # Of equals the first one comes first: the order of `hosts`, else of the fleet.
+        # Equals keep the order of `hosts`, else of the fleet.
         rooms = sorted(allowed, key=lambda room: self._pack_key(room, pool, inf))
         most = max((room.free_gpus(pool) for room in rooms), default=0) if pool.gpus else 0
         current = self._last_of_trainers(allowed) if pool.role is Role.WORKER else None
         if current is not None and not _is_machine_of(current, pool) and _is_machine_of(rooms[0], pool):
-            current = None  # There are hosts of the machine type that the pool names.
+            current = None  # Hosts of the pool's machine type come first.
         for number in range(count):
             if current is None or not current.fits(pool):
                 wanted = (count - number) * pool.gpus + companions
-                # What has no room for one of them now will have none later; while no host holds all of them, the
-                # next in line is the best.
+                # A host without capacity for one replica has none later. While no host holds all of them, the next in
+                # the list is the best.
                 if wanted <= most:
                     rooms = sorted(rooms, key=lambda room: self._pack_key(room, pool, wanted))
                 first = next((at for at, room in enumerate(rooms) if room.fits(pool)), len(rooms))
@@ -253,7 +253,7 @@ class _Placing:
             yield current
 
     def _last_of_trainers(self, allowed: Sequence[Room]) -> Room | None:
-        """The host where the chief, or another pool of workers, went last."""
+        """The host on which the chief, or another pool of workers, was placed last."""
         for name in reversed(self._slots):
             if name.startswith((f"{Role.CHIEF}-", f"{Role.WORKER}-")):
                 room = self._by_name[self._slots[name].host]
@@ -263,7 +263,7 @@ class _Placing:
     def _pack_key(self, room: Room, pool: Pool, wanted: float) -> tuple[float, ...]:
         free = room.free_gpus(pool) if pool.gpus else 0.0
         holds_all = free >= wanted
-        # A chief whose workers all have their places joins most of them.
+        # A chief whose workers are all placed joins most of them.
         joins = room.kin[TRAINERS] if pool.role is Role.CHIEF and wanted == pool.gpus else 0
         return (
             not _is_machine_of(room, pool),
@@ -276,7 +276,7 @@ class _Placing:
         )
 
     def _spread(self, pool: Pool, allowed: Sequence[Room]) -> Iterator[Room]:
-        """Hosts in turn, for as long as one has room."""
+        """Hosts for the replicas, as long as one has capacity."""
 
         def key(room: Room) -> tuple[float, ...]:
             near = -room.kin[TRAINERS] if pool.role is Role.CHIEF else room.kin[kin(pool.role)]
@@ -294,7 +294,7 @@ class _Placing:
             heapq.heapreplace(heap, (key(room), position, room))
 
     def _shuns(self, room: Room, pool: Pool) -> bool:
-        """Servers and reducers leave hosts with GPUs to those that use them."""
+        """Whether a pool avoids a host: servers and reducers avoid hosts with GPUs."""
         return kin(pool.role) == SERVERS and bool(room.host.gpus)
 
     def _warn_of_unchecked(self) -> None:
@@ -307,11 +307,11 @@ class _Placing:
                 self._problems.append(Problem("warning", "unchecked-host", message, path=path))
 
 
-# Turns
+# Orders of pools
 
 
 def _usual_turn(placing: _Placing, pool_index: int) -> tuple[float, ...]:
-    """By how little there is to choose from."""
+    """By the choice of GPUs or hosts, smallest first."""
     pool = placing.pool(pool_index)
     after = {Role.WORKER: 1, Role.EVALUATOR: 3, Role.PS: 4, Role.REDUCER: 4}.get(pool.role, 0)
     if pool.role is Role.CHIEF and not pool.gpus and placing.workers_take_gpus():
@@ -320,26 +320,26 @@ def _usual_turn(placing: _Placing, pool_index: int) -> tuple[float, ...]:
 
 
 def _turn_by_what_is_spare(placing: _Placing, pool_index: int) -> tuple[float, ...]:
-    """By how little is left to choose from once the pool has its share."""
+    """By the choice that remains after placing the pool, smallest first."""
     pool = placing.pool(pool_index)
     share = len(placing.left[pool_index]) * max(1, pool.gpus)
     return placing.choice(pool) - share, *_usual_turn(placing, pool_index)
 
 
 def _turn_by_size(placing: _Placing, pool_index: int) -> tuple[float, ...]:
-    """Largest replicas first: what is small finds a place in what they leave."""
+    """Largest replicas first, since small ones fit into the remaining capacity."""
     pool = placing.pool(pool_index)
     return -pool.gpus, -(pool.cpus or 0), -(pool.memory_gb or 0), *_usual_turn(placing, pool_index)
 
 
 def _is_machine_of(room: Room, pool: Pool) -> bool:
-    """Whether a host says that it is of the pool's machine type; for a pool without one, any host will do."""
+    """Whether a host has the label of the pool's machine type; True for a pool without a type."""
     named = room.host.labels.get(MACHINE_LABEL)
     return pool.machine is None or (named is not None and same_machine(named, pool.machine))
 
 
 def _why_not_free(host: HostFacts, index: int) -> str:
-    """Why a GPU that a pin names cannot be had."""
+    """The reason why a pinned GPU is not free."""
     gpu = host.gpu_at(index)
     if gpu is None:
         return "which does not exist" if host.checked else "which is taken"

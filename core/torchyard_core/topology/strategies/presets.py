@@ -29,25 +29,25 @@ from torchyard_core.topology.strategies.spec import StrategySpec
 from torchyard_core.yaml_io.parser import compose
 
 PRESETS = tuple(spec.kind for spec in all_specs() if spec.preset is not None)
-"""The strategies that have one, named as their kind."""
+"""The strategies with a preset, whose key is their kind."""
 GROUPS = ("strategies", "frameworks", "scale tiers")
-"""What a file's `group` may be, in the order in which they are shown."""
+"""Values of `group`, in the order of display."""
 BEATS_RING = "beats_ring"
-"""What a file says for the reducers' number: as many as are by themselves faster than a ring."""
+"""Value of `replicas`: as many reducers as are faster than a ring."""
 BANDWIDTH = "bandwidth"
-"""The same by Vertex AI's rule: as much bandwidth as the workers have, from `worker_gbps` and `reducer_gbps`."""
+"""Value of `replicas`: as much bandwidth as the workers have, by `worker_gbps` and `reducer_gbps` (Vertex AI)."""
 ENOUGH = 1
-"""Reducers where no number beats the ring: somebody asked for them."""
+"""Reducers for topologies in which no number of them is faster than a ring."""
 
 
 @dataclass(frozen=True)
 class PresetPool:
-    """A pool as a preset has it."""
+    """A pool of a preset."""
 
     name: str
     role: Role
     replicas: int | None
-    """None: by the rule for reducers."""
+    """None: computed, as BEATS_RING or BANDWIDTH say."""
     gpus: int
     data: Mapping[str, Any]
     """All keys of the pool in the preset."""
@@ -55,19 +55,19 @@ class PresetPool:
 
 @dataclass(frozen=True)
 class Preset:
-    """What a preset adds to a design."""
+    """A strategy and pools to add to a topology."""
 
     key: str
     """The kind of its strategy, or the name of its file."""
     group: str
     title: str
     sentence: str
-    """What it adds to a design that has nothing yet."""
+    """What it adds to an empty topology."""
     strategy: dict[str, Any]
     pools: tuple[PresetPool, ...]
 
     def as_data(self) -> dict[str, Any]:
-        """As its file has it."""
+        """The preset as in a file."""
         pools = [dict(pool.data) for pool in self.pools]
         return {"name": self.key, "group": self.group, "title": self.title, "sentence": self.sentence} | {
             "strategy": self.strategy, "pools": pools,
@@ -125,7 +125,7 @@ def all_presets() -> tuple[Preset, ...]:
         kind = kinds.index(one.key) if one.key in kinds else len(kinds)
         size = sum(pool.replicas or 0 for pool in one.pools) if one.group == GROUPS[-1] else 0
         if one.key == "custom":
-            size = MAX_REPLICAS  # Whatever its numbers, it comes after the tiers that are fixed.
+            size = MAX_REPLICAS  # after the tiers of fixed size
         return GROUPS.index(one.group), kind, size, one.key
 
     return tuple(sorted((preset(key) for key in _keys()), key=order))
@@ -137,10 +137,10 @@ def presets_of(group: str) -> tuple[Preset, ...]:
 
 
 def with_preset(topology: Topology, key: str, *, has_gpus: bool) -> tuple[Topology, tuple[str, ...]]:
-    """The topology with the preset's strategy and pools, and the names of the replicas that are new.
+    """The topology with the preset's strategy and pools, and the names of the new replicas.
 
-    A role that the design has already stays as it is: those numbers are somebody's. The strategy's other settings go
-    back to their defaults. Without GPUs anywhere the new trainers ask for none.
+    Pools of a role that the topology already has stay as they are. Other settings of the strategy are reset. Without
+    `has_gpus` the new trainers ask for no GPUs.
     """
     chosen = preset(key)
     defaults = {name: field.get_default(call_default_factory=True) for name, field in Strategy.model_fields.items()}
@@ -164,16 +164,16 @@ def with_preset(topology: Topology, key: str, *, has_gpus: bool) -> tuple[Topolo
 
 
 def preset_topology(key: str) -> Topology:
-    """A topology of the preset alone, on hosts with GPUs; what it runs is for its owner to fill in.
+    """A topology of the preset alone, for hosts with GPUs and with a placeholder for the script.
 
-    Raises UsageError where there is no such preset.
+    Raises UsageError for an unknown preset.
     """
     made, _ = with_preset(empty_topology(key.replace("_", "-")), key, has_gpus=True)
     return set_program(made, script="train.py")
 
 
 _OWN_WAY = ("name", "role", "replicas", "gpus", "worker_gbps", "reducer_gbps")
-"""Keys of a preset's pool that are not handed on as they are."""
+"""Keys of a preset's pool that are not copied as they are."""
 
 
 def _by_rule(topology: Topology, pool: PresetPool) -> int:
@@ -184,6 +184,6 @@ def _by_rule(topology: Topology, pool: PresetPool) -> int:
 
 
 def reducers_for(topology: Topology) -> int:
-    """How many reducers are worth their while beside a topology's trainers."""
+    """Number of reducers that are faster than a ring of the topology's trainers, at least ENOUGH."""
     trainers = sum(replica.role.trains for replica in replicas_of(topology))
     return reducers_that_beat_the_ring(trainers) or ENOUGH

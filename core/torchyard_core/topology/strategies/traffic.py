@@ -14,20 +14,20 @@ from itertools import groupby
 from torchyard_core.topology.replicas import Replica
 
 MOST_EDGES = 16
-"""Between two pools, that are drawn one by one; more are one thick edge with their number."""
+"""Most edges between two pools that are drawn one by one; more are drawn as one thick edge with their number."""
 
 
 class Pattern(StrEnum):
-    """What a bundle's edges are."""
+    """Kind of the edges in a bundle."""
 
     RING = "ring"
-    """From each trainer to the next, the last one's to the first: an all-reduce."""
+    """From each trainer to the next, and from the last to the first: an all-reduce."""
     SERVE = "serve"
-    """From every trainer to every server or reducer, and back."""
+    """Between every trainer and every server or reducer."""
     NEIGHBOURS = "neighbours"
     """From a group's trainers to those of the next group, rank by rank: Hogwild."""
     CHECKPOINTS = "checkpoints"
-    """From the chief to an evaluator, now and then; it is no part of the exchange."""
+    """From the chief to an evaluator; no part of a step's exchange."""
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,13 @@ class Bundle:
     sources: tuple[str, ...]
     """Names of replicas."""
     targets: tuple[str, ...]
-    """Of a ring the same as `sources`."""
+    """Names of replicas; those of `sources` for a ring."""
     in_step: bool = True
-    """False where nobody waits for the other: asynchronous exchange, checkpoints."""
+    """False for an exchange that no step waits for: asynchronous strategies, checkpoints."""
 
     @property
     def count(self) -> int:
-        """How many edges it stands for. A ring of two is one edge, used both ways."""
+        """Number of edges. A ring of two is one edge, used in both directions."""
         if self.pattern is Pattern.RING:
             size = len(self.sources)
             return size if size > 2 else size - 1
@@ -53,7 +53,7 @@ class Bundle:
         return len(self.sources) * len(self.targets)
 
     def pairs(self) -> Iterator[tuple[str, str]]:
-        """Every edge by itself, as two replicas."""
+        """Every edge, as two replicas."""
         if self.pattern is Pattern.RING:
             yield from zip(self.sources, (*self.sources[1:], self.sources[0]), strict=True)
         elif self.pattern is Pattern.NEIGHBOURS:
@@ -74,13 +74,13 @@ class Group:
 
 @dataclass(frozen=True)
 class Traffic:
-    """All of a topology's edges and groups."""
+    """All edges and groups of a topology."""
 
     bundles: tuple[Bundle, ...] = ()
     groups: tuple[Group, ...] = ()
-    """Empty where everything is one group: a frame round all of it would say nothing."""
+    """Empty where all replicas form one group."""
     trainers_reduce: bool = False
-    """Trainers have a share of the servers' work too: Hogwild, and reducers that are too few by themselves."""
+    """Whether trainers also do work of servers, as under Hogwild and in a mixed reduction."""
 
     def of(self, pattern: Pattern) -> tuple[Bundle, ...]:
         return tuple(bundle for bundle in self.bundles if bundle.pattern is pattern)
