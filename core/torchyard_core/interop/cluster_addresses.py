@@ -1,5 +1,7 @@
-"""Jobs and the addresses of their tasks, as CLUSTER_SPEC, TF_CONFIG and TensorFlow's ClusterSpec list them: dense
-(`[host:port, …]`) or sparse (`{index: host:port}`)."""
+"""Jobs with the addresses of their tasks, as in CLUSTER_SPEC, TF_CONFIG and TensorFlow's ClusterSpec.
+
+The lists are dense (`[host:port, …]`) or sparse (`{index: host:port}`).
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from torchyard_core.topology.placement.pin_syntax import parse_pin
 from torchyard_core.topology.replicas import replicas_of
 
 PORT = 2222
-"""The first port of replicas in written documents, as the systems' own examples have it."""
+"""First port of replicas in exported documents, that of the systems' own examples."""
 THIS_COMPUTER = "this-computer"
 _ADDRESS = re.compile(r"(?:(?:grpc|https?)://)?(\[[0-9a-fA-F:.]+(?:%[^\s\[\]/]+)?\]|[^\s:/\[\]]+):([0-9]{1,5})")
 _LOCAL = {"localhost", "127.0.0.1", "[::1]"}
@@ -30,11 +32,11 @@ class Job:
     place: Place
     count: int
     hosts: Mapping[int, str]
-    """By index; a sparse job need not name all."""
+    """Addresses by index, with gaps in a sparse job."""
 
 
 def split_address(address: str) -> tuple[str, int] | None:
-    """(host, port), or None for what is no `host:port`."""
+    """(host, port), or None for text of another form than `host:port`."""
     match = _ADDRESS.fullmatch(address.strip())
     if match is None or not 0 < int(match[2]) < 65536:
         return None
@@ -42,7 +44,7 @@ def split_address(address: str) -> tuple[str, int] | None:
 
 
 def read_jobs(reading: Reading, place: Place, roles: Mapping[str, Role]) -> dict[str, Job]:
-    """The jobs of a cluster, by name. `roles`: the names that are allowed."""
+    """The jobs of a cluster, by name. `roles`: the allowed names."""
     cluster = reading.block(place)
     if not cluster:
         reading.stop("the cluster is empty.", place, f"Allowed are lists of `host:port` by job: {', '.join(roles)}.")
@@ -90,7 +92,7 @@ def _host(reading: Reading, place: Place, job: str) -> str:
 
 
 def refuse_two_chiefs(reading: Reading, place: Place) -> None:
-    """Older TensorFlow says master where newer says chief: a cluster has one of them."""
+    """Refuses a cluster with both `master`, the name in older TensorFlow, and `chief`."""
     if {"chief", "master"} <= reading.block(place).keys():
         reading.stop("the cluster has a chief and a master.", (*place, "master"), "Allowed is one of the two.")
 
@@ -105,7 +107,7 @@ def as_pools(jobs: Iterable[Job]) -> list[dict[str, Any]]:
 
 
 def as_pins(reading: Reading, jobs: Iterable[Job]) -> dict[str, str]:
-    """Every replica on the host that its address names, with remarks on what that means."""
+    """Pins of all replicas to the hosts of their addresses, with remarks on the consequences."""
     pins: dict[str, str] = {}
     for job in jobs:
         for index, host in sorted(job.hosts.items()):
@@ -124,8 +126,7 @@ def as_pins(reading: Reading, jobs: Iterable[Job]) -> dict[str, str]:
 
 
 def said_of_places(reading: Reading, jobs: Iterable[Job]) -> dict[str, Any]:
-    """The pins that addresses make, but for those of a cloud; with remarks on these, and on the GPUs that nobody
-    tells."""
+    """Pins by addresses except those of a cloud, with remarks on these and on the unknown number of GPUs."""
     said: dict[str, Any] = {}
     if reading.text(("environment",)) == "cloud":
         reading.remark("the addresses are that cloud's and are left out: the planner chooses hosts of yours.")
@@ -136,7 +137,7 @@ def said_of_places(reading: Reading, jobs: Iterable[Job]) -> dict[str, Any]:
 
 
 def addresses_for(topology: Topology) -> dict[str, str]:
-    """An address for each replica, to be filled in: its pinned host, else its own name, with ports that differ."""
+    """An address for each replica to edit: its pinned host, else its own name, with distinct ports on a host."""
     found: dict[str, str] = {}
     ports: dict[str, int] = {}
     for replica in replicas_of(topology):

@@ -1,4 +1,4 @@
-"""What writing foreign documents has in common: what may be chosen, and what is left behind."""
+"""Shared parts of the writers of foreign documents: options, and remarks on keys that are not exported."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ class Exported:
 
 @dataclass(frozen=True)
 class Wishes:
-    """What the writer of a document may choose beside the topology."""
+    """Options of an export."""
 
     form: str | None = None
-    """One of the format's forms; None for its first."""
+    """One of the format's forms; None for the first."""
     image: str | None = None
-    """The container image, for systems that run nothing else."""
+    """Container image, for systems that run containers only."""
     replica: str | None = None
-    """Whose variable to write, where each replica has its own."""
+    """Replica whose variable is written, for formats with one per replica."""
 
 
 NO_WISHES = Wishes()
 IMAGE = "IMAGE"
-"""Where a container's name must be and nobody said one."""
+"""Placeholder for a required container image."""
 
 
 def count_of(topology: Topology, *roles: Role) -> int:
-    """Replicas of these roles."""
+    """Number of replicas of the roles."""
     return sum(pool.replicas for pool in topology.pools if pool.role in roles)
 
 
 def file_name(name: str) -> str:
-    """A topology's name as these systems allow names: lower-case letters, digits and dashes, a letter first."""
+    """A topology's name in the syntax of these systems: lower-case letters, digits and dashes, a letter first."""
     plain = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in name.lower()).strip("-")
     plain = "-".join(part for part in plain.split("-") if part) or "job"
     return (plain if plain[0].isalpha() else f"job-{plain}")[:40].rstrip("-")
@@ -88,8 +88,13 @@ def left_behind(
     filled: Iterable[str] = NAMES,
     names_hosts: bool = False,
 ) -> list[Remark]:
-    """Remarks on all that a topology says and a foreign document does not take. `pool`, `program`: keys it takes;
-    `filled`: placeholders that somebody fills in there. `names_hosts`: pins' hosts are in it."""
+    """Remarks on everything in a topology that a foreign document cannot hold.
+
+    Args:
+        pool, program: Keys that are exported.
+        filled: Placeholders that the other system replaces.
+        names_hosts: Whether the document has the hosts of pins.
+    """
     remarks = []
     said = [*topology.program.command, *topology.program.args, *(word for one in topology.pools for word in one.args)]
     unfilled = [f"{{{name}}}" for name in NAMES if name not in filled and any(f"{{{name}}}" in word for word in said)]
@@ -124,7 +129,7 @@ def _unsaid(block: Pool | Program, carried: Iterable[str], words: Mapping[str, s
 
 
 def the_chief(topology: Topology) -> str:
-    """The replica of rank 0 among the trainers: without a chief pool it is worker-0."""
+    """Name of the replica of rank 0, which is worker-0 without a chief pool. Raises UsageError without trainers."""
     trainers = [replica.name for replica in replicas_of(topology) if replica.role.trains]
     if not trainers:
         raise UsageError("nothing trains in this topology.", code="no-trainers", hint="Add a chief or workers.")

@@ -1,4 +1,4 @@
-"""GPUs as Vertex AI and CloudML name them (`NVIDIA_TESLA_V100`), and as our pools do (`gpu_model: V100`)."""
+"""Accelerators and machine types of Vertex AI and CloudML (`NVIDIA_TESLA_V100`), and keys of pools for them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from torchyard_core.topology.model import Pool, Role
 
 UNSPECIFIED = "ACCELERATOR_TYPE_UNSPECIFIED"
 USUAL = "NVIDIA_TESLA_T4"
-"""What is written for a pool that takes any GPU."""
+"""Exported for a pool that takes any GPU."""
 
 
 def read_gpus(reading: Reading, kind: Place, count: Place) -> dict[str, Any]:
-    """What a pool says of the accelerators at these places; nothing where there are none."""
+    """Keys of a pool for the accelerators at two places; empty without accelerators."""
     name = reading.text(kind)
     if name is None or name.upper() == UNSPECIFIED:
         if reading.whole(count, 0, most=1024):
@@ -39,7 +39,7 @@ def read_gpus(reading: Reading, kind: Place, count: Place) -> dict[str, Any]:
 
 
 def written_gpus(pool: Pool, remarks: list[Remark]) -> tuple[str, int] | None:
-    """(their name, how many) for a pool that takes GPUs; None for one that takes none."""
+    """(accelerator, number) for a pool with GPUs; None for one without."""
     if not pool.gpus or (not pool.role.trains and pool.role != "evaluator"):
         return None
     name = accelerator_for(pool.gpu_model, pool.gpu_memory_gb)
@@ -51,7 +51,7 @@ def written_gpus(pool: Pool, remarks: list[Remark]) -> tuple[str, int] | None:
 
 
 def read_sizes(reading: Reading, known: Machine, place: Place) -> dict[str, Any]:
-    """What a pool on this machine says, with a remark where nobody knows its size."""
+    """Keys of a pool on a machine type, with a remark on an unknown size."""
     if known.cpus is None:
         reading.remark(
             f"the size of {known.name} is not known here: its name is kept, and no size is asked for.", place
@@ -60,7 +60,7 @@ def read_sizes(reading: Reading, known: Machine, place: Place) -> dict[str, Any]
 
 
 def leave_gpus_of_servers(reading: Reading, said: dict[str, Any], role: Role, place: Place) -> None:
-    """Takes the GPUs out of what a pool of servers or reducers says, with a remark: they use none."""
+    """Removes the GPUs of a pool of servers or reducers, which use none, with a remark."""
     if role in (Role.PS, Role.REDUCER) and said.pop("gpus", None):
         for key in ("gpu_model", "gpu_memory_gb"):
             said.pop(key, None)
@@ -68,6 +68,6 @@ def leave_gpus_of_servers(reading: Reading, said: dict[str, Any], role: Role, pl
 
 
 def remark_on_sizes(reading: Reading, pools: Iterable[Mapping[str, Any]]) -> None:
-    """Says what machine types mean on one's own hosts, where there are any."""
+    """Adds a remark on the meaning of machine types on the user's own hosts, if a pool has one."""
     if any("cpus" in pool for pool in pools):
         reading.remark("the machines' sizes are asked of your hosts: lower `cpus` and `memory_gb` for smaller ones.")

@@ -31,7 +31,7 @@ from torchyard_core.yaml_io.writer import dump_yaml
 ALLOWED = "`trainingInput` with a `scaleTier`"
 TIERS = ("BASIC", "STANDARD_1", "PREMIUM_1", "BASIC_GPU", "CUSTOM")
 ROLES = {"master": Role.CHIEF, "worker": Role.WORKER, "parameterServer": Role.PS, "evaluator": Role.EVALUATOR}
-"""Their words for roles, as they begin `masterType`, `workerConfig`, `parameterServerCount`."""
+"""CloudML's names of roles, the prefixes in `masterType`, `workerConfig`, `parameterServerCount`."""
 _NO_TPUS = "Torchyard runs on GPUs and CPUs"
 _CARRIED = ("scaleTier", "pythonModule", "args", "useChiefInTfConfig")
 _LEFT = {
@@ -53,7 +53,7 @@ _OUTSIDE = {"labels": "they are that cloud's", "jobId": "runs get their own"} | 
 
 
 def read(text: str, source: str = "config.yaml") -> Imported:
-    """Raises FileProblem for what is no CloudML job, or one that CloudML would refuse."""
+    """Reads a job. Raises FileProblem for text that is not a CloudML job, or one that CloudML would refuse."""
     expect("cloudml", text, source, ALLOWED)
     reading = Reading.of(text, source)
     _in_camel_case(reading.document.composed)
@@ -77,7 +77,7 @@ def read(text: str, source: str = "config.yaml") -> Imported:
 
 
 def _in_camel_case(composed: Composed) -> None:
-    """The service takes `scale_tier` for `scaleTier`, as its Python clients write it."""
+    """Renames keys such as `scale_tier` to `scaleTier`, since the service accepts both."""
     composed.data = _renamed(composed.data)
     tables: tuple[dict[Place, Any], ...] = (composed.spans, composed.key_lines, composed.written)
     for table in tables:
@@ -101,7 +101,7 @@ def _camel(key: str) -> str:
 
 
 def _of_tier(reading: Reading, job: Place, tier: str) -> list[dict[str, Any]]:
-    """A tier decides the machines and counts; CloudML refuses others beside it."""
+    """The pools of a scale tier, which fixes machine types and counts. Raises FileProblem for others beside it."""
     for word in ROLES:
         for what in ("Type", "Count"):
             if f"{word}{what}" in reading.block(job):
@@ -139,13 +139,13 @@ def _types_hint() -> str:
 
 
 def _machine(reading: Reading, kind: Place, config: Place, role: Role) -> dict[str, Any]:
-    """What a replica of this machine type and configuration asks for."""
+    """Keys of a pool for a machine type and a configuration."""
     name = reading.text(kind) or ""
     known = machine(name)
     if known.cpus is None and "-" not in name:
         if "tpu" in name:
             reading.stop(f"{name} is a TPU; {_NO_TPUS}.", kind, _types_hint())
-        # Names of GCE's have a dash; the ones without are CloudML's own, which we know all of.
+        # Names of Compute Engine's types have a dash; all types without a dash are CloudML's own and known.
         meant = did_you_mean(name, [one.name for one in cloudml_machines()])
         reading.stop(f"there is no machine type `{name}`{meant or '.'}", kind, _types_hint())
     said = read_sizes(reading, known, kind)
@@ -168,13 +168,13 @@ def _program(reading: Reading, job: Place) -> dict[str, Any]:
         program = unsaid(reading.remarks, command=True) | ({"args": args} if args else {})
     else:
         program = of_module(module, args, torch=False)
-    # CloudML says master in TF_CONFIG unless it is told otherwise.
+    # CloudML's TF_CONFIG has `master` by default.
     says_chief = (reading.text((*job, "useChiefInTfConfig")) or "").lower() == "true"
     return program if says_chief else program | {"tf_master_name": "master"}
 
 
 def write(topology: Topology, wishes: Wishes = NO_WISHES) -> Exported:
-    """A `config.yaml`: the tier where the pools are just one, else CUSTOM."""
+    """Writes a `config.yaml`, with a scale tier if the pools equal one, else with CUSTOM."""
     remarks: list[Remark] = []
     if any(pool.role is Role.REDUCER for pool in topology.pools):
         remarks.append(Remark("reducers are not carried over: CloudML has parameter servers only."))
@@ -201,7 +201,7 @@ def write(topology: Topology, wishes: Wishes = NO_WISHES) -> Exported:
 
 
 def _tier_of(pools: list[Pool]) -> str:
-    """The tier with just these roles, counts and machines."""
+    """The scale tier with exactly these roles, counts and machine types."""
     if len(pools) > 1 or pools[0].machine is not None:
         there = [(pool.role, pool.replicas, pool.machine, pool.gpus) for pool in pools]
         for tier in TIERS[:-1]:
@@ -224,7 +224,7 @@ def _written_pool(pool: Pool, word: str, remarks: list[Remark]) -> dict[str, Any
     if gpus is not None and (chosen.gpus, chosen.gpu_model) != (pool.gpus, pool.gpu_model):
         if chosen.gpus and pool.gpu_model is None and chosen.gpus == pool.gpus:
             return _counted(said, pool, word)
-        # Only GCE's machines take accelerators beside them; some have theirs built in.
+        # Only Compute Engine's types take accelerators; some have them built in.
         said[f"{word}Type"] = chosen.machine if fits else machine_with(*gpus) or chosen.machine
         said[f"{word}Config"] = {"acceleratorConfig": {"count": gpus[1], "type": gpus[0]}}
     return _counted(said, pool, word)
@@ -235,7 +235,7 @@ def _counted(said: dict[str, Any], pool: Pool, word: str) -> dict[str, Any]:
 
 
 def _smallest(pool: Pool) -> Machine:
-    """The smallest of CloudML's machines that has what a pool asks for; the largest where none has."""
+    """The smallest CloudML machine type that satisfies a pool; the largest if none does."""
     takes_gpus = pool.gpus and pool.role is not Role.PS
     models = {one.gpu_model for one in cloudml_machines() if one.gpus}
     built_in = takes_gpus and (pool.gpu_model is None or pool.gpu_model in models)

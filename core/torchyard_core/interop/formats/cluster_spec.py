@@ -1,5 +1,7 @@
-"""Vertex AI's CLUSTER_SPEC: the worker pools' addresses, the task's own, and the job. What a Torchyard run's says is
-read back whole: its `job` is the topology."""
+"""Vertex AI's CLUSTER_SPEC: addresses of worker pools, the own task, and the job.
+
+The CLUSTER_SPEC of a Torchyard run is read without loss, since its `job` is the topology.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ POOLS = {"workerpool0": Role.CHIEF, "workerpool1": Role.WORKER, "workerpool2": R
 
 
 def read(text: str, source: str = "CLUSTER_SPEC") -> Imported:
-    """Raises FileProblem for what is no CLUSTER_SPEC, or one that no service would give."""
+    """Reads a CLUSTER_SPEC. Raises FileProblem for other text, and for one that no service would set."""
     expect("cluster-spec", text, source, ALLOWED)
     reading = value_of("CLUSTER_SPEC", text, source)
     jobs = read_jobs(reading, ("cluster",), POOLS)
@@ -42,7 +44,7 @@ def read(text: str, source: str = "CLUSTER_SPEC") -> Imported:
 
 
 def _from_vertex_job(reading: Reading, jobs: dict[str, Job]) -> Imported | None:
-    """What the job spec says, where `job` holds one for this cluster."""
+    """The topology of a Vertex AI job in `job`, if there is one for this cluster."""
     job: Any = reading.at(("job",))
     if isinstance(job, str):
         job = _parsed(job)
@@ -56,7 +58,7 @@ def _from_vertex_job(reading: Reading, jobs: dict[str, Job]) -> Imported | None:
     if sum(pool.replicas for pool in imported.topology.pools) != sum(job.count for job in jobs.values()):
         reading.remark("`job` has other replicas than the cluster: the cluster was taken.", ("job",))
         return None
-    # Its lines are not this document's.
+    # Lines of the job's text are not lines of this document.
     return replace(imported, remarks=tuple(replace(remark, line=None) for remark in imported.remarks))
 
 
@@ -80,5 +82,5 @@ def _built(reading: Reading, jobs: dict[str, Job], source: str) -> Topology:
 
 
 def write(topology: Topology, wishes: Wishes = NO_WISHES) -> Exported:
-    """As the chief has it, or the replica that is wished for. Raises UsageError where there is no such replica."""
+    """Writes the variable of the chief, or of the chosen replica. Raises UsageError for an unknown replica."""
     return written("CLUSTER_SPEC", topology, wishes)

@@ -1,5 +1,7 @@
-"""CLUSTER_SPEC and TF_CONFIG as text: alone, as `TF_CONFIG='{…}'`, or in a script that sets it; read as documents, and
-written by the code that writes them into every replica's environment (`torchyard_agent.protocol.rank_environment`)."""
+"""CLUSTER_SPEC and TF_CONFIG as text: alone, as `TF_CONFIG='{…}'`, or in a script.
+
+They are written by the code that sets them for replicas, `torchyard_agent.protocol.rank_environment`.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ FORMS = ("json", "export")
 
 
 def value_of(variable: str, text: str, source: str) -> Reading:
-    """What the variable says. Raises FileProblem where that cannot be read."""
+    """The document in a variable. Raises FileProblem for one that does not parse."""
     script = script_in(text, source)
     node = script.find([variable, variable.lower()]) if script is not None else None
     if script is None or node is None:
@@ -35,7 +37,7 @@ def value_of(variable: str, text: str, source: str) -> Reading:
 
 
 def own_topology(reading: Reading, jobs: dict[str, Job]) -> Topology | None:
-    """The topology that Torchyard itself put into `job`, where it is still that of this cluster."""
+    """The topology that Torchyard stored in `job`, if it still matches the cluster."""
     job = reading.at(("job",))
     if not isinstance(job, dict) or not {"version", "pools", "program"} <= job.keys():
         return None
@@ -52,7 +54,7 @@ def own_topology(reading: Reading, jobs: dict[str, Job]) -> Topology | None:
 
 
 def check_task(reading: Reading, jobs: dict[str, Job], allowed: tuple[str, ...]) -> tuple[str, int] | None:
-    """(type, index) of `task`, where there is one. Raises FileProblem for one beyond the cluster."""
+    """(type, index) of `task`, or None. Raises FileProblem for a task that the cluster does not have."""
     task = reading.block(("task",))
     if not task:
         return None
@@ -80,7 +82,7 @@ def check_task(reading: Reading, jobs: dict[str, Job], allowed: tuple[str, ...])
 
 
 def written(variable: str, topology: Topology, wishes: Wishes) -> Exported:
-    """The variable as one replica has it: the chief's, or that of the replica that was wished for."""
+    """Writes the variable of the chief, or of the chosen replica."""
     chosen = wishes.replica or the_chief(topology)
     plans = _plans(topology)
     by_name = {plan["name"]: plan for plan in plans}
@@ -114,7 +116,7 @@ def _cluster(topology: Topology, replicas: int) -> Cluster:
 
 
 def _plans(topology: Topology) -> list[ReplicaPlan]:
-    """Just what names and addresses are made of: nothing is started."""
+    """Plans with only the values that names and addresses need."""
     addresses = addresses_for(topology)
     return [
         ReplicaPlan(

@@ -1,4 +1,4 @@
-"""Apache SINGA's `cluster { … }` in a job file: groups of workers and servers, and by these the training framework.
+"""Apache SINGA's `cluster { … }` in a job file: groups of workers and servers, which determine the strategy.
 
 Groups run asynchronously to each other, the workers inside a group in step. Source: `ClusterProto` in SINGA 0.3's
 `job.proto`, with its defaults.
@@ -29,7 +29,7 @@ COUNTS = {
     "nworkers_per_procs": 1,
     "nservers_per_procs": 1,
 }
-"""Keys that count, with their defaults."""
+"""Keys of counts, with their defaults."""
 SEPARATE = "server_worker_separate"
 ALLOWED = f"`cluster {{ … }}` with {', '.join(COUNTS)}, {SEPARATE}"
 _LEFT = {
@@ -48,7 +48,7 @@ _WORDS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": F
 
 
 def read(text: str, source: str = "job.conf") -> Imported:
-    """Raises FileProblem for a job file without `cluster`, and for counts that no cluster has."""
+    """Reads a job file. Raises FileProblem for one without `cluster`, and for invalid counts."""
     found = recognise(text, _OTHERS)
     if found is not None:
         expect("singa", text, source, ALLOWED)
@@ -72,7 +72,7 @@ def read(text: str, source: str = "job.conf") -> Imported:
 
 
 class _Cluster:
-    """A `cluster` block that is read."""
+    """Reader of a `cluster` block."""
 
     def __init__(self, block: Block, source: str) -> None:
         self._source = source
@@ -132,7 +132,7 @@ class _Cluster:
         return self._counts["nserver_groups"] * self._counts["nservers_per_group"]
 
     def _kind(self) -> StrategyKind:
-        """The framework that the counts make."""
+        """The strategy that the counts determine."""
         groups = self._counts["nworker_groups"]
         if not self._servers():
             if groups > 1:
@@ -172,7 +172,7 @@ class _Cluster:
 
 
 def write(topology: Topology, wishes: Wishes = NO_WISHES) -> Exported:
-    """A `cluster` block to put into a job file. Raises UsageError for a topology of no framework that SINGA has."""
+    """Writes a `cluster` block. Raises UsageError for a topology without trainers."""
     kind = topology.strategy.kind
     remarks: list[Remark] = []
     groups = [len(group) for group in worker_groups(topology, replicas_of(topology)) if group]
@@ -183,7 +183,7 @@ def write(topology: Topology, wishes: Wishes = NO_WISHES) -> Exported:
     servers = count_of(topology, Role.PS, Role.REDUCER)
     counts = {"nworker_groups": len(groups), "nserver_groups": 1, "nworkers_per_group": groups[0]}
     if kind is StrategyKind.HOGWILD:
-        # As SINGA draws it: each worker group with servers of its own on its nodes.
+        # In SINGA each worker group has servers of its own on its nodes.
         counts |= {"nserver_groups": len(groups), "nservers_per_group": groups[0]}
     elif servers:
         counts["nservers_per_group"] = servers
@@ -200,7 +200,7 @@ def write(topology: Topology, wishes: Wishes = NO_WISHES) -> Exported:
         remarks.append(Remark("the chief is one of the workers."))
     lines = [f"  {name}: {number}" for name, number in counts.items()]
     lines.append(f"  {SEPARATE}: {'true' if servers and kind is not StrategyKind.HOGWILD else 'false'}")
-    # The strategy itself is carried: SINGA reads it from the counts.
+    # No remark on the strategy, since SINGA derives it from the counts.
     plain = topology.model_copy(update={"strategy": type(topology.strategy)()})
     remarks += left_behind(plain)
     return Exported("cluster {\n" + "\n".join(lines) + "\n}\n", tuple(remarks))

@@ -1,6 +1,6 @@
-"""Slurm: an `sbatch` script in which each pool is a component of a heterogeneous job. Written only.
+"""Export to Slurm: an `sbatch` script in which each pool is a component of a heterogeneous job.
 
-Source: Slurm's "Heterogeneous Job Support". Addresses are only known when it runs, so the script works them out.
+Source: Slurm's "Heterogeneous Job Support". The script computes addresses, which are only known when it runs.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ done"""
 
 
 def write(topology: Topology, wishes: Wishes = NO_WISHES) -> Exported:
-    """The script; each replica has a node of its own."""
+    """Writes the script, with a node for each replica."""
     remarks: list[Remark] = []
     components = components_of(topology, remarks)
     lines = ["#!/bin/bash", f"#SBATCH --job-name={file_name(topology.name)}"]
@@ -96,7 +96,7 @@ def _start(topology: Topology, number: int, one: Component, components: list[Com
     script.append(f"exec {start_command(topology, one, components)}")
     mark = f"POOL_{number}"
     group = f"--het-group={number} " if len(components) > 1 else ""
-    # srun takes over neither --cpus-per-task nor what is a component's own.
+    # srun inherits neither --cpus-per-task nor options of a component.
     asked = " ".join(option for option in _resources(one.pool) if not option.startswith("--mem="))
     return [
         f"run_{number}=$(cat <<'{mark}'",
@@ -114,8 +114,7 @@ def _single_quoted(value: str) -> str:
 
 
 def _end(topology: Topology, components: list[Component]) -> list[str]:
-    """Waits for those whose end is the run's, or for the first of them that fails: the others would wait for it. What
-    is left is stopped then."""
+    """Lines that wait until the components that end the run are done or one of them fails, then stop the others."""
     roles = {EndsWith.TRAINERS: (Role.CHIEF, Role.WORKER), EndsWith.CHIEF: (Role.CHIEF,), EndsWith.ALL: tuple(Role)}
     ends = roles[topology.ends_with]
     awaited = [f"$started_{number}" for number, one in enumerate(components) if one.role in ends]

@@ -1,5 +1,7 @@
-"""TensorFlow clusters that people start by hand: a ClusterSpec's dictionary, dense or sparse, and the set of command
-lines with `--ps_hosts --worker_hosts --job_name --task_index` that starts one."""
+"""TensorFlow clusters that are started by hand: a ClusterSpec's dictionary, or command lines.
+
+The dictionary is dense or sparse; the command lines have `--ps_hosts --worker_hosts --job_name --task_index`.
+"""
 
 from __future__ import annotations
 
@@ -43,17 +45,17 @@ PLACED = (
     "--job_name={job_name}",
     "--task_index={task_index}",
 )
-"""What Torchyard fills in at launch."""
+"""Options whose values Torchyard sets at launch."""
 _SPEC = re.compile(r"ClusterSpec\s*\(")
 _DICTIONARIES = ("cluster", "cluster_spec", "cluster_dict", "cluster_def")
-"""What scripts call it that give it a name first."""
+"""Usual names of the dictionary in scripts."""
 _PLACED = re.compile(r"--?(\w+_hosts|job_name|task_index)(=|\Z)")
-"""An option that Torchyard gives each task anew."""
+"""An option that Torchyard sets for each task."""
 _VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 
 
 def read(text: str, source: str = "cluster") -> Imported:
-    """Raises FileProblem for what is no cluster, and for tasks that their lists do not have."""
+    """Reads a cluster. Raises FileProblem for other text, and for tasks that the lists do not have."""
     expect("tensorflow", text, source, ALLOWED)
     if re.search(r"--?\w+_hosts\b", text):
         return _Commands(text, source).imported()
@@ -69,7 +71,7 @@ def read(text: str, source: str = "cluster") -> Imported:
 
 
 def _dictionary(text: str, source: str) -> Reading:
-    """The dictionary alone, or that of `tf.train.ClusterSpec(…)` in a script."""
+    """Reads a dictionary, alone or as the argument of `tf.train.ClusterSpec(…)` in a script."""
     script = script_in(text, source)
     node = script.argument("ClusterSpec") or script.find(_DICTIONARIES) if script is not None else None
     if script is not None and node is not None:
@@ -79,7 +81,7 @@ def _dictionary(text: str, source: str) -> Reading:
 
 
 class _Commands:
-    """The command lines of one cluster: the lists must be the same in all of them."""
+    """Reader of the command lines of one cluster, which must all have the same lists."""
 
     def __init__(self, text: str, source: str) -> None:
         self._source = source
@@ -124,7 +126,7 @@ class _Commands:
             self._stop(command, f"{job} {index} is started twice, first in line {other.line}.")
 
     def _compare_host(self, command: CommandLine, host: str) -> None:
-        """Says where a login goes to another host than the list, which may be the same one by another name."""
+        """Adds a remark if `ssh` connects to another name than the list has, which may be the same host."""
         short, other = command.host.partition(".")[0], host.partition(".")[0]
         if command.host in ("", host) or (short == other and not short.isdecimal()):
             return
@@ -167,7 +169,7 @@ class _Commands:
         return parted[0]
 
     def _settle(self, pool: dict[str, Any], job: str) -> None:
-        """Variables before the commands of a job: CUDA_VISIBLE_DEVICES counts its GPUs, others are its environment."""
+        """Sets a pool's GPUs from CUDA_VISIBLE_DEVICES, and its environment from the commands' other variables."""
         env: dict[str, str] = {}
         for (name, _), command in self._tasks.items():
             if name != job:
@@ -214,7 +216,7 @@ class _Commands:
 
 
 def _short(start: list[str]) -> set[str]:
-    """Options of the interpreter, as `-m` and `-u`, which are part of the command."""
+    """Options of the interpreter, such as `-m` and `-u`."""
     return {word.lstrip("-") for word in start if word.startswith("-")}
 
 
@@ -222,7 +224,7 @@ def _short(start: list[str]) -> set[str]:
 
 
 def write(topology: Topology, wishes: Wishes = NO_WISHES) -> Exported:
-    """A command for each task, the dictionary, or the sparse one of a worker. Raises UsageError without trainers."""
+    """Writes a command for each task, the dictionary, or a worker's sparse one. Raises UsageError without trainers."""
     form = wishes.form or FORMS[0]
     remarks = [Remark("addresses are made of names: put in your hosts' own. At launch Torchyard does it.")]
     addresses = addresses_for(topology)
@@ -249,7 +251,7 @@ def write(topology: Topology, wishes: Wishes = NO_WISHES) -> Exported:
 
 
 def _sparse(cluster: dict[str, list[str]], name: str | None, addresses: dict[str, str]) -> str:
-    """What one worker knows: itself, and all servers."""
+    """The sparse dictionary of one worker: itself and all servers."""
     workers = cluster.get("worker", [])
     name = name or f"worker-{max(0, len(workers) - 1)}"
     if addresses.get(name) not in workers:
@@ -261,7 +263,7 @@ def _sparse(cluster: dict[str, list[str]], name: str | None, addresses: dict[str
 
 
 def _written_commands(topology: Topology, addresses: dict[str, str], remarks: list[Remark]) -> str:
-    """TensorFlow 1.x has no chief: it is worker 0."""
+    """The command lines, in which the chief is worker 0, as in TensorFlow 1.x."""
     replicas = replicas_of(topology)
     workers = [replica for replica in replicas if replica.role.trains]
     servers = [replica for replica in replicas if replica.role is Role.PS]

@@ -1,4 +1,4 @@
-"""TensorFlow's TF_CONFIG: the addresses by type, and the task's own. The evaluator is never a key of `cluster`."""
+"""TensorFlow's TF_CONFIG: addresses by type, and the own task. The evaluator is never a key of `cluster`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TASKS = (*TYPES, "evaluator")
 
 
 def read(text: str, source: str = "TF_CONFIG") -> Imported:
-    """Raises FileProblem for what is no TF_CONFIG, or one that TensorFlow would refuse."""
+    """Reads a TF_CONFIG. Raises FileProblem for other text, and for one that TensorFlow would refuse."""
     expect("tf-config", text, source, ALLOWED)
     reading = value_of("TF_CONFIG", text, source)
     cluster = ("cluster",)
@@ -51,7 +51,7 @@ def read(text: str, source: str = "TF_CONFIG") -> Imported:
 
 
 def _program(reading: Reading, says_master: bool) -> dict[str, Any]:
-    """CloudML's `job` names the module; others say nothing of what runs."""
+    """The program: the module in CloudML's `job`, else a placeholder."""
     job = ("job",)
     module = reading.text((*job, "python_module")) if isinstance(reading.at(job), dict) else None
     program = (
@@ -63,7 +63,7 @@ def _program(reading: Reading, says_master: bool) -> dict[str, Any]:
 
 
 def write(topology: Topology, wishes: Wishes = NO_WISHES) -> Exported:
-    """As the chief has it, or the replica that is wished for. Raises UsageError where it has none."""
+    """Writes the variable of the chief, or of the chosen replica. Raises UsageError for one without TF_CONFIG."""
     exported = written("TF_CONFIG", topology, wishes)
     if any(pool.role is Role.REDUCER for pool in topology.pools):
         note = replace(exported.remarks[0], message="reducers are not in it: TensorFlow has no word for them.")

@@ -1,6 +1,6 @@
-"""TorchX: a component, a Python file whose function gives the AppDef: `torchx run FILE:NAME`. Written only.
+"""Export to TorchX: a component, a Python file whose function returns the AppDef (`torchx run FILE:NAME`).
 
-Source: `torchx.specs.AppDef` and `torchx.components.dist.ddp`, whose way of finding rank 0 this is.
+Source: `torchx.specs.AppDef`, and `torchx.components.dist.ddp` for the address of rank 0.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from torchyard_core.interop.start_scripts import Component, components_of
 from torchyard_core.topology.model import Launcher, Program, Topology
 
 RENDEZVOUS = "$${${rank0_env}:=localhost}:29500"
-"""TorchX fills in the variable's name; the shell its value."""
+"""TorchX replaces the placeholder by a variable's name, and the shell that by its value."""
 
 
 def write(topology: Topology, wishes: Wishes = NO_WISHES) -> Exported:
-    """The file. Under launcher torch all trainers are one role, which torchrun joins."""
+    """Writes the file. Under launcher torch all trainers are one role."""
     remarks: list[Remark] = []
     components = components_of(topology, remarks)
     torch = topology.program.launcher is Launcher.TORCH
@@ -66,7 +66,7 @@ def _said(topology: Topology, wishes: Wishes) -> list[Remark]:
 
 
 def _trainers(topology: Topology, components: list[Component], remarks: list[Remark]) -> dict[str, Any]:
-    """Chief and workers as one role: rank 0 is the chief."""
+    """Chief and workers as one role, in which rank 0 is the chief."""
     pools = [one.pool for one in components]
     largest = max(pools, key=lambda pool: (pool.gpus, pool.cpus or 0, pool.memory_gb or 0))
     asked = {(pool.gpus, pool.cpus, pool.memory_gb) for pool in pools}
@@ -99,7 +99,7 @@ def _role(topology: Topology, one: Component) -> dict[str, Any]:
 
 
 def _literal(word: str) -> str:
-    """A word that neither TorchX nor the shell expands."""
+    """A word with escapes, so that neither TorchX nor the shell expands it."""
     return shlex.quote(word).replace("$", "$$")
 
 

@@ -1,5 +1,7 @@
-"""Vertex AI's `workerPoolSpecs`, as YAML, JSON, Python or `--worker-pool-spec` flags. The position decides the task: 0
-the primary, 1 workers, 2 parameter servers or reducers, 3 evaluators; an empty pool keeps its position.
+"""Vertex AI's `workerPoolSpecs`, as YAML, JSON, Python or `--worker-pool-spec` flags.
+
+A pool's position determines its task: 0 the primary, 1 workers, 2 parameter servers or reducers, 3 evaluators. An empty
+pool keeps its position.
 
 Source: the REST resource `CustomJobSpec`, alone, in a CustomJob (`jobSpec`) or in a tuning job (`trialJobSpec`); keys
 in camelCase, or in snake_case as the Python client has them.
@@ -68,7 +70,7 @@ _HOSTS_OWN = {
 
 @dataclass
 class _Task:
-    """One pool as the document has it."""
+    """One pool of the document."""
 
     role: Role
     place: Place
@@ -83,10 +85,10 @@ class _Task:
 
 
 class _Vertex(Reading):
-    """A document whose keys are camelCase or snake_case."""
+    """A document with keys in camelCase or snake_case."""
 
     def key(self, place: Place, name: str) -> Place:
-        """The place of a key, in the spelling that the document has."""
+        """The place of a key, in the spelling of the document."""
         snake = re.sub(r"([A-Z])", lambda match: f"_{match[1].lower()}", name)
         there = self.at(place)
         return (*place, snake if isinstance(there, dict) and snake in there and name not in there else name)
@@ -98,7 +100,7 @@ class _Vertex(Reading):
 
 
 def read(text: str, source: str = "job.yaml") -> Imported:
-    """Raises FileProblem for what is no such job, or one that Vertex AI would refuse."""
+    """Reads a job. Raises FileProblem for other text, and for a job that Vertex AI would refuse."""
     expect("vertex", text, source, ALLOWED)
     common: dict[str, list[str]] = {}
     if are_flags(text):
@@ -131,7 +133,7 @@ def read(text: str, source: str = "job.yaml") -> Imported:
 
 
 def _with_reducers_that_serve(reading: Reading, tasks: list[_Task]) -> list[_Task]:
-    """Reducers sum the gradients of several; beside one trainer they are left out, for no strategy has them there."""
+    """Drops the reducers beside a single trainer, since no strategy uses them."""
     pool = next((task for task in tasks if task.role is Role.REDUCER), None)
     if pool is None:
         return tasks
@@ -145,7 +147,7 @@ def _with_reducers_that_serve(reading: Reading, tasks: list[_Task]) -> list[_Tas
 
 
 def _stand_at(reading: Reading, place: Place, line: int) -> None:
-    """What is below a place, from now on, stands on a line of another text: that of its flag."""
+    """Sets the line of everything below a place to the line of its flag."""
     composed = reading.document.composed
     for inner in [key for key in composed.key_lines if key[: len(place)] == place]:
         composed.key_lines[inner] = line
@@ -153,7 +155,7 @@ def _stand_at(reading: Reading, place: Place, line: int) -> None:
 
 
 def _find(reading: _Vertex) -> Place:
-    """Where the pools are listed."""
+    """The place of the list of pools."""
     if isinstance(reading.data, list):
         return ()
     around: Place = ()
@@ -176,7 +178,7 @@ def _name(reading: _Vertex, place: Place) -> str:
 
 
 def _task(reading: _Vertex, place: Place, position: int) -> _Task | None:
-    """A pool that is used; None for an empty one."""
+    """The pool at a position; None for an empty one."""
     spec = reading.block(place)
     counted = reading.key(place, "replicaCount")
     if not spec:
@@ -213,7 +215,7 @@ def _machine(reading: _Vertex, place: Place, role: Role) -> dict[str, Any]:
 
 
 def _runs(reading: _Vertex, place: Place, task: _Task) -> None:
-    """What the pool's replicas run."""
+    """Reads the program of a pool's replicas."""
     container, package = reading.key(place, "containerSpec"), reading.key(place, "pythonPackageSpec")
     if reading.block(container) and reading.block(package):
         hint = "Allowed is one of `containerSpec` and `pythonPackageSpec`"
@@ -255,9 +257,9 @@ def _runs(reading: _Vertex, place: Place, task: _Task) -> None:
 
 
 def _program(reading: _Vertex, tasks: list[_Task]) -> dict[str, Any]:
-    """One program for all pools: what they have in common goes into it, the rest of the arguments to the pools."""
+    """One program for all pools. Arguments that the pools do not share become arguments of pools."""
     reduces = any(task.role is Role.REDUCER for task in tasks)
-    tasks = [task for task in tasks if task.role is not Role.REDUCER]  # Theirs is the service's own.
+    tasks = [task for task in tasks if task.role is not Role.REDUCER]  # Reducers run the service's program.
     first = tasks[0]
     for task in tasks[1:]:
         if (task.command, task.module, task.script) != (first.command, first.module, first.script):
@@ -290,7 +292,7 @@ def _program(reading: _Vertex, tasks: list[_Task]) -> dict[str, Any]:
 
 
 def write(topology: Topology, wishes: Wishes = NO_WISHES) -> Exported:
-    """A CustomJob's `displayName` and `jobSpec`, or the flags. Raises UsageError for servers and reducers together."""
+    """Writes a CustomJob's `displayName` and `jobSpec`, or flags. Raises UsageError for both servers and reducers."""
     form = wishes.form or FORMS[0]
     if count_of(topology, Role.PS) and count_of(topology, Role.REDUCER):
         raise UsageError(
@@ -322,7 +324,7 @@ def write(topology: Topology, wishes: Wishes = NO_WISHES) -> Exported:
 
 
 def _flags(topology: Topology, specs: list[dict[str, Any]], remarks: list[Remark]) -> str:
-    """Flags have no place for environments, and one list of arguments for all pools."""
+    """The command with flags, which have no environments and one list of arguments for all pools."""
     plain: dict[str, Any] = {"displayName": shlex.quote(topology.name), "workerPoolSpecs": specs}
     for spec in specs:
         for block in ("containerSpec", "pythonPackageSpec"):
@@ -346,7 +348,7 @@ def _spec(pool: Pool, remarks: list[Remark]) -> dict[str, Any]:
 
 
 def _machine_for(pool: Pool, gpus: tuple[str, int] | None, remarks: list[Remark]) -> str:
-    """The machine that has these GPUs built in, else the smallest n1 with these CPUs and this memory."""
+    """The machine type with these GPUs built in, else the smallest n1 with the pool's CPUs and memory."""
     cpus, memory = pool.cpus or 0, pool.memory_gb or 0
     if gpus is not None and (built_in := machine_with(*gpus)) is not None:
         name = built_in
@@ -362,13 +364,13 @@ def _machine_for(pool: Pool, gpus: tuple[str, int] | None, remarks: list[Remark]
 
 
 class _Runs:
-    """What each pool runs, in their words."""
+    """Programs of pools in Vertex AI's terms."""
 
     def __init__(self, topology: Topology, wishes: Wishes, remarks: list[Remark]) -> None:
         self._program = topology.program
         self._image = wishes.image or IMAGE
         self._remarks = remarks
-        # A module of a package goes as one; all else is a container's command.
+        # A module of a package is exported as one, other programs as a container's command.
         self._module = bool(self._program.module) or _runs_module(topology)
         if not wishes.image:
             what = "with the interpreter that runs the package" if self._module else "that holds program and packages"
@@ -399,16 +401,16 @@ def _runs_module(topology: Topology) -> bool:
 KEY = "worker_pool_specs"
 _NAMED = re.compile(rf"\b{KEY}\b")
 _IMAGES = ("image_uri", "executor_image_uri", "output_image_uri", "package_uris", "disk_spec", "nfs_mounts")
-"""Keys whose values a script may work out, for they are left out here, and looked at for what kind they are."""
+"""Keys whose values a script may compute, since only their presence matters."""
 
 
 def is_in_script(text: str) -> bool:
-    """Whether pools are given in Python, which is not YAML or JSON too."""
+    """Whether the pools are in Python that is not also YAML or JSON."""
     return bool(_NAMED.search(text)) and is_script(text)
 
 
 def job_of_script(text: str, source: str) -> Document:
-    """The pools, and the job's name where it is written out. Raises FileProblem where the script works them out."""
+    """The pools, and the job's name if it is a literal. Raises FileProblem for computed pools."""
     script = PythonText(text, source)
     pools = script.find([KEY])
     if pools is None:

@@ -10,7 +10,7 @@ from torchyard_core.topology.model import Pool, Role
 
 TRAINERS, SERVERS, EVALUATORS = "trainers", "servers", "evaluators"
 GB_IN_GIB = 1e9 / 2**30
-"""GB per GiB. A pool's GB are 10⁹ bytes, since a host or GPU sold with 64 GB reports less than 64 GiB."""
+"""GiB per GB. A pool's GB are 10⁹ bytes, since a host or GPU sold with 64 GB reports less than 64 GiB."""
 
 
 def kin(role: Role) -> str:
