@@ -10,10 +10,10 @@ from pathspec import GitIgnoreSpec
 
 def ignoring(patterns: Iterable[str]) -> GitIgnoreSpec:
     """A matcher for the files that the patterns exclude together."""
-    return GitIgnoreSpec.from_lines([pattern for pattern in patterns if has_meaning(pattern)])
+    return GitIgnoreSpec.from_lines([pattern for pattern in patterns if is_valid_pattern(pattern)])
 
 
-def has_meaning(pattern: str) -> bool:
+def is_valid_pattern(pattern: str) -> bool:
     """Whether the pattern can match anything; `!` alone, `[z-a]` and a single backslash at the end cannot."""
     try:
         GitIgnoreSpec.from_lines([pattern])

@@ -47,7 +47,7 @@ CAPACITY = 3600
 """Samples of a replica: an hour at one per second."""
 BUDGET = 720_000
 """Samples of all replicas of a run together (84 bytes each); with many replicas each keeps fewer."""
-FIRST = 64
+INITIAL_CAPACITY = 64
 
 
 def capacity_for(replicas: int) -> int:
@@ -65,7 +65,7 @@ class Ring:
         self.fields = tuple(fields)
         self._row = {field: row for row, field in enumerate(self.fields)}
         self._capacity = capacity
-        self._times: NDArray[np.float64] = np.empty(min(FIRST, capacity), np.float64)
+        self._times: NDArray[np.float64] = np.empty(min(INITIAL_CAPACITY, capacity), np.float64)
         self._values: NDArray[np.float32] = np.empty((len(self.fields), len(self._times)), np.float32)
         self._begin = self._end = 0
         self._last: dict[str, float] = {}
@@ -132,7 +132,7 @@ class Ring:
     def _make_room(self) -> None:
         """Doubles the arrays up to the capacity; then drops the oldest quarter."""
         kept = len(self)
-        room = min(max(2 * kept, FIRST), self._capacity + max(1, self._capacity // 4))
+        room = min(max(2 * kept, INITIAL_CAPACITY), self._capacity + max(1, self._capacity // 4))
         if room > len(self._times):
             times = np.empty(room, np.float64)
             values = np.empty((len(self.fields), room), np.float32)
@@ -148,9 +148,9 @@ Sample = Mapping[str, Any]
 """A host's answer to `telemetry.sample`; names and units in the agent's `Sampler.sample`."""
 Values = dict[str, float | None]
 
-SLOW = 1.5
+SLOW_FACTOR = 1.5
 """Factor of the median computing time from which a trainer counts as slow."""
-ENOUGH = 3
+MIN_TRAINERS = 3
 """Fewest trainers for which a median is meaningful."""
 
 
@@ -219,22 +219,22 @@ def _number(value: float | None) -> float:
 
 def slow_ones(compute_s: Mapping[str, float | None]) -> dict[str, float]:
     """Trainers that delay the others, with their computing time as a multiple of the median."""
-    told = {name: seconds for name, seconds in compute_s.items() if seconds is not None and seconds > 0}
-    if len(told) < ENOUGH:
+    reported = {name: seconds for name, seconds in compute_s.items() if seconds is not None and seconds > 0}
+    if len(reported) < MIN_TRAINERS:
         return {}
-    median = statistics.median(told.values())
-    return {name: seconds / median for name, seconds in told.items() if seconds >= SLOW * median}
+    median = statistics.median(reported.values())
+    return {name: seconds / median for name, seconds in reported.items() if seconds >= SLOW_FACTOR * median}
 
 
-def _told(values: Sequence[float | None]) -> list[float]:
+def _known(values: Sequence[float | None]) -> list[float]:
     return [float(value) for value in values if value is not None]
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    told = _told(values)
-    return sum(told) / len(told) if told else None
+    reported = _known(values)
+    return sum(reported) / len(reported) if reported else None
 
 
 def _sum(values: Sequence[float | None]) -> float | None:
-    told = _told(values)
-    return sum(told) if told else None
+    reported = _known(values)
+    return sum(reported) if reported else None

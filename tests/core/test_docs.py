@@ -26,7 +26,7 @@ from torchyard_core.fleet.inventory import FleetModel, Host, read_fleet
 from torchyard_core.problems import CODES
 from torchyard_core.topology.file import topology_from_text
 from torchyard_core.topology.model import Pool, Program, Strategy, StrategyKind, Topology
-from torchyard_core.topology.strategies.reduction_cost import reckon
+from torchyard_core.topology.strategies.reduction_cost import fastest_reduction
 from torchyard_core.topology.strategies.registry import all_specs
 from torchyard_core.topology.strategies.shared_settings import SHARED_SETTINGS
 from torchyard_core.topology.strategies.spec import StrategySpec
@@ -252,7 +252,7 @@ def test_the_times_of_plans_are_those_of_the_arithmetic() -> None:
     assert len(rows) >= 5
     for workers, reducers, cells in rows:
         shown = dict(zip(("ring", "reducers", "mixed"), map(str.strip, cells.split("|")), strict=True))
-        found = reckon(int(workers), int(reducers))
+        found = fastest_reduction(int(workers), int(reducers))
         assert [name for name, cell in shown.items() if cell.startswith("**")] == [found.best.value]
         times = {way.value: f"{time:.2f}" for way, time in found.times.items()}
         assert {name: cell.strip("*") for name, cell in shown.items() if cell} == times

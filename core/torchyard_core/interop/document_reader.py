@@ -33,7 +33,7 @@ def refuse(source: str, line: int | None, message: str, hint: str = "") -> NoRet
 
 
 @dataclass
-class Reading:
+class DocumentReader:
     """A YAML or JSON document: values with their lines, and the remarks so far."""
 
     document: Document
@@ -44,10 +44,10 @@ class Reading:
         """Parses a document. Raises FileProblem for invalid syntax and duplicate keys."""
         if text.lstrip()[:1] in ("{", "["):
             text = text.replace("\t", " ")  # JSON may be indented with tabs, YAML may not.
-        reading = cls(parse(text, source))
-        for twice in reading.document.problems:
+        reader = cls(parse(text, source))
+        for twice in reader.document.problems:
             refuse(source, twice.line, f"{twice.message}.", "Keep one of the two.")
-        return reading
+        return reader
 
     @property
     def data(self) -> Any:

@@ -32,7 +32,7 @@ class Wishes:
     """Replica whose variable is written, for formats with one per replica."""
 
 
-NO_WISHES = Wishes()
+DEFAULT_OPTIONS = Wishes()
 IMAGE = "IMAGE"
 """Placeholder for a required container image."""
 
@@ -80,7 +80,7 @@ _PROGRAM_REMARKS = {
 }
 
 
-def left_behind(
+def omission_remarks(
     topology: Topology,
     *,
     pool: Iterable[str] = (),
@@ -96,8 +96,8 @@ def left_behind(
         names_hosts: Whether the document has the hosts of pins.
     """
     remarks = []
-    said = [*topology.program.command, *topology.program.args, *(word for one in topology.pools for word in one.args)]
-    unfilled = [f"{{{name}}}" for name in NAMES if name not in filled and any(f"{{{name}}}" in word for word in said)]
+    texts = [*topology.program.command, *topology.program.args, *(word for one in topology.pools for word in one.args)]
+    unfilled = [f"{{{name}}}" for name in NAMES if name not in filled and any(f"{{{name}}}" in word for word in texts)]
     if unfilled:
         remarks.append(Remark(f"nobody fills in {', '.join(unfilled)} there: the program gets the braces as they are."))
     kind = topology.strategy.kind
@@ -114,21 +114,21 @@ def left_behind(
     elif pinned:
         remarks.append(Remark(f"pins are not carried over ({', '.join(pinned)}): they name your hosts."))
     for one in topology.pools:
-        remarks += _unsaid(one, pool, _POOL_REMARKS, f"pool `{one.name}`: ")
-    return remarks + _unsaid(topology.program, program, _PROGRAM_REMARKS, "program: ")
+        remarks += _omitted_keys(one, pool, _POOL_REMARKS, f"pool `{one.name}`: ")
+    return remarks + _omitted_keys(topology.program, program, _PROGRAM_REMARKS, "program: ")
 
 
-def _unsaid(block: Pool | Program, carried: Iterable[str], words: Mapping[str, str], where: str) -> list[Remark]:
+def _omitted_keys(block: Pool | Program, carried: Iterable[str], words: Mapping[str, str], where: str) -> list[Remark]:
     carried = set(carried)
-    unsaid = []
+    remarks = []
     for key, text in words.items():
         default = type(block).model_fields[key].get_default(call_default_factory=True)
         if key not in carried and getattr(block, key) != default:
-            unsaid.append(Remark(f"{where}{text} (not carried over)."))
-    return unsaid
+            remarks.append(Remark(f"{where}{text} (not carried over)."))
+    return remarks
 
 
-def the_chief(topology: Topology) -> str:
+def chief_replica(topology: Topology) -> str:
     """Name of the replica of rank 0, which is worker-0 without a chief pool. Raises UsageError without trainers."""
     trainers = [replica.name for replica in replicas_of(topology) if replica.role.trains]
     if not trainers:

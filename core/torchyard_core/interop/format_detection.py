@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from torchyard_core.errors import FileProblem
-from torchyard_core.interop.document_reader import Reading, refuse
+from torchyard_core.interop.document_reader import DocumentReader, refuse
 from torchyard_core.yaml_io.parser import compose
 
 TITLES = {
@@ -43,13 +43,13 @@ _IN_YAML = ("cloudml", "vertex", "cluster-spec", "tf-config")
 """Formats whose documents are always YAML or JSON."""
 
 
-def bare(text: str) -> str:
+def strip_assignment(text: str) -> str:
     """The JSON of `export TF_CONFIG='{…}'` or the dictionary of `os.environ["TF_CONFIG"] = json.dumps({…})`.
 
     Line numbers are kept. Other text is returned unchanged.
     """
     if (dumped := _DUMPED.search(text)) is not None:
-        return braced(text, dumped.end())
+        return first_braces(text, dumped.end())
     match = _ASSIGNED.match(text)
     if match is None:
         return text
@@ -62,7 +62,7 @@ def bare(text: str) -> str:
     return "\n" * before.count("\n") + value
 
 
-def braced(text: str, start: int) -> str:
+def first_braces(text: str, start: int) -> str:
     """The text in the first braces after a position, with line numbers kept; all of it without braces."""
     start = text.find("{", start)
     depth = 0
@@ -129,18 +129,18 @@ SIGNS: dict[str, Callable[[Any, str], bool]] = {
 
 def recognise(text: str, among: Iterable[str] = TITLES) -> str | None:
     """The name of a document's format; None for an unknown one."""
-    text = bare(text)
+    text = strip_assignment(text)
     try:
         data = compose(text, "document").data
     except FileProblem:
-        data = _torn(text)
+        data = _keys_of_invalid(text)
     if isinstance(data, str):
-        data = _torn(text)  # A script, which YAML parses as one scalar.
+        data = _keys_of_invalid(text)  # A script, which YAML parses as one scalar.
     wanted = set(among)
     return next((name for name, fits in SIGNS.items() if name in wanted and fits(data, text)), None)
 
 
-def _torn(text: str) -> dict[str, Any]:
+def _keys_of_invalid(text: str) -> dict[str, Any]:
     """The keys of a text that does not parse, by which its reader is chosen to report the error."""
     keys: dict[str, Any] = dict.fromkeys(match[2] for match in _KEY.finditer(text))
     keys |= dict.fromkeys(match[1] for match in _POOLS_GIVEN.finditer(text))
@@ -161,7 +161,7 @@ def expect(name: str, text: str, source: str, allowed: str) -> None:
     found = recognise(text)
     if found is None:
         if name in _IN_YAML:
-            Reading.of(bare(text), source)
+            DocumentReader.of(strip_assignment(text), source)
         refuse(source, 1, f"this is not {TITLES[name]}.", f"It must hold {allowed}.")
     hint = f"It must hold {allowed}."
     if found == "topology":

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from torchyard_core.errors import UsageError
 from torchyard_core.interop.document_reader import Imported
-from torchyard_core.interop.document_writer import NO_WISHES, Exported, Wishes
+from torchyard_core.interop.document_writer import DEFAULT_OPTIONS, Exported, Wishes
 from torchyard_core.interop.formats import (
     cloudml,
     cluster_spec,
@@ -103,17 +103,17 @@ def problems_of_export(file: TopologyFile) -> list[Problem]:
     return [problem for problem in file.check() if problem.code not in ("workdir-missing", "script-missing")]
 
 
-def write_foreign(name: str, topology: Topology, wishes: Wishes = NO_WISHES) -> Exported:
+def write_foreign(name: str, topology: Topology, options: Wishes = DEFAULT_OPTIONS) -> Exported:
     """Writes a topology in a format.
 
     Raises UsageError for an unknown form, and for a topology that the format cannot express.
     """
     chosen = format_named(name)
-    if wishes.form is not None and wishes.form not in chosen.forms:
+    if options.form is not None and options.form not in chosen.forms:
         allowed = f"It is written as {', '.join(chosen.forms)}." if chosen.forms else "It has one form only."
-        raise UsageError(f"{chosen.title} has no form {wishes.form}.", code="no_format", hint=allowed)
-    if wishes.image is not None and not chosen.takes_image:
+        raise UsageError(f"{chosen.title} has no form {options.form}.", code="no_format", hint=allowed)
+    if options.image is not None and not chosen.takes_image:
         raise UsageError(f"{chosen.title} names no container image.", code="no_format", hint="Leave `--image` out.")
-    if wishes.replica is not None and not chosen.takes_replica:
+    if options.replica is not None and not chosen.takes_replica:
         raise UsageError(f"{chosen.title} is one for all replicas.", code="no_format", hint="Leave `--replica` out.")
-    return chosen.write(topology, wishes)
+    return chosen.write(topology, options)

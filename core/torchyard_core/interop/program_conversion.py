@@ -14,7 +14,7 @@ SCRIPT = "train.py"
 PYTHON = "python"
 
 
-def unsaid(remarks: list[Remark], *, command: bool = False) -> dict[str, Any]:
+def missing_program(remarks: list[Remark], *, command: bool = False) -> dict[str, Any]:
     """The program of a document that has none, with a remark."""
     remarks.append(Remark(f"the document does not say what to run; it is {SCRIPT} here: change `program`."))
     if command:

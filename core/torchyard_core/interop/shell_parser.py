@@ -44,7 +44,7 @@ class CommandLine:
                 value = words.pop(0)
             yield name, value
 
-    def beyond(self, start: int, but: re.Pattern[str]) -> list[str]:
+    def arguments_after(self, start: int, but: re.Pattern[str]) -> list[str]:
         """The words from a position on, without the options that `but` matches and their values."""
         words, kept = list(self.words[start:]), []
         while words:
@@ -71,7 +71,7 @@ def command_lines(text: str, source: str, line: int = 1, depth: int = 0) -> list
     for number, piece in enumerate(text.splitlines(), start=line):
         if not pending:
             first = number
-        piece, quote, goes_on = _read_on(piece, quote)
+        piece, quote, goes_on = _read_line(piece, quote)
         pending += piece
         if goes_on:
             continue
@@ -84,7 +84,7 @@ def command_lines(text: str, source: str, line: int = 1, depth: int = 0) -> list
     return found
 
 
-def _read_on(line: str, quote: str) -> tuple[str, str, bool]:
+def _read_line(line: str, quote: str) -> tuple[str, str, bool]:
     """(line without comment and final backslash, quote that is open at its end, whether the next line continues it).
 
     `quote` is the one that is open at the beginning of the line.
@@ -113,17 +113,17 @@ def _commands(text: str, source: str, line: int, depth: int) -> Iterator[Command
         refuse(source, line, f"this command cannot be read: {str(error).lower()}.", "Close its quotes.")
     if words and words[0] == "$":
         words = words[1:]  # a copied prompt
-    for command in _parted(words):
-        handed_on = _handed_on(command) if depth < MAX_DEPTH else None
-        if handed_on is None:
+    for command in _split_commands(words):
+        remote = _remote_commands(command) if depth < MAX_DEPTH else None
+        if remote is None:
             yield CommandLine(tuple(command), line)
         else:
-            host, inner = handed_on
+            host, inner = remote
             for one in command_lines(inner, source, line, depth + 1):
                 yield replace(one, host=one.host or host)
 
 
-def _handed_on(words: list[str]) -> tuple[str, str] | None:
+def _remote_commands(words: list[str]) -> tuple[str, str] | None:
     """(host, commands) of `ssh HOST …`, or of `sh -c …` with host ""; None for other commands."""
     before = next((at for at, word in enumerate(words) if word not in _BEFORE), len(words))
     name, rest = PurePosixPath(words[before]).name if before < len(words) else "", words[before + 1 :]
@@ -132,13 +132,13 @@ def _handed_on(words: list[str]) -> tuple[str, str] | None:
         return ("", rest[at + 1]) if at + 1 < len(rest) else None
     if name != "ssh":
         return None
-    rest = _beyond_ssh_options(rest)
-    inner = _beyond_ssh_options(rest[1:])
+    rest = _after_ssh_options(rest)
+    inner = _after_ssh_options(rest[1:])
     # ssh joins its words with blanks, and the remote shell parses the result.
     return (rest[0].rpartition("@")[2], " ".join(inner)) if inner else None
 
 
-def _beyond_ssh_options(words: list[str]) -> list[str]:
+def _after_ssh_options(words: list[str]) -> list[str]:
     while words and words[0].startswith("-") and len(words[0]) > 1:
         letters = words[0][1:]
         takes = next((at for at, letter in enumerate(letters) if letter in _SSH_TAKES), None)
@@ -146,7 +146,7 @@ def _beyond_ssh_options(words: list[str]) -> list[str]:
     return words
 
 
-def _parted(words: list[str]) -> list[list[str]]:
+def _split_commands(words: list[str]) -> list[list[str]]:
     """The commands of one line, without redirections."""
     commands: list[list[str]] = [[]]
     skip = False

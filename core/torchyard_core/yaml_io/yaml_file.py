@@ -62,7 +62,7 @@ def read_text(path: Path, source: str | None = None) -> str:
             source,
             None,
             "there is no such file.",
-            _look_alike(path) or "Is the name right, and are you in the right folder?",
+            _other_suffix(path) or "Is the name right, and are you in the right folder?",
         ) from None
     except NotADirectoryError:
         raise problem_at(source, None, "part of this path is a file, not a folder.", "Is the path right?") from None
@@ -98,7 +98,7 @@ def is_there(path: Path) -> bool:
     return True
 
 
-def _look_alike(path: Path) -> str:
+def _other_suffix(path: Path) -> str:
     """The name of an existing file with the other usual suffix."""
     for suffix in (".yaml", ".yml"):
         other = path.with_suffix(suffix) if path.name else path

@@ -230,7 +230,7 @@ def test_servers_and_reducers_are_not_both_put_into_pool_2() -> None:
 def test_wishes_that_a_format_does_not_have_are_refused() -> None:
     topology = topology_from_text(samples.WHOLE).topology
     assert topology is not None
-    for name, wishes in (
+    for name, options in (
         ("slurm", Wishes(form="json")),
         ("vertex", Wishes(form="toml")),
         ("singa", Wishes(image="x")),
@@ -240,7 +240,7 @@ def test_wishes_that_a_format_does_not_have_are_refused() -> None:
         ("clouldml", Wishes()),
     ):
         with pytest.raises(UsageError):
-            write_foreign(name, topology, wishes)
+            write_foreign(name, topology, options)
     for name in [name for name, one in FORMATS.items() if one.read is None]:
         with pytest.raises(UsageError, match="written only"):
             read_foreign(name, "x", "doc")

@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from torchyard_core.interop.cluster_addresses import PORT
-from torchyard_core.interop.document_writer import IMAGE, NO_WISHES, Exported, Wishes, file_name, left_behind
+from torchyard_core.interop.document_writer import DEFAULT_OPTIONS, IMAGE, Exported, Wishes, file_name, omission_remarks
 from torchyard_core.interop.remarks import Remark
 from torchyard_core.interop.start_scripts import (
     LIST_FUNCTIONS,
@@ -39,14 +39,14 @@ _EXPANDED = re.compile(r"\$(?=\$|\([-._a-zA-Z])")
 """Text that the kubelet would expand as a variable or an escape."""
 
 
-def write(topology: Topology, wishes: Wishes = NO_WISHES) -> Exported:
+def write(topology: Topology, options: Wishes = DEFAULT_OPTIONS) -> Exported:
     """Writes one JobSet, or with form `job` a Service and a Job for each pool."""
-    form = wishes.form or FORMS[0]
+    form = options.form or FORMS[0]
     remarks: list[Remark] = []
     components = components_of(topology, remarks)
     room = MAX_NAME - max(len(one.name) for one in components)
     name = file_name(topology.name)[:room].rstrip("-")
-    pods = _Pods(topology, name, components, form, wishes.image or IMAGE)
+    pods = _Pods(topology, name, components, form, options.image or IMAGE)
     jobs = [(one, pods.job(one)) for one in components]
     if form == "job":
         service = {
@@ -65,13 +65,13 @@ def write(topology: Topology, wishes: Wishes = NO_WISHES) -> Exported:
             remarks.append(Remark("max_restarts: a plain Job does not start its peers anew; a JobSet does."))
     else:
         documents = [_jobset(topology, name, jobs)]
-    remarks += _said(topology, name, wishes)
+    remarks += _remarks_on(topology, name, options)
     return Exported("---\n".join(dump_yaml(document, lines=True) for document in documents), tuple(remarks))
 
 
-def _said(topology: Topology, name: str, wishes: Wishes) -> list[Remark]:
+def _remarks_on(topology: Topology, name: str, options: Wishes) -> list[Remark]:
     remarks = []
-    if not wishes.image:
+    if not options.image:
         remarks.append(Remark(f"`{IMAGE}` stands for an image with the program and its packages: `--image` names it."))
     if topology.program.secrets:
         keys = " ".join(f"--from-literal={key}=…" for key in topology.program.secrets)
@@ -84,7 +84,7 @@ def _said(topology: Topology, name: str, wishes: Wishes) -> list[Remark]:
         "tf_master_name",
     )  # fmt: skip
     pool_keys = ("env", "args", "cpus", "memory_gb", "gpus", "gpu_model", "gpu_memory_gb")
-    return remarks + left_behind(topology, pool=pool_keys, program=program)
+    return remarks + omission_remarks(topology, pool=pool_keys, program=program)
 
 
 def _jobset(topology: Topology, name: str, jobs: list[tuple[Component, dict[str, Any]]]) -> dict[str, Any]:

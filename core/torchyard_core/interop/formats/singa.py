@@ -10,9 +10,9 @@ from typing import Any, NoReturn
 
 from torchyard_core.errors import UsageError
 from torchyard_core.interop.document_reader import Imported, built, refuse
-from torchyard_core.interop.document_writer import NO_WISHES, Exported, Wishes, count_of, left_behind
+from torchyard_core.interop.document_writer import DEFAULT_OPTIONS, Exported, Wishes, count_of, omission_remarks
 from torchyard_core.interop.format_detection import expect, recognise
-from torchyard_core.interop.program_conversion import unsaid
+from torchyard_core.interop.program_conversion import missing_program
 from torchyard_core.interop.protobuf_text import Block, Entry, parse_proto, whole_number
 from torchyard_core.interop.remarks import Remark
 from torchyard_core.problems import nearest
@@ -124,7 +124,7 @@ class _Cluster:
         if kind in (StrategyKind.SANDBLASTER, StrategyKind.DOWNPOUR):
             pools.append({"name": "servers", "role": "ps", "replicas": servers})
         self._say(kind)
-        program = unsaid(self._remarks)
+        program = missing_program(self._remarks)
         data = {"name": name, "strategy": strategy, "pools": pools, "program": program}
         return Imported(built(data, self._source, self._line), tuple(self._remarks))
 
@@ -148,10 +148,10 @@ class _Cluster:
     def _say(self, kind: StrategyKind) -> None:
         counts = self._counts
         line = self._lines.get
-        for who in ("worker", "server"):
-            key = f"n{who}s_per_procs"
+        for process in ("worker", "server"):
+            key = f"n{process}s_per_procs"
             if counts[key] > 1:
-                message = f"{counts[key]} {who}s share a process in SINGA; here each is a replica of its own."
+                message = f"{counts[key]} {process}s share a process in SINGA; here each is a replica of its own."
                 self._remarks.append(Remark(message, line(key)))
         if kind in (StrategyKind.SANDBLASTER, StrategyKind.DOWNPOUR) and counts["nserver_groups"] > 1:
             message = f"{counts['nserver_groups']} server groups become one of {self._servers()} servers."
@@ -171,7 +171,7 @@ class _Cluster:
 # Writing
 
 
-def write(topology: Topology, wishes: Wishes = NO_WISHES) -> Exported:
+def write(topology: Topology, options: Wishes = DEFAULT_OPTIONS) -> Exported:
     """Writes a `cluster` block. Raises UsageError for a topology without trainers."""
     kind = topology.strategy.kind
     remarks: list[Remark] = []
@@ -202,5 +202,5 @@ def write(topology: Topology, wishes: Wishes = NO_WISHES) -> Exported:
     lines.append(f"  {SEPARATE}: {'true' if servers and kind is not StrategyKind.HOGWILD else 'false'}")
     # No remark on the strategy, since SINGA derives it from the counts.
     plain = topology.model_copy(update={"strategy": type(topology.strategy)()})
-    remarks += left_behind(plain)
+    remarks += omission_remarks(plain)
     return Exported("cluster {\n" + "\n".join(lines) + "\n}\n", tuple(remarks))

@@ -6,7 +6,7 @@ Source: Slurm's "Heterogeneous Job Support". The script computes addresses, whic
 from __future__ import annotations
 
 from torchyard_core.interop.cluster_addresses import PORT
-from torchyard_core.interop.document_writer import NO_WISHES, Exported, Wishes, file_name, left_behind
+from torchyard_core.interop.document_writer import DEFAULT_OPTIONS, Exported, Wishes, file_name, omission_remarks
 from torchyard_core.interop.remarks import Remark
 from torchyard_core.interop.start_scripts import (
     LIST_FUNCTIONS,
@@ -40,7 +40,7 @@ while [[ -n $awaited && $status == 0 ]]; do
 done"""
 
 
-def write(topology: Topology, wishes: Wishes = NO_WISHES) -> Exported:
+def write(topology: Topology, options: Wishes = DEFAULT_OPTIONS) -> Exported:
     """Writes the script, with a node for each replica."""
     remarks: list[Remark] = []
     components = components_of(topology, remarks)
@@ -57,11 +57,11 @@ def write(topology: Topology, wishes: Wishes = NO_WISHES) -> Exported:
     for number, one in enumerate(components):
         lines += _start(topology, number, one, components, several)
     lines += _end(topology, components)
-    remarks += _said(topology)
+    remarks += _remarks_on(topology)
     return Exported("\n".join(lines) + "\n", tuple(remarks))
 
 
-def _said(topology: Topology) -> list[Remark]:
+def _remarks_on(topology: Topology) -> list[Remark]:
     remarks = [Remark("submit it with `sbatch` in the folder that `program.workdir` names; all nodes must see it.")]
     remarks.append(Remark("partition, account and time limit are your site's: give them to `sbatch`."))
     if any(pool.gpu_model for pool in topology.pools):
@@ -73,7 +73,7 @@ def _said(topology: Topology) -> list[Remark]:
         "script", "module", "command", "args", "setup", "python", "env", "secrets", "ends_with", "tf_master_name",
     )  # fmt: skip
     pool = ("env", "args", "cpus", "memory_gb", "gpus", "gpu_model")
-    return remarks + left_behind(topology, pool=pool, program=program)
+    return remarks + omission_remarks(topology, pool=pool, program=program)
 
 
 def _resources(pool: Pool) -> list[str]:

@@ -17,15 +17,15 @@ from torchyard_core.interop.cluster_addresses import (
     addresses_for,
     as_pins,
     as_pools,
+    pins_with_remarks,
     read_jobs,
     refuse_two_chiefs,
-    said_of_places,
     split_address,
 )
-from torchyard_core.interop.document_reader import Imported, Reading, built, refuse
-from torchyard_core.interop.document_writer import NO_WISHES, Exported, Wishes, left_behind
-from torchyard_core.interop.format_detection import braced, expect
-from torchyard_core.interop.program_conversion import unsaid, words
+from torchyard_core.interop.document_reader import DocumentReader, Imported, built, refuse
+from torchyard_core.interop.document_writer import DEFAULT_OPTIONS, Exported, Wishes, omission_remarks
+from torchyard_core.interop.format_detection import expect, first_braces
+from torchyard_core.interop.program_conversion import missing_program, words
 from torchyard_core.interop.python_literals import script_in
 from torchyard_core.interop.remarks import Remark
 from torchyard_core.interop.shell_parser import CommandLine, command_lines
@@ -59,25 +59,25 @@ def read(text: str, source: str = "cluster") -> Imported:
     expect("tensorflow", text, source, ALLOWED)
     if re.search(r"--?\w+_hosts\b", text):
         return _Commands(text, source).imported()
-    reading = _dictionary(text, source)
-    refuse_two_chiefs(reading, ())
-    jobs = read_jobs(reading, (), JOBS)
+    reader = _dictionary(text, source)
+    refuse_two_chiefs(reader, ())
+    jobs = read_jobs(reader, (), JOBS)
     data: dict[str, Any] = {"name": "tensorflow", "pools": as_pools(jobs.values())}
-    data |= said_of_places(reading, jobs.values())
-    data["program"] = unsaid(reading.remarks, command=True)
+    data |= pins_with_remarks(reader, jobs.values())
+    data["program"] = missing_program(reader.remarks, command=True)
     if "master" in jobs:
         data["program"]["tf_master_name"] = "master"
-    return Imported(built(data, source, reading.line(())), tuple(reading.remarks))
+    return Imported(built(data, source, reader.line(())), tuple(reader.remarks))
 
 
-def _dictionary(text: str, source: str) -> Reading:
+def _dictionary(text: str, source: str) -> DocumentReader:
     """Reads a dictionary, alone or as the argument of `tf.train.ClusterSpec(…)` in a script."""
     script = script_in(text, source)
     node = script.argument("ClusterSpec") or script.find(_DICTIONARIES) if script is not None else None
     if script is not None and node is not None:
-        return Reading(script.document(node))
+        return DocumentReader(script.document(node))
     match = _SPEC.search(text)
-    return Reading.of(text if match is None else braced(text, match.end()), source)
+    return DocumentReader.of(text if match is None else first_braces(text, match.end()), source)
 
 
 class _Commands:
@@ -144,12 +144,12 @@ class _Commands:
             hosts = {index: self._host(first, name, one) for index, one in enumerate(filter(None, value.split(",")))}
             if hosts:
                 jobs[name] = Job(JOBS[name], (), len(hosts), hosts)
-        reading = Reading.of("{}", self._source)
+        reader = DocumentReader.of("{}", self._source)
         pools = as_pools(jobs.values())
         for pool in pools:
-            self._settle(pool, next(name for name, job in jobs.items() if job.role == pool["role"]))
+            self._set_variables(pool, next(name for name, job in jobs.items() if job.role == pool["role"]))
         data: dict[str, Any] = {"name": "tensorflow", "pools": pools, "program": self._program(first)}
-        if pins := as_pins(reading, jobs.values()):
+        if pins := as_pins(reader, jobs.values()):
             data["pins"] = pins
         missing = [
             f"{name} {index}" for name, job in jobs.items() for index in job.hosts if (name, index) not in self._tasks
@@ -158,7 +158,7 @@ class _Commands:
             self._remarks.append(Remark(f"no command starts {', '.join(missing[:5])}; Torchyard starts all of them."))
         if "master" in jobs:
             data["program"]["tf_master_name"] = "master"
-        remarks = (*self._remarks, *(replace(remark, line=None) for remark in reading.remarks))
+        remarks = (*self._remarks, *(replace(remark, line=None) for remark in reader.remarks))
         return Imported(built(data, self._source, first.line), remarks)
 
     def _host(self, command: CommandLine, job: str, address: str) -> str:
@@ -168,7 +168,7 @@ class _Commands:
         assert parted is not None
         return parted[0]
 
-    def _settle(self, pool: dict[str, Any], job: str) -> None:
+    def _set_variables(self, pool: dict[str, Any], job: str) -> None:
         """Sets a pool's GPUs from CUDA_VISIBLE_DEVICES, and its environment from the commands' other variables."""
         env: dict[str, str] = {}
         for (name, _), command in self._tasks.items():
@@ -197,8 +197,8 @@ class _Commands:
             word for at, word in enumerate(program) if any(not _VARIABLE.fullmatch(one) for one in program[: at + 1])
         ]
         if not start:
-            return unsaid(self._remarks, command=True)
-        others = first.beyond(len(program), _PLACED)
+            return missing_program(self._remarks, command=True)
+        others = first.arguments_after(len(program), _PLACED)
         for name, value in first.options():
             if _PLACED.match(f"-{name}") or name in _short(start):
                 continue
@@ -223,9 +223,9 @@ def _short(start: list[str]) -> set[str]:
 # Writing
 
 
-def write(topology: Topology, wishes: Wishes = NO_WISHES) -> Exported:
+def write(topology: Topology, options: Wishes = DEFAULT_OPTIONS) -> Exported:
     """Writes a command for each task, the dictionary, or a worker's sparse one. Raises UsageError without trainers."""
-    form = wishes.form or FORMS[0]
+    form = options.form or FORMS[0]
     remarks = [Remark("addresses are made of names: put in your hosts' own. At launch Torchyard does it.")]
     addresses = addresses_for(topology)
     replicas = replicas_of(topology)
@@ -235,7 +235,9 @@ def write(topology: Topology, wishes: Wishes = NO_WISHES) -> Exported:
         text = _written_commands(topology, addresses, remarks)
         carried = ("script", "module", "command", "args", "python", "env")
         filled = ("ps_hosts", "worker_hosts", "job_name", "task_index")
-        remarks += left_behind(topology, pool=("args", "env", "gpus"), program=carried, filled=filled, names_hosts=True)
+        remarks += omission_remarks(
+            topology, pool=("args", "env", "gpus"), program=carried, filled=filled, names_hosts=True
+        )
         return Exported(text, tuple(remarks))
     cluster: dict[str, list[str]] = {}
     for replica in replicas:
@@ -244,9 +246,9 @@ def write(topology: Topology, wishes: Wishes = NO_WISHES) -> Exported:
             cluster.setdefault(job, []).append(addresses[replica.name])
     if any(replica.role is Role.EVALUATOR for replica in replicas):
         remarks.append(Remark("the evaluator is not in it: it is outside the cluster."))
-    remarks += left_behind(topology, program=("tf_master_name",), names_hosts=True)
+    remarks += omission_remarks(topology, program=("tf_master_name",), names_hosts=True)
     if form == "sparse":
-        return Exported(_sparse(cluster, wishes.replica, addresses), tuple(remarks))
+        return Exported(_sparse(cluster, options.replica, addresses), tuple(remarks))
     return Exported(json.dumps(cluster, indent=2) + "\n", tuple(remarks))
 
 

@@ -9,7 +9,7 @@ import keyword
 import shlex
 from typing import Any
 
-from torchyard_core.interop.document_writer import IMAGE, NO_WISHES, Exported, Wishes, file_name, left_behind
+from torchyard_core.interop.document_writer import DEFAULT_OPTIONS, IMAGE, Exported, Wishes, file_name, omission_remarks
 from torchyard_core.interop.program_conversion import words
 from torchyard_core.interop.remarks import Remark
 from torchyard_core.interop.start_scripts import Component, components_of
@@ -19,7 +19,7 @@ RENDEZVOUS = "$${${rank0_env}:=localhost}:29500"
 """TorchX replaces the placeholder by a variable's name, and the shell that by its value."""
 
 
-def write(topology: Topology, wishes: Wishes = NO_WISHES) -> Exported:
+def write(topology: Topology, options: Wishes = DEFAULT_OPTIONS) -> Exported:
     """Writes the file. Under launcher torch all trainers are one role."""
     remarks: list[Remark] = []
     components = components_of(topology, remarks)
@@ -29,7 +29,7 @@ def write(topology: Topology, wishes: Wishes = NO_WISHES) -> Exported:
     roles += [_role(topology, one) for one in components if one not in trainers]
     name = file_name(topology.name)
     function = name.replace("-", "_") + ("_" if keyword.iskeyword(name) else "")
-    image = wishes.image or IMAGE
+    image = options.image or IMAGE
     text = [
         f'"""{name}, as a TorchX component: torchx run FILE:{function}"""',
         "",
@@ -49,20 +49,20 @@ def write(topology: Topology, wishes: Wishes = NO_WISHES) -> Exported:
         "        ],",
         "    )",
     ]
-    remarks += _said(topology, wishes)
+    remarks += _remarks_on(topology, options)
     return Exported("\n".join(text) + "\n", tuple(remarks))
 
 
-def _said(topology: Topology, wishes: Wishes) -> list[Remark]:
+def _remarks_on(topology: Topology, options: Wishes) -> list[Remark]:
     remarks = []
-    if not wishes.image:
+    if not options.image:
         remarks.append(Remark(f"`{IMAGE}` stands for an image with the program and its packages: `--image` names it."))
     if topology.program.launcher is Launcher.COMMAND:
         remarks.append(Remark("TorchX sets neither TF_CONFIG nor CLUSTER_SPEC: the program must find its peers."))
     program = ("script", "module", "command", "args", "python", "env", "max_restarts")
     pool = ("env", "args", "cpus", "memory_gb", "gpus")
     filled = ("task_index",) if topology.program.launcher is Launcher.COMMAND else ()
-    return remarks + left_behind(topology, pool=pool, program=program, filled=filled)
+    return remarks + omission_remarks(topology, pool=pool, program=program, filled=filled)
 
 
 def _trainers(topology: Topology, components: list[Component], remarks: list[Remark]) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def _trainers(topology: Topology, components: list[Component], remarks: list[Rem
     ]
     quoted = " ".join([*line, f"--rdzv_endpoint={RENDEZVOUS}", *map(_literal, (*what, *program.args, *same))])
     env = program.env | (pools[0].env if len({tuple(pool.env.items()) for pool in pools}) == 1 else {})
-    return _said_role("trainers", "bash", ["-c", quoted], env, count, program, largest)
+    return _role_source("trainers", "bash", ["-c", quoted], env, count, program, largest)
 
 
 def _role(topology: Topology, one: Component) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def _role(topology: Topology, one: Component) -> dict[str, Any]:
     index = "${replica_id}"
     args = [word.replace("$", "$$").replace("{task_index}", index) for word in line[1:]]
     env = topology.program.env | one.pool.env
-    return _said_role(one.name, line[0], args, env, one.pool.replicas, topology.program, one.pool)
+    return _role_source(one.name, line[0], args, env, one.pool.replicas, topology.program, one.pool)
 
 
 def _literal(word: str) -> str:
@@ -103,7 +103,7 @@ def _literal(word: str) -> str:
     return shlex.quote(word).replace("$", "$$")
 
 
-def _said_role(
+def _role_source(
     name: str, entrypoint: str, args: list[str], env: dict[str, str], count: int, program: Program, pool: Any
 ) -> dict[str, Any]:  # fmt: skip
     memory = -1 if pool.memory_gb is None else round(pool.memory_gb * 1e9 / 2**20)

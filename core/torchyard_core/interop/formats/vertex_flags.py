@@ -96,7 +96,7 @@ def _pool(value: str, source: str, line: int) -> dict[str, Any]:
     pool: dict[str, Any] = {}
     key = ""
     for part in value.split(",") if value.strip() else ():
-        name, equals, said = part.partition("=")
+        name, equals, item = part.partition("=")
         name = name.strip()
         if not equals and key in ("requirements", "extra-packages", "extra-dirs"):
             continue  # a further entry of a list
@@ -108,19 +108,19 @@ def _pool(value: str, source: str, line: int) -> dict[str, Any]:
         block = pool
         for step in around:
             block = block.setdefault(step, {})
-        block[last] = said
+        block[last] = item
     return pool
 
 
 def as_flags(job: dict[str, Any]) -> str:
     """The command that creates a job, without the keys that flags do not have."""
-    said = {path: key for key, path in KEYS.items()}
+    flag_names = {path: key for key, path in KEYS.items()}
     words = ["gcloud ai custom-jobs create", f"--display-name={job['displayName']}"]
     for pool in job["workerPoolSpecs"]:
         parts = []
         for key, value in pool.items():
             inner = {(key, name): one for name, one in value.items()} if isinstance(value, dict) else {(key,): value}
-            parts += [f"{said[path]}={one}" for path, one in inner.items() if path in said]
+            parts += [f"{flag_names[path]}={one}" for path, one in inner.items() if path in flag_names]
         words.append(f"--{FLAG}={','.join(parts)}")
     for name in ("command", "args"):
         if job.get(name):

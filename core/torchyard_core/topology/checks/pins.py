@@ -31,7 +31,7 @@ def check_pins(topology: Topology, hosts: Sequence[HostFacts] | None) -> Finding
     for name, text in topology.pins.items():
         replica = replicas.get(name)
         if replica is None:
-            yield error_finding("unknown-replica", _nobody(name, replicas), "pins", name)
+            yield error_finding("unknown-replica", _unknown_replica(name, replicas), "pins", name)
             continue
         try:
             choice = parse_pin(text)
@@ -48,14 +48,14 @@ def check_pins(topology: Topology, hosts: Sequence[HostFacts] | None) -> Finding
                 yield error_finding("pin-clash", message, "pins", name)
 
 
-def _nobody(name: str, replicas: dict[str, Replica]) -> str:
+def _unknown_replica(name: str, replicas: dict[str, Replica]) -> str:
     role, dash, index = name.rpartition("-")
     of_role = [replica.name for replica in replicas.values() if replica.role == role]
     if of_role:
         return f"there is no replica `{name}` to pin; the last {role} is `{of_role[-1]}`"
-    meant = near_miss(role if dash else name, {replica.role.value for replica in replicas.values()})
-    close = f"{meant}-{index}" if dash and f"{meant}-{index}" in replicas else f"{meant}-0"
-    return f"there is no replica `{name}` to pin" + (f"; did you mean `{close}`?" if meant else "")
+    close_role = near_miss(role if dash else name, {replica.role.value for replica in replicas.values()})
+    close = f"{close_role}-{index}" if dash and f"{close_role}-{index}" in replicas else f"{close_role}-0"
+    return f"there is no replica `{name}` to pin" + (f"; did you mean `{close}`?" if close_role else "")
 
 
 def _fits(replica: Replica, choice: GpuChoice) -> Findings:

@@ -84,9 +84,9 @@ def check_exclude(topology: Topology) -> Findings:
     for number, pattern in enumerate(topology.program.exclude):
         if not ("[" in pattern or "\\" in pattern or pattern.strip() == "!"):
             continue
-        from torchyard_core.gitignore import has_meaning  # slow to import, and rarely needed
+        from torchyard_core.gitignore import is_valid_pattern  # slow to import, and rarely needed
 
-        if not has_meaning(pattern):
+        if not is_valid_pattern(pattern):
             message = f"the pattern `{pattern}` cannot be understood; write it as in .gitignore"
             yield error_finding("bad-pattern", message, "program", "exclude", number)
 

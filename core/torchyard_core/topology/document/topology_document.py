@@ -14,7 +14,7 @@ from torchyard_core.atomic_write import write_atomically
 from torchyard_core.errors import FileProblem
 from torchyard_core.problems import Problem, no_lines
 from torchyard_core.topology.document.edits import empty_topology, with_parts
-from torchyard_core.topology.document.yaml_patch import rewritten
+from torchyard_core.topology.document.yaml_patch import patch_yaml
 from torchyard_core.topology.file import TopologyFile, dump, topology_from_text
 from torchyard_core.topology.model import Pool, Role, Topology
 from torchyard_core.yaml_io.model_validation import validate
@@ -85,7 +85,7 @@ class TopologyDocument:
         for known in (self._saved, self._first):
             if known is not None:
                 bom = BOM if known.text.startswith(BOM) else ""
-                text = rewritten(known.text.removeprefix(BOM), known.value, self._value)
+                text = patch_yaml(known.text.removeprefix(BOM), known.value, self._value)
                 if text is not None:
                     return bom + text
         return dump(self._value)

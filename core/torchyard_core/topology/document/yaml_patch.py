@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torchyard_core.errors import FileProblem
-from torchyard_core.topology.document.yaml_value_edits import CannotKeep, Changes
+from torchyard_core.topology.document.yaml_value_edits import UnsupportedStyle, ValueEdits
 from torchyard_core.topology.file import topology_from_text
 from torchyard_core.topology.model import Topology
 from torchyard_core.yaml_io.writer import dump_flow, dump_yaml
@@ -20,7 +20,7 @@ from torchyard_core.yaml_io.yaml_file import Document, parse
 Lines = list[str]
 
 
-def rewritten(text: str, before: Topology, after: Topology) -> str | None:
+def patch_yaml(text: str, before: Topology, after: Topology) -> str | None:
     """Patches `text`, the YAML of `before`, to that of `after`. Returns None for an unsupported style."""
     try:
         document = parse(text, "topology")
@@ -29,7 +29,7 @@ def rewritten(text: str, before: Topology, after: Topology) -> str | None:
     if not isinstance(document.data, dict) or (not document.spans[()].exact and document.spans[()].flow):
         return None
     for in_place in (True, False):
-        written = _Pieces(document, before.as_data(), in_place).saying(after.as_data())
+        written = _TopLevelParts(document, before.as_data(), in_place).text_of(after.as_data())
         try:
             read = topology_from_text(written)
         except FileProblem:
@@ -39,7 +39,7 @@ def rewritten(text: str, before: Topology, after: Topology) -> str | None:
     return None
 
 
-class _Pieces:
+class _TopLevelParts:
     """A file, split at the keys of its top level."""
 
     def __init__(self, document: Document, data: Mapping[str, Any], in_place: bool):
@@ -55,7 +55,7 @@ class _Pieces:
         ends = [line for line, _ in starts[1:]] + [len(self._lines) + 1]
         self._of_key = {key: self._lines[line - 1 : end - 1] for (line, key), end in zip(starts, ends, strict=True)}
 
-    def saying(self, data: Mapping[str, Any]) -> str:
+    def text_of(self, data: Mapping[str, Any]) -> str:
         """The text of `data`, with keys in the file's order and new ones after them."""
         order = [key for key in self._of_key if key in data] + [key for key in data if key not in self._of_key]
         lines = list(self._header)
@@ -73,7 +73,7 @@ class _Pieces:
         body, tail = _cut_tail(old)
         if key == "pools" and body and value and (pools := self._pools(body, value)) is not None:
             return pools + tail
-        return self._anew({key: value}) + tail
+        return self._rewritten({key: value}) + tail
 
     def _changed_in_place(self, key: str, value: Any) -> Lines | None:
         first = self._document.composed.key_lines[(key,)] - 1
@@ -81,14 +81,14 @@ class _Pieces:
         end = start + sum(map(len, self._of_key[key]))
         if end > len(self._document.text):
             return None  # Its last line had no line break, but has one now.
-        changes = Changes(self._document)
+        changes = ValueEdits(self._document)
         try:
-            changes.note((key,), self._data[key], value)
-            return changes.applied(start, end).splitlines(keepends=True)
-        except CannotKeep:
+            changes.record((key,), self._data[key], value)
+            return changes.text_with_edits(start, end).splitlines(keepends=True)
+        except UnsupportedStyle:
             return None
 
-    def _anew(self, data: Any, indent: str = "", flow: bool = False) -> Lines:
+    def _rewritten(self, data: Any, indent: str = "", flow: bool = False) -> Lines:
         text = f"- {dump_flow(data[0])}\n" if flow else dump_yaml(data)
         text = text.replace("\n", self._newline)
         return [indent + line for line in text.splitlines(keepends=True)]
@@ -112,7 +112,7 @@ class _Pieces:
         for pool in pools:
             same = next((position for position in unused if old[position] == pool), None)
             if same is None:
-                lines += self._anew([pool], indent, flow)
+                lines += self._rewritten([pool], indent, flow)
             else:
                 unused.remove(same)
                 lines += chunks[same]

@@ -13,14 +13,14 @@ GB_IN_GIB = 1e9 / 2**30
 """GiB per GB. A pool's GB are 10⁹ bytes, since a host or GPU sold with 64 GB reports less than 64 GiB."""
 
 
-def kin(role: Role) -> str:
+def spread_class(role: Role) -> str:
     """Class of replicas that are spread evenly: all trainers, or all servers and reducers."""
     if role.trains:
         return TRAINERS
     return EVALUATORS if role is Role.EVALUATOR else SERVERS
 
 
-class Room:
+class HostCapacity:
     """Free GPUs, CPUs and memory of a host; unlimited for a host that was never checked."""
 
     def __init__(self, host: HostFacts, order: int):
@@ -31,7 +31,7 @@ class Room:
         self.memory_gb = inf if host.memory_gb is None or not host.checked else host.memory_gb
         """In GiB, the unit of host facts."""
         self.replicas = 0
-        self.kin: Counter[str] = Counter()
+        self.class_counts: Counter[str] = Counter()
         self._named: set[int] = set()
 
     def matching(self, pool: Pool) -> list[Gpu]:
@@ -69,7 +69,7 @@ class Room:
         self.cpus -= pool.cpus or 0
         self.memory_gb -= (pool.memory_gb or 0) * GB_IN_GIB
         self.replicas += 1
-        self.kin[kin(pool.role)] += 1
+        self.class_counts[spread_class(pool.role)] += 1
         return gpus
 
     def named(self, index: int) -> Gpu | None:

@@ -36,7 +36,7 @@ BEATS_RING = "beats_ring"
 """Value of `replicas`: as many reducers as are faster than a ring."""
 BANDWIDTH = "bandwidth"
 """Value of `replicas`: as much bandwidth as the workers have, by `worker_gbps` and `reducer_gbps` (Vertex AI)."""
-ENOUGH = 1
+MIN_REDUCERS = 1
 """Reducers for topologies in which no number of them is faster than a ring."""
 
 
@@ -152,7 +152,7 @@ def with_preset(topology: Topology, key: str, *, has_gpus: bool) -> tuple[Topolo
             continue
         count = pool.replicas if pool.replicas is not None else _by_rule(after, pool)
         after, names = add_replicas(after, pool.role, count, gpus=pool.gpus if has_gpus else 0)
-        more = {name: value for name, value in pool.data.items() if name not in _OWN_WAY}
+        more = {name: value for name, value in pool.data.items() if name not in _COMPUTED_KEYS}
         if not has_gpus:
             more = {name: value for name, value in more.items() if not name.startswith("gpu_")}
         if more:
@@ -172,7 +172,7 @@ def preset_topology(key: str) -> Topology:
     return set_program(made, script="train.py")
 
 
-_OWN_WAY = ("name", "role", "replicas", "gpus", "worker_gbps", "reducer_gbps")
+_COMPUTED_KEYS = ("name", "role", "replicas", "gpus", "worker_gbps", "reducer_gbps")
 """Keys of a preset's pool that are not copied as they are."""
 
 
@@ -184,6 +184,6 @@ def _by_rule(topology: Topology, pool: PresetPool) -> int:
 
 
 def reducers_for(topology: Topology) -> int:
-    """Number of reducers that are faster than a ring of the topology's trainers, at least ENOUGH."""
+    """Number of reducers that are faster than a ring of the topology's trainers, at least MIN_REDUCERS."""
     trainers = sum(replica.role.trains for replica in replicas_of(topology))
-    return reducers_that_beat_the_ring(trainers) or ENOUGH
+    return reducers_that_beat_the_ring(trainers) or MIN_REDUCERS

@@ -22,7 +22,7 @@ class Reduction(StrEnum):
 
 
 @dataclass(frozen=True)
-class Reckoned:
+class ReductionCost:
     """The fastest reduction for a number of trainers and reducers, and the durations of all."""
 
     best: Reduction
@@ -50,16 +50,16 @@ def mixed_time(trainers: int, reducers: int) -> float:
     return 2 * trainers * (trainers - 1) / divisor
 
 
-def reckon(trainers: int, reducers: int) -> Reckoned:
+def fastest_reduction(trainers: int, reducers: int) -> ReductionCost:
     """The fastest reduction; among equals the ring first, then reducers alone."""
     if trainers < 2:
-        return Reckoned(Reduction.RING, {Reduction.RING: 0.0})
+        return ReductionCost(Reduction.RING, {Reduction.RING: 0.0})
     times = {Reduction.RING: ring_time(trainers)}
     if reducers:
         times[Reduction.REDUCERS] = reducers_time(trainers, reducers)
         if reducers < trainers:
             times[Reduction.MIXED] = mixed_time(trainers, reducers)
-    return Reckoned(min(times, key=lambda way: round(times[way], 9)), times)
+    return ReductionCost(min(times, key=lambda reduction: round(times[reduction], 9)), times)
 
 
 def reducers_that_beat_the_ring(trainers: int) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torchyard_core.problems import Findings, error_finding
 from torchyard_core.topology.model import Role, StrategyKind, Topology
-from torchyard_core.topology.strategies.reduction_cost import Reduction, reckon, reducers_that_beat_the_ring
+from torchyard_core.topology.strategies.reduction_cost import Reduction, fastest_reduction, reducers_that_beat_the_ring
 from torchyard_core.topology.strategies.spec import (
     ExchangeCost,
     Participants,
@@ -25,7 +25,7 @@ def _traffic(participants: Participants) -> Traffic:
     trainers, reducers = participants.trainers, participants.servers
     if not reducers:
         return Traffic()
-    best = reckon(len(trainers), len(reducers)).best
+    best = fastest_reduction(len(trainers), len(reducers)).best
     if best is Reduction.RING:
         return Traffic(ring(trainers))  # The run ignores reducers that would slow it down.
     return Traffic(served(trainers, reducers), trainers_reduce=best is Reduction.MIXED)
@@ -34,7 +34,7 @@ def _traffic(participants: Participants) -> Traffic:
 def _exchange_cost(trainers: int, servers: int) -> ExchangeCost | None:
     if not servers:
         return None
-    cost = reckon(trainers, servers)
+    cost = fastest_reduction(trainers, servers)
     values = {"time": cost.time, "ring": cost.times[Reduction.RING], "alone": cost.times[Reduction.REDUCERS]}
     sentences = [_COST_SENTENCES[cost.best]]
     least = reducers_that_beat_the_ring(trainers)
