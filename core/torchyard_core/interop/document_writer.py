@@ -99,7 +99,8 @@ def omission_remarks(
     texts = [*topology.program.command, *topology.program.args, *(word for one in topology.pools for word in one.args)]
     unfilled = [f"{{{name}}}" for name in NAMES if name not in filled and any(f"{{{name}}}" in word for word in texts)]
     if unfilled:
-        remarks.append(Remark(f"nobody fills in {', '.join(unfilled)} there: the program gets the braces as they are."))
+        names = ", ".join(unfilled)
+        remarks.append(Remark(f"not filled in there: {names}. The program gets the braces as they are."))
     kind = topology.strategy.kind
     if kind is not StrategyKind.NONE:
         remarks.append(

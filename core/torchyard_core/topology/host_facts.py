@@ -70,4 +70,4 @@ class HostFacts:
         if user is None:
             return None
         booked = self.gpu_bookings.get(gpu.uuid)
-        return f"booked by {booked}" if booked and not user else f"used by {user or 'somebody else'}"
+        return f"booked by {booked}" if booked and not user else f"used by {user or 'another user'}"

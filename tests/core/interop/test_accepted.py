@@ -110,10 +110,10 @@ def test_gpus_that_are_built_in_come_with_their_machine(name: str) -> None:
         ("kubernetes", None, None),
     ],
 )
-def test_placeholders_that_nobody_fills_in_are_told(name: str, form: str | None, unfilled: str | None) -> None:
+def test_placeholders_that_are_not_filled_in_get_a_remark(name: str, form: str | None, unfilled: str | None) -> None:
     there = remarks(written(name, form))
-    assert (f"nobody fills in {unfilled} there" in there) is (unfilled is not None)
-    assert ("nobody fills in" in there) is (unfilled is not None)
+    assert (f"not filled in there: {unfilled}." in there) is (unfilled is not None)
+    assert ("not filled in" in there) is (unfilled is not None)
 
 
 def test_a_torchx_file_parses_whatever_the_design_is_called() -> None:

@@ -82,7 +82,7 @@ def _most_gpus(pool: Pool, allowed: Sequence[HostCapacity], most: float) -> str:
 def _by_others(capacities: Sequence[HostCapacity]) -> str:
     """` (4 used by kim, 2 booked by lee until 18:00)`: GPUs in use by others than this topology."""
     ways = Counter(
-        why.replace("somebody else", "others")
+        why.replace("another user", "others")
         for capacity in capacities
         for gpu in capacity.host.gpus
         if (why := capacity.host.why_taken(gpu)) is not None

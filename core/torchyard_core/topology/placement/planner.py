@@ -349,4 +349,4 @@ def _why_not_free(host: HostFacts, index: int) -> str:
         return "which is taken"
     if not user and gpu.uuid in host.gpu_bookings:
         return f"which is {host.why_taken(gpu)}"
-    return f"which {user} is using" if user else "which somebody else is using"
+    return f"which {user} is using" if user else "which another user is using"

@@ -64,7 +64,7 @@ def test_a_host_that_was_never_checked_counts_as_able() -> None:
     [
         ("c:0", "the fleet has no host c"),
         ("a:0", "a:0 is taken by worker-3"),
-        ("b:1", "b:1 is used by somebody else"),
+        ("b:1", "b:1 is used by another user"),
         ("cpu:0", "cpu has no GPU, and worker-0 takes 1 GPU"),
         ("cpu", "on cpu, where it is pinned, worker-0 needs 1 GPU"),
         ("b:3", ""),

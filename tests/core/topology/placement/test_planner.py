@@ -176,7 +176,7 @@ def test_a_pin_to_all_of_a_host_gives_what_the_pool_takes(pin: str) -> None:
 @pytest.mark.parametrize(
     ("pin", "reason"),
     [
-        ("a:0", "worker-0 is pinned to a:0, which somebody else is using"),
+        ("a:0", "worker-0 is pinned to a:0, which another user is using"),
         ("a:9", "worker-0 is pinned to a:9, which does not exist"),
         ("z", "worker-0 is pinned to z, which the fleet does not have"),
         ("b", "on b, where it is pinned, worker-0 needs 1 GPU; no host has any"),
