@@ -27,8 +27,7 @@ from torchyard_core.problems import CODES
 from torchyard_core.topology.file import topology_from_text
 from torchyard_core.topology.model import Pool, Program, Strategy, StrategyKind, Topology
 from torchyard_core.topology.strategies.reduction_cost import fastest_reduction
-from torchyard_core.topology.strategies.registry import all_specs
-from torchyard_core.topology.strategies.shared_settings import SHARED_SETTINGS
+from torchyard_core.topology.strategies.registry import SHARED_SETTINGS, all_specs
 from torchyard_core.topology.strategies.spec import StrategySpec
 from torchyard_core.user_settings import UserSettings
 from torchyard_roles import Cluster

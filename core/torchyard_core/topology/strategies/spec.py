@@ -95,7 +95,7 @@ class StrategySpec:
     own_settings: tuple[StrategySetting, ...] = ()
     """Settings of this strategy alone; other kinds ignore them with a warning."""
     shared_settings: tuple[str, ...] = ()
-    """Keys of `shared_settings.SHARED_SETTINGS` that have an effect."""
+    """Keys of `registry.SHARED_SETTINGS` that have an effect."""
     edge_labels: tuple[tuple[str, str], ...] = ()
     """Labels of the canvas' edges: templates of `{steps}`, and the setting that gives the number."""
     traffic: Callable[[Participants], Traffic] = _no_traffic

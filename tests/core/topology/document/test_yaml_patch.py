@@ -1,4 +1,4 @@
-"""An edit changes its own letters of a file: style, order and comments of all else stay."""
+"""An edit changes only its own part of a file: style, order and comments elsewhere stay."""
 
 from __future__ import annotations
 

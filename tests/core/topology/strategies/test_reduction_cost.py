@@ -1,4 +1,4 @@
-"""The table of roles.md, worked out."""
+"""Costs of reductions, compared with their closed forms."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_four_workers_with_two_reducers_are_best_mixed() -> None:
 
 
 @pytest.mark.parametrize(("workers", "gain"), [(4, 1.5), (8, 1.75)])
-def test_as_many_reducers_as_workers_need_nobody_elses_help(workers: int, gain: float) -> None:
+def test_as_many_reducers_as_workers_reduce_alone(workers: int, gain: float) -> None:
     found = fastest_reduction(workers, workers)
     assert found.best is Reduction.REDUCERS
     assert ring_time(workers) / found.time == pytest.approx(gain)

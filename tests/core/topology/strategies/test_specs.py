@@ -9,8 +9,7 @@ import pytest
 from tests.core.topology.strategies.test_traffic import design
 from torchyard_core.topology.model import Role, Strategy, StrategyKind
 from torchyard_core.topology.strategies.presets import preset_topology
-from torchyard_core.topology.strategies.registry import all_settings, all_specs
-from torchyard_core.topology.strategies.shared_settings import SHARED_SETTINGS
+from torchyard_core.topology.strategies.registry import SHARED_SETTINGS, all_settings, all_specs
 from torchyard_core.topology.strategies.spec import StrategySpec
 from torchyard_core.topology.strategies.topology_traffic import traffic_of
 
