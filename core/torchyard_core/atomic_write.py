@@ -1,4 +1,4 @@
-"""Writes a file whole or not at all."""
+"""Atomic replacement of a file's content."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pathlib import Path
 from torchyard_core.errors import FileProblem
 
 _STALE_S = 3600.0
-"""Older than any writing lasts."""
+"""Age in seconds beyond which an unfinished copy cannot belong to a running writer."""
 
 
 def write_atomically(path: Path, text: str, mode: int = 0o666) -> None:
     """Replaces the file's content in one step, following a link to it. Raises FileProblem.
 
-    An existing file keeps its mode; a new one gets `mode`, less the umask. Whoever reads meanwhile sees the old
-    text or the new. What writers left behind that were killed is removed.
+    An existing file keeps its mode; a new one gets `mode`, less the umask. Concurrent readers see the old text or the
+    new. Unfinished copies of killed writers are removed.
     """
     target = Path(os.path.realpath(path))
     try:
@@ -36,7 +36,7 @@ def write_atomically(path: Path, text: str, mode: int = 0o666) -> None:
             if target.exists():
                 temporary.chmod(stat.S_IMODE(target.stat().st_mode))
             temporary.replace(target)
-        except BaseException:  # Ctrl-C too: no half file stays
+        except BaseException:  # also KeyboardInterrupt, so that no partial file remains
             temporary.unlink(missing_ok=True)
             raise
     except OSError as error:
@@ -47,7 +47,7 @@ def write_atomically(path: Path, text: str, mode: int = 0o666) -> None:
 
 
 def _sweep(target: Path) -> None:
-    """Remove unfinished copies beside the file that nobody can be writing any more."""
+    """Removes unfinished copies beside the file that are too old to be in use."""
     for left in target.parent.glob(f".{glob.escape(target.name)}.{'[0-9a-f]' * 12}"):
         with suppress(OSError):
             if time.time() - left.stat().st_mtime > _STALE_S:

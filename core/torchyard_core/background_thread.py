@@ -1,4 +1,4 @@
-"""Work beside the main thread that never keeps the program from ending."""
+"""Daemon threads, which do not delay the end of the program."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ Result = TypeVar("Result")
 def in_background(
     work: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
 ) -> Future[Result]:
-    """Runs `work` on a thread of its own; the future has its result or error.
+    """Runs `work` on a daemon thread and returns a future of its result or error.
 
-    Unlike those of a ThreadPoolExecutor, the thread is not waited for at exit: who presses Ctrl-C while a host does
-    not answer should not sit out its time limit.
+    Unlike those of a ThreadPoolExecutor, the thread is not joined at exit, so that Ctrl-C ends the program while a host
+    does not answer.
     """
     future: Future[Result] = Future()
 
     def run() -> None:
         try:
             result = work(*args, **kwargs)
-        except BaseException as error:  # whatever it is, it is raised where the result is asked for
+        except BaseException as error:  # every error is raised by Future.result()
             future.set_exception(error)
         else:
             future.set_result(result)
@@ -35,4 +35,4 @@ def in_background(
 
 
 Answers = dict[str, Future[Any]]
-"""What several hosts were asked, by host."""
+"""Pending answers, by host."""

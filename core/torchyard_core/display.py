@@ -1,4 +1,4 @@
-"""Whether there is a screen to open a window on."""
+"""Detection of a graphical display."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torchyard_core.errors import UsageError
 
 
 def require_display() -> None:
-    """Raises UsageError where no window can be shown: on Linux and other X11 systems somebody has to say where."""
+    """Raises UsageError where no window can be shown: on X11 and Wayland, where no variable names a display."""
     if sys.platform in ("win32", "darwin"):
         return
     if not any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "QT_QPA_PLATFORM")):

@@ -1,18 +1,18 @@
-"""What can go wrong, as one tree. Each error holds a code, a sentence for people, and what to do next.
+"""The exceptions of Torchyard, as one tree. Each has a code, a message for the user, and a hint at the next step.
 
 TorchyardError
 ├── UsageError          wrong usage, an unreadable or unparsable file (exit code 2)
-│   └── FileProblem     a file that is not there, not readable, not YAML
+│   └── FileProblem     a file that is missing, not readable, not YAML
 ├── HostError           a host could not be reached or used (exit code 3)
 │   ├── Unreachable     no answer, name not found, connection refused
 │   ├── KeyUnknown      the host's key was never seen
 │   ├── KeyChanged      the host's key is not the one we know
 │   ├── LoginRefused    wrong user, key or password
-│   ├── NoPython        no Python ≥ 3.9 there
+│   ├── NoPython        no Python ≥ 3.9 on the host
 │   └── AgentFailed     the agent could not be installed, started or spoken to
-│       └── AgentMissing  there is none, and none was to be put there
+│       └── AgentMissing  no agent is installed, and none was to be installed
 ├── AgentRefused        an agent answered a request with an error (exit code 1)
-│   └── AgentTooOld     it does not know what it was asked for
+│   └── AgentTooOld     the agent does not know the method
 └── RunFailed           the run, or a check before it, failed (exit code 1)
 """
 
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 
 class TorchyardError(Exception):
-    """Anything that we can explain: `message` says what and where, `hint` what to do."""
+    """Base of all errors with an explanation: `message` says what and where, `hint` what to do."""
 
     exit_code = 1
 
@@ -36,7 +36,7 @@ class TorchyardError(Exception):
         return f"{message} {self.hint}".strip()
 
     def to_json(self) -> dict[str, str]:
-        """For programs: code, message, hint."""
+        """Code, message and hint, for machine-readable output."""
         return {"code": self.code, "message": self.message, "hint": self.hint}
 
 
@@ -51,7 +51,8 @@ class FileProblem(UsageError):
 
 
 class HostError(TorchyardError):
-    """Raised when a host cannot be reached or used. `host` is its name in the fleet; `state` as `hosts check` says."""
+    """Raised when a host cannot be reached or used. `host` is its name in the fleet, `state` the one that `hosts check`
+    shows."""
 
     exit_code = 3
     state = "unreachable"
@@ -62,11 +63,11 @@ class HostError(TorchyardError):
 
 
 class Unreachable(HostError):
-    """Raised when nothing answers, the name is not known, or the port refuses."""
+    """Raised when the host does not answer, its name is unknown, or the port refuses the connection."""
 
 
 class KeyUnknown(HostError):
-    """Raised when the host's key was never seen: strict checking refuses until somebody trusts it."""
+    """Raised when the host's key is not on record: strict checking refuses until the user trusts it."""
 
     state = "key unknown"
 
@@ -86,7 +87,7 @@ class KeyChanged(HostError):
 
 
 class LoginRefused(HostError):
-    """Raised when the host takes none of our keys, or not this user."""
+    """Raised when the host accepts none of the user's keys, or not this user."""
 
     state = "login refused"
 
@@ -104,11 +105,11 @@ class AgentFailed(HostError):
 
 
 class AgentMissing(AgentFailed):
-    """Raised when a host has nothing of ours, and nothing was to be put there."""
+    """Raised when a host has no agent, and none was to be installed."""
 
 
 class AgentRefused(TorchyardError):
-    """Raised when an agent answers a request with an error. `host` is where; the sentence is the agent's own."""
+    """Raised when the agent of `host` answers a request with an error; the message is the agent's."""
 
     def __init__(self, host: str, message: str, *, code: str, hint: str = ""):
         super().__init__(f"{host}: {message}", code=code, hint=hint)
@@ -116,7 +117,7 @@ class AgentRefused(TorchyardError):
 
 
 class AgentTooOld(AgentRefused):
-    """Raised when an agent of another version does not know the `method` that it was asked for."""
+    """Raised when an agent of another version does not know the requested `method`."""
 
     def __init__(self, host: str, version: str, method: str, *, is_newer: bool = False):
         hint = "Upgrade Torchyard here." if is_newer else f"`torchyard deploy {host}` puts this desktop's there."

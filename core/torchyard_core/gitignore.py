@@ -1,4 +1,4 @@
-"""Patterns as .gitignore has them. Those of a `.gitignore` that mean nothing are passed over, as git does it."""
+"""Patterns in the syntax of .gitignore. Invalid ones are ignored, as git does."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathspec import GitIgnoreSpec
 
 
 def ignoring(patterns: Iterable[str]) -> GitIgnoreSpec:
-    """What these patterns leave out, together."""
-    return GitIgnoreSpec.from_lines([pattern for pattern in patterns if has_meaning(pattern)])
+    """A matcher for the files that the patterns exclude together."""
+    return GitIgnoreSpec.from_lines([pattern for pattern in patterns if is_valid_pattern(pattern)])
 
 
-def has_meaning(pattern: str) -> bool:
-    """Whether it can match anything: `!` alone, `[z-a]` and a lone backslash at the end cannot."""
+def is_valid_pattern(pattern: str) -> bool:
+    """Whether the pattern can match anything; `!` alone, `[z-a]` and a single backslash at the end cannot."""
     try:
         GitIgnoreSpec.from_lines([pattern])
     except (ValueError, re.error):

@@ -1,4 +1,4 @@
-"""Where a user's own files lie: `TORCHYARD_HOME`, else the platform's folder for application data."""
+"""Folder of the user's own files: `TORCHYARD_HOME`, else the platform's folder for application data."""
 
 from __future__ import annotations
 
@@ -11,9 +11,17 @@ from platformdirs import user_data_path
 from torchyard_core.errors import UsageError
 
 
+def expand_user(path: Path | str) -> Path:
+    """Replaces a leading `~` or `~name`; leaves the path as it is, like a shell, where that home is unknown."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
+
+
 @dataclass(frozen=True)
 class Home:
-    """The user's folder and what is in it. Nothing is made before it is written."""
+    """Paths of the user's own files. Folders are created when the first file in them is written."""
 
     path: Path
 
@@ -25,7 +33,7 @@ class Home:
 
     @staticmethod
     def at(path: Path) -> Home:
-        """The folder that somebody named. Raises UsageError for a `~name` whose home nobody knows."""
+        """The folder at a path that the user named. Raises UsageError for a `~name` whose home is unknown."""
         try:
             return Home(path.expanduser())
         except RuntimeError as error:
@@ -41,7 +49,7 @@ class Home:
 
     @property
     def settings_file(self) -> Path:
-        """What this person has chosen: see `torchyard_core.user_settings`."""
+        """The user's settings; see `torchyard_core.user_settings`."""
         return self.path / "settings.yaml"
 
     @property
@@ -50,12 +58,12 @@ class Home:
 
     @property
     def history(self) -> Path:
-        """A file for each run that this desktop launched."""
+        """Folder with a file for each run that this desktop launched."""
         return self.path / "history"
 
     @property
     def caches(self) -> Path:
-        """What can be found out anew: hashes of files that were sent, measured bandwidths."""
+        """Values that can be measured again: hashes of uploaded files, bandwidths."""
         return self.path / "caches"
 
     @property
@@ -65,5 +73,5 @@ class Home:
 
     @property
     def bookings_seen(self) -> Path:
-        """What was last seen of a team's calendar, for when its database is away."""
+        """The last copy of a team's calendar, read while its database cannot be reached."""
         return self.caches / "bookings.sqlite3"

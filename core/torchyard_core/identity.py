@@ -1,4 +1,4 @@
-"""Who sits at this desktop, as runs and hosts are told: what a person may claim, not what anybody has proved."""
+"""The user of this desktop, by the name that the operating system gives. It is a claim, not a proof."""
 
 from __future__ import annotations
 
@@ -7,8 +7,16 @@ import os
 import socket
 
 
+def login_name() -> str:
+    """The name of the logged-in user."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):  # a container whose user has no name
+        return f"uid-{os.getuid()}" if hasattr(os, "getuid") else "me"
+
+
 def who_asks() -> str:
-    """`kim@laptop`: the user as the environment or the password file has it, and this computer."""
+    """`kim@laptop`: the user and the computer, as runs and hosts record it."""
     try:
         user = getpass.getuser()
     except (OSError, KeyError, ImportError):  # a container whose user has no name

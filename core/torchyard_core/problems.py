@@ -1,4 +1,4 @@
-"""What can be wrong with a document: one value for `validate`, `plan`, the editor and the fleet file alike."""
+"""Problems of a document, shared by `validate`, `plan`, the editor and the fleet file."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 Severity = Literal["error", "warning"]
 Place = tuple[str | int, ...]
-"""Where in a document: keys and positions, outermost first."""
+"""A position in a document: keys and indices, outermost first."""
 LineOf = Callable[[Place], int | None]
-"""Finds the line of a place in the file that it came from."""
+"""Returns the line of a place in the file, or None."""
 
 CODES = {
     # Reading
@@ -24,7 +24,7 @@ CODES = {
     "bad-name": "a name with characters that do not work",
     "chief-count": "more than one chief",
     "no-trainers": "neither a chief nor a worker",
-    "too-many-replicas": "more replicas than anyone means",
+    "too-many-replicas": "more replicas than the limit",
     "min-replicas": "min_replicas is more than replicas",
     "gpus-unused": "GPUs for servers or reducers, which use none",
     "gpu-wish": "a wish about GPUs in a pool that takes none",
@@ -59,12 +59,12 @@ CODES = {
     "no-room": "no host can take the replica",
     "unchecked-host": "a host that was never checked counts as able",
 }
-"""Every code with what it means; docs and editor words follow this table."""
+"""The meaning of every code; documentation and editor follow this table."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One sentence about one place of a document. `path` is written as in `run --set`: `pools.workers.replicas`."""
+    """A message about one place of a document. `path` is written as in `run --set`: `pools.workers.replicas`."""
 
     severity: Severity
     code: str
@@ -73,7 +73,7 @@ class Problem:
     path: str = ""
 
     def printed(self, source: str) -> str:
-        """As `validate` prints it: `file:line: severity code message`."""
+        """The line that `validate` prints: `file:line: severity code message`."""
         return f"{source}:{self.line or 1}: {self.severity} {self.code} {self.message}"
 
     def to_json(self) -> dict[str, Any]:
@@ -81,11 +81,11 @@ class Problem:
 
 
 MAX_PROBLEMS = 500
-"""Said of one document. A file that is wrong from end to end is not told so a hundred thousand times."""
+"""Most problems that are reported of one document."""
 
 
 def no_lines(place: Place) -> int | None:
-    """LineOf for a document that was never a file."""
+    """LineOf of a document that was not read from a file."""
     return None
 
 
@@ -94,26 +94,28 @@ def has_errors(problems: Iterable[Problem]) -> bool:
 
 
 def near_miss(word: str, known: Iterable[str], cutoff: float = 0.55) -> str | None:
-    """The known word that `word` was probably meant to be. Capitals and `-` for `_` don't count."""
+    """The known word closest to `word`, or None. Case and the difference between `-` and `_` are ignored."""
     by_folded = {name.lower().replace("-", "_"): name for name in known}
     close = get_close_matches(word.lower().replace("-", "_"), by_folded, n=1, cutoff=cutoff)
     return by_folded[close[0]] if close else None
 
 
 def did_you_mean(word: str, known: Iterable[str], cutoff: float = 0.55) -> str:
-    """`; did you mean `x`?`, or nothing."""
+    """`; did you mean `x`?`, or an empty string."""
     close = near_miss(word, known, cutoff)
     return f"; did you mean `{close}`?" if close is not None else ""
 
 
 def nearest(word: str, known: Iterable[str], cutoff: float = 0.55) -> str:
-    """`Did you mean `x`?` as a sentence of its own, or nothing."""
+    """`Did you mean `x`?` as a sentence of its own, or an empty string."""
     close = near_miss(word, known, cutoff)
     return f"Did you mean `{close}`?" if close is not None else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
+    """A problem whose line is not known yet."""
+
     severity: Severity
     code: str
     message: str
@@ -123,11 +125,11 @@ class Finding:
 Findings = Iterator[Finding]
 
 
-def error(code: str, message: str, *place: str | int) -> Finding:
+def error_finding(code: str, message: str, *place: str | int) -> Finding:
     return Finding("error", code, message, place)
 
 
-def warning(code: str, message: str, *place: str | int) -> Finding:
+def warning_finding(code: str, message: str, *place: str | int) -> Finding:
     return Finding("warning", code, message, place)
 
 

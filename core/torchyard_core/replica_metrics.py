@@ -1,7 +1,7 @@
-"""The last samples of one replica: numbers over time, in arrays that a plot can take as they are.
+"""Metrics of replicas: the newest sample of each host, values per replica, and time series for plots.
 
-A sliding window rather than a ring that wraps: what is asked for is always one piece of memory, in order, and old
-samples are moved out of the way once in a few hundred appends.
+A time series is a sliding window rather than a ring buffer: its values are always contiguous and in order, and old
+samples are moved once in a few hundred appends.
 """
 
 from __future__ import annotations
@@ -38,34 +38,34 @@ FIELDS = (
     "clients",
     "bytes_s",
 )
-"""What is kept of a replica. `gpu` is percent, the mean over its GPUs; `cpu` percent of one CPU."""
+"""Fields of a time series. `gpu` is percent, the mean over the replica's GPUs; `cpu` is percent of one CPU."""
 
 OWN = "own."
-"""Before a field that a script reports by a name of its own, such as `own.accuracy`: it may be called as one above."""
+"""Prefix of a field that the script itself names, such as `own.accuracy`, since the name may be one of `FIELDS`."""
 
 CAPACITY = 3600
-"""Samples: an hour at one a second."""
+"""Samples of a replica: an hour at one per second."""
 BUDGET = 720_000
-"""Samples of all replicas of a run together; many replicas have shorter pasts (84 bytes a sample)."""
-FIRST = 64
+"""Samples of all replicas of a run together (84 bytes each); with many replicas each keeps fewer."""
+INITIAL_CAPACITY = 64
 
 
 def capacity_for(replicas: int) -> int:
-    """How many samples each of so many replicas may keep."""
+    """Number of samples that each of so many replicas may keep."""
     return max(300, min(CAPACITY, BUDGET // max(1, replicas)))
 
 
 class Ring:
-    """Samples in time's order. A value that is unknown, or not finite, is NaN, which a plot shows as a gap.
+    """Samples in order of time. A value that is unknown, or not finite, is NaN, which a plot shows as a gap.
 
-    Fields of a script's own are added as they come, at most 32.
+    Fields that the script names are added when they first occur, at most 32.
     """
 
     def __init__(self, capacity: int = CAPACITY, fields: Sequence[str] = FIELDS):
         self.fields = tuple(fields)
         self._row = {field: row for row, field in enumerate(self.fields)}
         self._capacity = capacity
-        self._times: NDArray[np.float64] = np.empty(min(FIRST, capacity), np.float64)
+        self._times: NDArray[np.float64] = np.empty(min(INITIAL_CAPACITY, capacity), np.float64)
         self._values: NDArray[np.float32] = np.empty((len(self.fields), len(self._times)), np.float32)
         self._begin = self._end = 0
         self._last: dict[str, float] = {}
@@ -74,10 +74,10 @@ class Ring:
         return self._end - self._begin
 
     def append(self, time: float, values: Mapping[str, float | None]) -> bool:
-        """Takes what was measured at `time` (seconds since 1970).
+        """Appends the values measured at `time` (seconds since 1970).
 
-        False, and nothing taken, for what is not newer than the last sample: a journal is replayed after a lost
-        connection.
+        Returns False, without effect, for a sample that is not newer than the last one: a journal is replayed after a
+        lost connection.
         """
         if len(self) and time <= self._times[self._end - 1]:
             return False
@@ -97,11 +97,11 @@ class Ring:
         return True
 
     def times(self) -> NDArray[np.float64]:
-        """Seconds since 1970, a view: good until the next `append`."""
+        """Seconds since 1970, as a view that is valid until the next `append`."""
         return self._times[self._begin : self._end]
 
     def values(self, field: str) -> NDArray[np.float32]:
-        """Of one field, a view beside `times`; all NaN for a field of a script's own that has not come."""
+        """Values of one field, as a view parallel to `times`; all NaN for a field that has not occurred."""
         if field.startswith(OWN) and field not in self._row:
             return np.full(len(self), math.nan, np.float32)
         return self._values[self._row[field], self._begin : self._end]
@@ -112,16 +112,16 @@ class Ring:
 
     @property
     def own(self) -> list[str]:
-        """Names that the script reports by itself, in the order in which they came."""
+        """Names of fields that the script itself reports, in the order of their first samples."""
         return [field[len(OWN) :] for field in self._row if field.startswith(OWN)]
 
     def last(self, field: str) -> float | None:
-        """The newest known value, however long ago; NaN where that was not finite."""
+        """The newest known value, of any age; NaN where it was not finite."""
         return self._last.get(field)
 
     @property
     def last_time(self) -> float | None:
-        """When the newest sample was taken."""
+        """Time of the newest sample."""
         return float(self._times[self._end - 1]) if len(self) else None
 
     def _add(self, field: str) -> None:
@@ -130,9 +130,9 @@ class Ring:
         self._values = np.vstack([self._values, np.full((1, self._values.shape[1]), math.nan, np.float32)])
 
     def _make_room(self) -> None:
-        """Doubles as long as all samples fit; then moves the past to the front, a quarter at a time."""
+        """Doubles the arrays up to the capacity; then drops the oldest quarter."""
         kept = len(self)
-        room = min(max(2 * kept, FIRST), self._capacity + max(1, self._capacity // 4))
+        room = min(max(2 * kept, INITIAL_CAPACITY), self._capacity + max(1, self._capacity // 4))
         if room > len(self._times):
             times = np.empty(room, np.float64)
             values = np.empty((len(self.fields), room), np.float32)
@@ -148,16 +148,16 @@ Sample = Mapping[str, Any]
 """A host's answer to `telemetry.sample`; names and units in the agent's `Sampler.sample`."""
 Values = dict[str, float | None]
 
-SLOW = 1.5
-"""A trainer that computes this many times as long as the median one is slow."""
-ENOUGH = 3
-"""Fewer trainers have no median worth the name."""
+SLOW_FACTOR = 1.5
+"""Factor of the median computing time from which a trainer counts as slow."""
+MIN_TRAINERS = 3
+"""Fewest trainers for which a median is meaningful."""
 
 
 class Latest:
-    """The newest sample of each host that nobody has taken yet. Put on any thread, taken on any other.
+    """The newest sample of each host that has not been taken yet, for one producer and one consumer thread.
 
-    Whoever is too busy to look for a while misses the samples in between, and never falls behind.
+    A slow consumer skips samples instead of falling behind.
     """
 
     def __init__(self) -> None:
@@ -165,24 +165,24 @@ class Latest:
         self._by_host: dict[str, Sample] = {}
 
     def put(self, host: str, sample: Sample) -> bool:
-        """Whether it is the first that waits."""
+        """Stores a sample and returns whether none was waiting."""
         with self._lock:
             first = not self._by_host
             self._by_host[host] = sample
             return first
 
     def take(self) -> dict[str, Sample]:
-        """What has come since, by host."""
+        """Removes and returns the samples, by host."""
         with self._lock:
             taken, self._by_host = self._by_host, {}
             return taken
 
 
 def replica_values(sample: Sample, run_id: str, gpus: Mapping[str, Sequence[str]]) -> dict[str, Values]:
-    """What a host's sample says of each replica of a run there, by the fields of `rings.FIELDS`.
+    """The values of each replica of a run in a host's sample, by the names in `FIELDS`.
 
-    `gpus`: UUIDs of each replica's GPUs. A replica with several has their mean use and temperature, and their
-    memory and power in all.
+    `gpus`: UUIDs of each replica's GPUs. A replica with several has their mean use and temperature, and the sum of
+    their memory and power.
     """
     measured = {gpu.get("uuid"): gpu for gpu in sample.get("gpus", [])}
     processes, reports = sample.get("replicas", {}), sample.get("reports", {})
@@ -205,9 +205,9 @@ def replica_values(sample: Sample, run_id: str, gpus: Mapping[str, Sequence[str]
 
 
 def reported_values(metrics: Mapping[str, Any], custom: object) -> Values:
-    """What a replica reports, by the fields of a ring: None where nothing is known, NaN for what is not finite.
+    """The values that a replica reports, by field: None where unknown, NaN where not finite.
 
-    `custom`: where the names of the script's own are.
+    `custom`: the mapping of values that the script itself names.
     """
     values: Values = {name: _number(metrics[name]) if name in metrics else None for name in METRICS}
     return values | {OWN + name: _number(value) for name, value in own(custom).items()}
@@ -218,23 +218,23 @@ def _number(value: float | None) -> float:
 
 
 def slow_ones(compute_s: Mapping[str, float | None]) -> dict[str, float]:
-    """Trainers that hold the others up, with how many times the median step they compute."""
-    told = {name: seconds for name, seconds in compute_s.items() if seconds is not None and seconds > 0}
-    if len(told) < ENOUGH:
+    """Trainers that delay the others, with their computing time as a multiple of the median."""
+    reported = {name: seconds for name, seconds in compute_s.items() if seconds is not None and seconds > 0}
+    if len(reported) < MIN_TRAINERS:
         return {}
-    median = statistics.median(told.values())
-    return {name: seconds / median for name, seconds in told.items() if seconds >= SLOW * median}
+    median = statistics.median(reported.values())
+    return {name: seconds / median for name, seconds in reported.items() if seconds >= SLOW_FACTOR * median}
 
 
-def _told(values: Sequence[float | None]) -> list[float]:
+def _known(values: Sequence[float | None]) -> list[float]:
     return [float(value) for value in values if value is not None]
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    told = _told(values)
-    return sum(told) / len(told) if told else None
+    reported = _known(values)
+    return sum(reported) / len(reported) if reported else None
 
 
 def _sum(values: Sequence[float | None]) -> float | None:
-    told = _told(values)
-    return sum(told) if told else None
+    reported = _known(values)
+    return sum(reported) if reported else None

@@ -1,10 +1,7 @@
-"""`settings.yaml` in `TORCHYARD_HOME`: what one person has chosen. Every key may be left out; an unknown one is an
-error that names the nearest known key, as in all our files."""
+"""The user's settings: `settings.yaml` in `TORCHYARD_HOME`. Every key is optional; an unknown one is an error."""
 
 from __future__ import annotations
 
-import getpass
-import os
 import re
 from datetime import timedelta
 from pathlib import Path
@@ -42,7 +39,7 @@ class UserSettings(FrozenModel):
 
     @property
     def keeps_after_failure(self) -> timedelta | None:
-        """None: until the booking ends."""
+        """The time, or None for until the booking ends."""
         match = _LENGTH.fullmatch(self.keep_after_failure)
         if match is None:
             return None
@@ -50,12 +47,12 @@ class UserSettings(FrozenModel):
 
 
 def read_user_settings(path: Path) -> UserSettings:
-    """The file's settings; where there is none, the defaults. Raises FileProblem, UsageError with all that is wrong."""
+    """The settings in a file, or the defaults if there is none. Raises FileProblem, UsageError with all problems."""
     if not is_there(path):
         return UserSettings()
     text = read_text(path)
     if all(not line.strip() or line.lstrip().startswith("#") for line in text.splitlines()):
-        return UserSettings()  # somebody has put a `#` before all that they had chosen
+        return UserSettings()  # only comments
     document = parse(text, str(path))
     settings, found = validate(UserSettings, document.data, document.composed.written, document.line)
     problems = (*document.problems, *found)
@@ -63,11 +60,3 @@ def read_user_settings(path: Path) -> UserSettings:
         lines = "\n".join(problem.printed(str(path)) for problem in problems)
         raise UsageError(lines, code="settings_problems", hint="Correct the settings file.")
     return settings
-
-
-def login_name() -> str:
-    """Who is logged in on this computer."""
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError, ImportError):  # a container whose user has no name
-        return f"uid-{os.getuid()}" if hasattr(os, "getuid") else "me"

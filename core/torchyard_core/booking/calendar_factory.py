@@ -7,7 +7,8 @@ from urllib.parse import unquote, urlsplit
 from torchyard_core.booking.sync.cached_calendar import Calendar
 from torchyard_core.booking.time_parser import local_zone, zone_of
 from torchyard_core.home import Home
-from torchyard_core.user_settings import UserSettings, login_name
+from torchyard_core.identity import login_name
+from torchyard_core.user_settings import UserSettings
 
 
 def calendar_of(home: Home, chosen: UserSettings) -> Calendar:

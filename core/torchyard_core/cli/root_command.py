@@ -27,8 +27,7 @@ from torchyard_core.cli.context import Settings
 from torchyard_core.cli.crash_report import explained
 from torchyard_core.cli.output import advise_with, is_unread, leave_unread, print_error, write_whatever_comes
 from torchyard_core.errors import TorchyardError, UsageError
-from torchyard_core.home import Home
-from torchyard_core.topology.paths import expanded
+from torchyard_core.home import Home, expand_user
 
 
 class Commands(TyperGroup):
@@ -98,7 +97,7 @@ def settle(
     """Options before the command."""
     at = Home.at(home) if home else Home.default()
     advise_with(home=home, fleet=fleet)
-    context.obj = Settings(at, expanded(fleet) if fleet else at.fleet_file, yes, fleet_is_named=fleet is not None)
+    context.obj = Settings(at, expand_user(fleet) if fleet else at.fleet_file, yes, fleet_is_named=fleet is not None)
     context.call_on_close(context.obj.close)
 
 

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from torchyard_core.topology.paths import expanded
+from torchyard_core.home import expand_user
 
 USER_CONFIG = Path("~/.ssh/config")
 MAX_DEPTH = 16
@@ -74,7 +74,7 @@ def _included(value: str) -> list[Path]:
     """The files that an `Include` means: globbed, and relative to ~/.ssh."""
     found: list[Path] = []
     for pattern in _words(value):
-        absolute = expanded("~/.ssh") / expanded(pattern)
+        absolute = expand_user("~/.ssh") / expand_user(pattern)
         found += (Path(name) for name in sorted(glob.glob(str(absolute))))  # noqa: PTH207 - `*` spares dotfiles here
     return found
 

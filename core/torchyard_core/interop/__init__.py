@@ -1,2 +1,4 @@
-"""Other systems' documents, read into topologies and written from them: one file a format, each with `read` and/or
-`write`. `formats` lists them."""
+"""Import of other systems' documents as topologies, and export of topologies as such documents.
+
+Each module of `formats` has `read`, `write` or both; `format_registry` lists them.
+"""

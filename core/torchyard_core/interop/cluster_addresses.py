@@ -1,5 +1,7 @@
-"""Jobs and the addresses of their tasks, as CLUSTER_SPEC, TF_CONFIG and TensorFlow's ClusterSpec list them: dense
-(`[host:port, …]`) or sparse (`{index: host:port}`)."""
+"""Jobs with the addresses of their tasks, as in CLUSTER_SPEC, TF_CONFIG and TensorFlow's ClusterSpec.
+
+The lists are dense (`[host:port, …]`) or sparse (`{index: host:port}`).
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torchyard_core.interop.document_reader import Reading
+from torchyard_core.interop.document_reader import DocumentReader
 from torchyard_core.problems import Place
 from torchyard_core.topology.document.edits import POOL_NAMES
 from torchyard_core.topology.model import MAX_REPLICAS, Role, Topology
@@ -16,7 +18,7 @@ from torchyard_core.topology.placement.pin_syntax import parse_pin
 from torchyard_core.topology.replicas import replicas_of
 
 PORT = 2222
-"""The first port of replicas in written documents, as the systems' own examples have it."""
+"""First port of replicas in exported documents, that of the systems' own examples."""
 THIS_COMPUTER = "this-computer"
 _ADDRESS = re.compile(r"(?:(?:grpc|https?)://)?(\[[0-9a-fA-F:.]+(?:%[^\s\[\]/]+)?\]|[^\s:/\[\]]+):([0-9]{1,5})")
 _LOCAL = {"localhost", "127.0.0.1", "[::1]"}
@@ -30,50 +32,50 @@ class Job:
     place: Place
     count: int
     hosts: Mapping[int, str]
-    """By index; a sparse job need not name all."""
+    """Addresses by index, with gaps in a sparse job."""
 
 
 def split_address(address: str) -> tuple[str, int] | None:
-    """(host, port), or None for what is no `host:port`."""
+    """(host, port), or None for text of another form than `host:port`."""
     match = _ADDRESS.fullmatch(address.strip())
     if match is None or not 0 < int(match[2]) < 65536:
         return None
     return match[1], int(match[2])
 
 
-def read_jobs(reading: Reading, place: Place, roles: Mapping[str, Role]) -> dict[str, Job]:
-    """The jobs of a cluster, by name. `roles`: the names that are allowed."""
-    cluster = reading.block(place)
+def read_jobs(reader: DocumentReader, place: Place, roles: Mapping[str, Role]) -> dict[str, Job]:
+    """The jobs of a cluster, by name. `roles`: the allowed names."""
+    cluster = reader.block(place)
     if not cluster:
-        reading.stop("the cluster is empty.", place, f"Allowed are lists of `host:port` by job: {', '.join(roles)}.")
+        reader.stop("the cluster is empty.", place, f"Allowed are lists of `host:port` by job: {', '.join(roles)}.")
     jobs = {}
     for name, tasks in cluster.items():
         at = (*place, name)
         if name not in roles:
-            reading.stop(f"there is no job `{name}`.", at, f"Allowed are {', '.join(roles)}.")
+            reader.stop(f"there is no job `{name}`.", at, f"Allowed are {', '.join(roles)}.")
         if not isinstance(tasks, (dict, list)):
-            reading.stop(f"`{name}` is no list of addresses.", at, "Allowed: `[host:port, …]` or `{index: host:port}`.")
+            reader.stop(f"`{name}` is no list of addresses.", at, "Allowed: `[host:port, …]` or `{index: host:port}`.")
         if not tasks:
             continue
         keys = range(len(tasks)) if isinstance(tasks, list) else list(tasks)
         hosts: dict[int, str] = {}
         for key in keys:
-            index = _index(reading, at, key)
+            index = _index(reader, at, key)
             if index in hosts:
-                reading.stop(f"task {index} of `{name}` is given twice.", (*at, key), "Allowed is one address a task.")
-            hosts[index] = _host(reading, (*at, key), name)
+                reader.stop(f"task {index} of `{name}` is given twice.", (*at, key), "Allowed is one address a task.")
+            hosts[index] = _host(reader, (*at, key), name)
         jobs[name] = Job(roles[name], at, max(hosts) + 1, hosts)
     for name, job in jobs.items():
         if missing := [str(index) for index in range(job.count) if index not in job.hosts]:
             shown = ", ".join(missing[:5]) + (", …" if len(missing) > 5 else "")
-            reading.remark(f"the sparse job `{name}` does not say where {shown} is; there are {job.count}.", job.place)
+            reader.remark(f"the sparse job `{name}` does not say where {shown} is; there are {job.count}.", job.place)
     return jobs
 
 
-def _index(reading: Reading, place: Place, key: Any) -> int:
+def _index(reader: DocumentReader, place: Place, key: Any) -> int:
     text = str(key)
     if not text.isdecimal() or int(text) >= MAX_REPLICAS:
-        reading.stop(
+        reader.stop(
             f"a sparse index is {text}, beyond every list.",
             (*place, key),
             f"Allowed are whole numbers from 0 to {MAX_REPLICAS - 1}.",
@@ -81,18 +83,18 @@ def _index(reading: Reading, place: Place, key: Any) -> int:
     return int(text)
 
 
-def _host(reading: Reading, place: Place, job: str) -> str:
-    address = reading.text(place) or ""
+def _host(reader: DocumentReader, place: Place, job: str) -> str:
+    address = reader.text(place) or ""
     parted = split_address(address)
     if parted is None:
-        reading.stop(f"a task of `{job}` is at '{address}'.", place, "Allowed is `host:port`, like gpu-a:2222.")
+        reader.stop(f"a task of `{job}` is at '{address}'.", place, "Allowed is `host:port`, like gpu-a:2222.")
     return parted[0]
 
 
-def refuse_two_chiefs(reading: Reading, place: Place) -> None:
-    """Older TensorFlow says master where newer says chief: a cluster has one of them."""
-    if {"chief", "master"} <= reading.block(place).keys():
-        reading.stop("the cluster has a chief and a master.", (*place, "master"), "Allowed is one of the two.")
+def refuse_two_chiefs(reader: DocumentReader, place: Place) -> None:
+    """Refuses a cluster with both `master`, the name in older TensorFlow, and `chief`."""
+    if {"chief", "master"} <= reader.block(place).keys():
+        reader.stop("the cluster has a chief and a master.", (*place, "master"), "Allowed is one of the two.")
 
 
 def as_pools(jobs: Iterable[Job]) -> list[dict[str, Any]]:
@@ -104,8 +106,8 @@ def as_pools(jobs: Iterable[Job]) -> list[dict[str, Any]]:
     return pools
 
 
-def as_pins(reading: Reading, jobs: Iterable[Job]) -> dict[str, str]:
-    """Every replica on the host that its address names, with remarks on what that means."""
+def as_pins(reader: DocumentReader, jobs: Iterable[Job]) -> dict[str, str]:
+    """Pins of all replicas to the hosts of their addresses, with remarks on the consequences."""
     pins: dict[str, str] = {}
     for job in jobs:
         for index, host in sorted(job.hosts.items()):
@@ -113,30 +115,29 @@ def as_pins(reading: Reading, jobs: Iterable[Job]) -> dict[str, str]:
             try:
                 parse_pin(named)
             except ValueError:
-                reading.remark(f"{job.role}-{index} is at {host}, which cannot name a host of the fleet.", job.place)
+                reader.remark(f"{job.role}-{index} is at {host}, which cannot name a host of the fleet.", job.place)
             else:
                 pins[f"{job.role}-{index}"] = named
     names = list(dict.fromkeys(pins.values()))
     if names:
         shown = ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
-        reading.remark(f"replicas are pinned to their addresses' hosts ({shown}): the fleet must know these names.")
+        reader.remark(f"replicas are pinned to their addresses' hosts ({shown}): the fleet must know these names.")
     return pins
 
 
-def said_of_places(reading: Reading, jobs: Iterable[Job]) -> dict[str, Any]:
-    """The pins that addresses make, but for those of a cloud; with remarks on these, and on the GPUs that nobody
-    tells."""
-    said: dict[str, Any] = {}
-    if reading.text(("environment",)) == "cloud":
-        reading.remark("the addresses are that cloud's and are left out: the planner chooses hosts of yours.")
-    elif pins := as_pins(reading, jobs):
-        said["pins"] = pins
-    reading.remark("the document does not say how many GPUs a replica takes: set `gpus`.")
-    return said
+def pins_with_remarks(reader: DocumentReader, jobs: Iterable[Job]) -> dict[str, Any]:
+    """Pins by addresses except those of a cloud, with remarks on these and on the unknown number of GPUs."""
+    pool_data: dict[str, Any] = {}
+    if reader.text(("environment",)) == "cloud":
+        reader.remark("the addresses are that cloud's and are left out: the planner chooses hosts of yours.")
+    elif pins := as_pins(reader, jobs):
+        pool_data["pins"] = pins
+    reader.remark("the document does not say how many GPUs a replica takes: set `gpus`.")
+    return pool_data
 
 
 def addresses_for(topology: Topology) -> dict[str, str]:
-    """An address for each replica, to be filled in: its pinned host, else its own name, with ports that differ."""
+    """An address for each replica to edit: its pinned host, else its own name, with distinct ports on a host."""
     found: dict[str, str] = {}
     ports: dict[str, int] = {}
     for replica in replicas_of(topology):

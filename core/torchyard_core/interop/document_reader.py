@@ -1,4 +1,4 @@
-"""What reading foreign documents has in common: values with their lines, and the topology that comes of them."""
+"""Reader of foreign documents: values with their lines, and the resulting topology."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ from torchyard_core.yaml_io.syntax_errors import problem_at
 from torchyard_core.yaml_io.yaml_file import Document, parse
 
 BAD_DOCUMENT = "bad_document"
-"""Code of the errors of a document that parses, and does not say what its format allows."""
+"""Error code of a document that parses but is not valid in its format."""
 
 
 @dataclass(frozen=True)
 class Imported:
-    """What a foreign document says, as a topology."""
+    """The topology of a foreign document, with remarks."""
 
     topology: Topology
     remarks: tuple[Remark, ...] = ()
 
 
 def refuse(source: str, line: int | None, message: str, hint: str = "") -> NoReturn:
-    """Ends the reading: raises FileProblem with the place, what is wrong and what is allowed."""
+    """Raises FileProblem with source, line, message and hint."""
     problem = problem_at(source, line, message, hint)
     raise FileProblem(problem.message, code=BAD_DOCUMENT, hint=problem.hint)
 
 
 @dataclass
-class Reading:
-    """A YAML or JSON document while it is read: values with their lines, and the remarks so far."""
+class DocumentReader:
+    """A YAML or JSON document: values with their lines, and the remarks so far."""
 
     document: Document
     remarks: list[Remark] = field(default_factory=list)
 
     @classmethod
     def of(cls, text: str, source: str) -> Self:
-        """Raises FileProblem where it does not parse, or gives a key twice."""
+        """Parses a document. Raises FileProblem for invalid syntax and duplicate keys."""
         if text.lstrip()[:1] in ("{", "["):
-            text = text.replace("\t", " ")  # JSON may be indented with tabs, YAML may not; lines stay.
-        reading = cls(parse(text, source))
-        for twice in reading.document.problems:
+            text = text.replace("\t", " ")  # JSON may be indented with tabs, YAML may not.
+        reader = cls(parse(text, source))
+        for twice in reader.document.problems:
             refuse(source, twice.line, f"{twice.message}.", "Keep one of the two.")
-        return reading
+        return reader
 
     @property
     def data(self) -> Any:
@@ -63,7 +63,7 @@ class Reading:
         refuse(self.document.source, self.line(place), message, hint)
 
     def at(self, place: Place) -> Any:
-        """The value at a place; None where there is none."""
+        """The value at a place, or None."""
         value = self.data
         for step in place:
             try:
@@ -73,7 +73,7 @@ class Reading:
         return value
 
     def block(self, place: Place) -> dict[str, Any]:
-        """The mapping at a place; empty where there is none."""
+        """The mapping at a place, or an empty one."""
         value = self.at(place)
         if value is None:
             return {}
@@ -82,7 +82,7 @@ class Reading:
         return value
 
     def items(self, place: Place) -> list[Any]:
-        """The list at a place; empty where there is none."""
+        """The list at a place, or an empty one."""
         value = self.at(place)
         if value is None:
             return []
@@ -91,7 +91,7 @@ class Reading:
         return value
 
     def whole(self, place: Place, default: int, *, least: int = 0, most: int = MAX_REPLICAS) -> int:
-        """The whole number at a place; JSON writes large ones as text, and so may a person."""
+        """The integer at a place, which may be written as text, as JSON does for large ones."""
         value = self.at(place)
         if value is None:
             return default
@@ -104,7 +104,7 @@ class Reading:
         return value
 
     def words(self, place: Place) -> list[str]:
-        """The list of texts at a place, numbers as they are written."""
+        """The list of texts at a place, with numbers as written."""
         found = []
         for number, value in enumerate(self.items(place)):
             if isinstance(value, (dict, list)):
@@ -113,7 +113,7 @@ class Reading:
         return found
 
     def text(self, place: Place) -> str | None:
-        """The text at a place, letter for letter."""
+        """The text at a place, with a number as written."""
         value = self.at(place)
         if value is None:
             return None
@@ -122,8 +122,7 @@ class Reading:
         return value if isinstance(value, str) else self.document.composed.written.get(place, str(value))
 
     def leave(self, place: Place, carried: Iterable[str], known: Mapping[str, str]) -> None:
-        """Remarks on what a block says beyond `carried`: keys that are `known` with why they stay, and those nobody
-        knows."""
+        """Adds remarks on keys of a block that are not `carried`: `known` ones with their reasons, and unknown ones."""
         carried = tuple(carried)
         for key in self.block(place):
             if key in carried:
@@ -150,7 +149,7 @@ def _shown(value: Any) -> str:
 
 
 def built(data: Mapping[str, Any], source: str, line: int | None = None) -> Topology:
-    """The topology that a reader has put together. Raises FileProblem where it is none: too many replicas, say."""
+    """The topology of a reader's data. Raises FileProblem for an invalid one, for example with too many replicas."""
     topology, problems = validate(Topology, {"version": 1, **data}, {}, no_lines)
     if topology is None:
         sentences = "; ".join(dict.fromkeys(problem.message for problem in problems))

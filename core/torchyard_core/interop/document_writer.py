@@ -1,4 +1,4 @@
-"""What writing foreign documents has in common: what may be chosen, and what is left behind."""
+"""Shared parts of the writers of foreign documents: options, and remarks on keys that are not exported."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ class Exported:
 
 @dataclass(frozen=True)
 class Wishes:
-    """What the writer of a document may choose beside the topology."""
+    """Options of an export."""
 
     form: str | None = None
-    """One of the format's forms; None for its first."""
+    """One of the format's forms; None for the first."""
     image: str | None = None
-    """The container image, for systems that run nothing else."""
+    """Container image, for systems that run containers only."""
     replica: str | None = None
-    """Whose variable to write, where each replica has its own."""
+    """Replica whose variable is written, for formats with one per replica."""
 
 
-NO_WISHES = Wishes()
+DEFAULT_OPTIONS = Wishes()
 IMAGE = "IMAGE"
-"""Where a container's name must be and nobody said one."""
+"""Placeholder for a required container image."""
 
 
 def count_of(topology: Topology, *roles: Role) -> int:
-    """Replicas of these roles."""
+    """Number of replicas of the roles."""
     return sum(pool.replicas for pool in topology.pools if pool.role in roles)
 
 
 def file_name(name: str) -> str:
-    """A topology's name as these systems allow names: lower-case letters, digits and dashes, a letter first."""
+    """A topology's name in the syntax of these systems: lower-case letters, digits and dashes, a letter first."""
     plain = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in name.lower()).strip("-")
     plain = "-".join(part for part in plain.split("-") if part) or "job"
     return (plain if plain[0].isalpha() else f"job-{plain}")[:40].rstrip("-")
@@ -80,7 +80,7 @@ _PROGRAM_REMARKS = {
 }
 
 
-def left_behind(
+def omission_remarks(
     topology: Topology,
     *,
     pool: Iterable[str] = (),
@@ -88,13 +88,19 @@ def left_behind(
     filled: Iterable[str] = NAMES,
     names_hosts: bool = False,
 ) -> list[Remark]:
-    """Remarks on all that a topology says and a foreign document does not take. `pool`, `program`: keys it takes;
-    `filled`: placeholders that somebody fills in there. `names_hosts`: pins' hosts are in it."""
+    """Remarks on everything in a topology that a foreign document cannot hold.
+
+    Args:
+        pool, program: Keys that are exported.
+        filled: Placeholders that the other system replaces.
+        names_hosts: Whether the document has the hosts of pins.
+    """
     remarks = []
-    said = [*topology.program.command, *topology.program.args, *(word for one in topology.pools for word in one.args)]
-    unfilled = [f"{{{name}}}" for name in NAMES if name not in filled and any(f"{{{name}}}" in word for word in said)]
+    texts = [*topology.program.command, *topology.program.args, *(word for one in topology.pools for word in one.args)]
+    unfilled = [f"{{{name}}}" for name in NAMES if name not in filled and any(f"{{{name}}}" in word for word in texts)]
     if unfilled:
-        remarks.append(Remark(f"nobody fills in {', '.join(unfilled)} there: the program gets the braces as they are."))
+        names = ", ".join(unfilled)
+        remarks.append(Remark(f"not filled in there: {names}. The program gets the braces as they are."))
     kind = topology.strategy.kind
     if kind is not StrategyKind.NONE:
         remarks.append(
@@ -109,22 +115,22 @@ def left_behind(
     elif pinned:
         remarks.append(Remark(f"pins are not carried over ({', '.join(pinned)}): they name your hosts."))
     for one in topology.pools:
-        remarks += _unsaid(one, pool, _POOL_REMARKS, f"pool `{one.name}`: ")
-    return remarks + _unsaid(topology.program, program, _PROGRAM_REMARKS, "program: ")
+        remarks += _omitted_keys(one, pool, _POOL_REMARKS, f"pool `{one.name}`: ")
+    return remarks + _omitted_keys(topology.program, program, _PROGRAM_REMARKS, "program: ")
 
 
-def _unsaid(block: Pool | Program, carried: Iterable[str], words: Mapping[str, str], where: str) -> list[Remark]:
+def _omitted_keys(block: Pool | Program, carried: Iterable[str], words: Mapping[str, str], where: str) -> list[Remark]:
     carried = set(carried)
-    unsaid = []
+    remarks = []
     for key, text in words.items():
         default = type(block).model_fields[key].get_default(call_default_factory=True)
         if key not in carried and getattr(block, key) != default:
-            unsaid.append(Remark(f"{where}{text} (not carried over)."))
-    return unsaid
+            remarks.append(Remark(f"{where}{text} (not carried over)."))
+    return remarks
 
 
-def the_chief(topology: Topology) -> str:
-    """The replica of rank 0 among the trainers: without a chief pool it is worker-0."""
+def chief_replica(topology: Topology) -> str:
+    """Name of the replica of rank 0, which is worker-0 without a chief pool. Raises UsageError without trainers."""
     trainers = [replica.name for replica in replicas_of(topology) if replica.role.trains]
     if not trainers:
         raise UsageError("nothing trains in this topology.", code="no-trainers", hint="Add a chief or workers.")

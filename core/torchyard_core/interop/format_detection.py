@@ -1,4 +1,4 @@
-"""Which format a document is of, by what is in it: so that one of another format is told from one that is wrong."""
+"""Detection of a document's format, so that errors can name a document of another format."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from torchyard_core.errors import FileProblem
-from torchyard_core.interop.document_reader import Reading, refuse
+from torchyard_core.interop.document_reader import DocumentReader, refuse
 from torchyard_core.yaml_io.parser import compose
 
 TITLES = {
@@ -23,7 +23,7 @@ TITLES = {
     "slurm": "a Slurm batch script",
     "topology": "a Torchyard topology",
 }
-"""Every format as people call a document of it."""
+"""Title of a document of each format."""
 
 _TF_JOBS = {"chief", "master", "worker", "ps", "evaluator"}
 _POOLS = re.compile(r"worker_?pool_?specs", re.IGNORECASE)
@@ -38,16 +38,18 @@ _SINGA = re.compile(
     r"|\bneuralnet\s*:?\s*[{<]|^[ \t]*cluster\s*(?::\s*<|[{<]|\[\s*[{<])",
     re.MULTILINE,
 )
-"""What no other format has."""
+"""Keys that no other format has."""
 _IN_YAML = ("cloudml", "vertex", "cluster-spec", "tf-config")
-"""Formats whose documents are YAML or JSON, whatever they say."""
+"""Formats whose documents are always YAML or JSON."""
 
 
-def bare(text: str) -> str:
-    """The JSON of `export TF_CONFIG='{…}'` and the dictionary of `os.environ["TF_CONFIG"] = json.dumps({…})`, on the
-    lines where they stand; other text as it is."""
+def strip_assignment(text: str) -> str:
+    """The JSON of `export TF_CONFIG='{…}'` or the dictionary of `os.environ["TF_CONFIG"] = json.dumps({…})`.
+
+    Line numbers are kept. Other text is returned unchanged.
+    """
     if (dumped := _DUMPED.search(text)) is not None:
-        return braced(text, dumped.end())
+        return first_braces(text, dumped.end())
     match = _ASSIGNED.match(text)
     if match is None:
         return text
@@ -60,8 +62,8 @@ def bare(text: str) -> str:
     return "\n" * before.count("\n") + value
 
 
-def braced(text: str, start: int) -> str:
-    """What stands in the first braces from a position on, on the lines where it stands; all where there are none."""
+def first_braces(text: str, start: int) -> str:
+    """The text in the first braces after a position, with line numbers kept; all of it without braces."""
     start = text.find("{", start)
     depth = 0
     for end in range(start, len(text)) if start >= 0 else ():
@@ -91,7 +93,7 @@ def _cluster_keys(data: Any) -> set[str]:
 def _is_singa(data: Any, text: str) -> bool:
     if _SINGA.search(text):
         return True
-    # YAML may say `cluster: {…}` too.
+    # `cluster: {…}` is also YAML.
     there = any(key in _TF_JOBS or key.startswith("workerpool") for key in _cluster_keys(data))
     return not there and re.search(r"^[ \t]*cluster\s*:\s*(?:\{|\[\s*[{<])", text, re.MULTILINE) is not None
 
@@ -122,25 +124,24 @@ SIGNS: dict[str, Callable[[Any, str], bool]] = {
     "tensorflow": _is_tensorflow,
     "topology": lambda data, _text: {"version", "pools"} <= _keys(data),
 }
-"""Whether a document is of a format, asked in this order. Of what does not parse, `data` has the keys alone."""
+"""Tests of each format, in this order. For text that does not parse, `data` has only keys."""
 
 
 def recognise(text: str, among: Iterable[str] = TITLES) -> str | None:
-    """The name of the format that a document is of; None where it looks like none."""
-    text = bare(text)
+    """The name of a document's format; None for an unknown one."""
+    text = strip_assignment(text)
     try:
         data = compose(text, "document").data
     except FileProblem:
-        data = _torn(text)
+        data = _keys_of_invalid(text)
     if isinstance(data, str):
-        data = _torn(text)  # A script that YAML takes for one long word.
+        data = _keys_of_invalid(text)  # A script, which YAML parses as one scalar.
     wanted = set(among)
     return next((name for name, fits in SIGNS.items() if name in wanted and fits(data, text)), None)
 
 
-def _torn(text: str) -> dict[str, Any]:
-    """The keys of a text that does not parse: enough to tell what it was meant to be, so that its reader says where
-    it is broken."""
+def _keys_of_invalid(text: str) -> dict[str, Any]:
+    """The keys of a text that does not parse, by which its reader is chosen to report the error."""
     keys: dict[str, Any] = dict.fromkeys(match[2] for match in _KEY.finditer(text))
     keys |= dict.fromkeys(match[1] for match in _POOLS_GIVEN.finditer(text))
     if "cluster" in keys:
@@ -149,8 +150,10 @@ def _torn(text: str) -> dict[str, Any]:
 
 
 def expect(name: str, text: str, source: str, allowed: str) -> None:
-    """Raises FileProblem where a document is not of the format `name`; `allowed` is what one of it must hold. What
-    cannot be recognised because it does not parse is told so."""
+    """Raises FileProblem for a document that is not of the format `name`.
+
+    `allowed` says what such a document holds. For text that does not parse, the error is that of its syntax.
+    """
     if not text.strip():
         refuse(source, None, "the file is empty.", f"{_sentence(name)} holds {allowed}.")
     if recognise(text, [name]):
@@ -158,7 +161,7 @@ def expect(name: str, text: str, source: str, allowed: str) -> None:
     found = recognise(text)
     if found is None:
         if name in _IN_YAML:
-            Reading.of(bare(text), source)
+            DocumentReader.of(strip_assignment(text), source)
         refuse(source, 1, f"this is not {TITLES[name]}.", f"It must hold {allowed}.")
     hint = f"It must hold {allowed}."
     if found == "topology":

@@ -1,4 +1,4 @@
-"""Every foreign format by the name that the command line has for it."""
+"""Registry of foreign formats, by their names on the command line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from torchyard_core.errors import UsageError
 from torchyard_core.interop.document_reader import Imported
-from torchyard_core.interop.document_writer import NO_WISHES, Exported, Wishes
+from torchyard_core.interop.document_writer import DEFAULT_OPTIONS, Exported, Wishes
 from torchyard_core.interop.formats import (
     cloudml,
     cluster_spec,
@@ -26,25 +26,25 @@ from torchyard_core.topology.model import Topology
 
 @dataclass(frozen=True)
 class Format:
-    """How to read and to write a format; None for what makes no sense with it."""
+    """Reader and writer of a format; None for an unsupported direction."""
 
     name: str
     title: str
     read: Callable[[str, str], Imported] | None
     write: Callable[[Topology, Wishes], Exported]
     forms: tuple[str, ...] = ()
-    """Ways to write it, the usual one first."""
+    """Forms of an export, the default first."""
     suffix: str = ".yaml"
-    """Of the files that hold it."""
+    """Suffix of its files."""
     takes_image: bool = False
     takes_replica: bool = False
     replica_forms: tuple[str, ...] = ()
-    """Forms that are one replica's own; none here: all are, where `takes_replica`."""
+    """Forms for a single replica. Empty: all forms, if `takes_replica`."""
     suffixes: Mapping[str, str] = field(default_factory=dict)
-    """Of the files that hold it in another form than the usual one."""
+    """Suffixes of files in other forms than the default."""
 
     def suffix_of(self, form: str | None) -> str:
-        """What the name of a file ends with that holds this form."""
+        """Suffix of a file in a form."""
         return self.suffixes.get(form or "", self.suffix)
 
 
@@ -78,11 +78,11 @@ FORMATS = {
 
 
 READ = tuple(name for name, one in FORMATS.items() if one.read is not None)
-"""Those that are read."""
+"""Names of the formats that can be read."""
 
 
 def format_named(name: str, wanted: Iterable[str] = tuple(FORMATS)) -> Format:
-    """Raises UsageError where there is none; it names those that are `wanted`."""
+    """The format of a name. Raises UsageError, which lists the `wanted` names, for an unknown one."""
     if name not in FORMATS:
         hint = nearest(name, wanted) or f"There are {', '.join(wanted)}."
         raise UsageError(f"there is no format {name}.", code="no_format", hint=hint)
@@ -90,7 +90,7 @@ def format_named(name: str, wanted: Iterable[str] = tuple(FORMATS)) -> Format:
 
 
 def read_foreign(name: str, text: str, source: str) -> Imported:
-    """A document of a format as a topology. Raises UsageError for what is only written, FileProblem for a bad one."""
+    """Reads a document as a topology. Raises UsageError for a format without reader, FileProblem for a bad document."""
     chosen = format_named(name, READ)
     if chosen.read is None:
         hint = f"These are read: {', '.join(READ)}."
@@ -99,20 +99,21 @@ def read_foreign(name: str, text: str, source: str) -> Imported:
 
 
 def problems_of_export(file: TopologyFile) -> list[Problem]:
-    """What is wrong with a topology that is to be written; errors keep it from that. Where its working folder lies is
-    no matter: the document is for another system."""
+    """Problems of a topology that is to be exported; errors prevent it. The working folder is not checked."""
     return [problem for problem in file.check() if problem.code not in ("workdir-missing", "script-missing")]
 
 
-def write_foreign(name: str, topology: Topology, wishes: Wishes = NO_WISHES) -> Exported:
-    """A topology as a document of a format. Raises UsageError for a form that it does not have, and for a topology that
-    the format has no way to say."""
+def write_foreign(name: str, topology: Topology, options: Wishes = DEFAULT_OPTIONS) -> Exported:
+    """Writes a topology in a format.
+
+    Raises UsageError for an unknown form, and for a topology that the format cannot express.
+    """
     chosen = format_named(name)
-    if wishes.form is not None and wishes.form not in chosen.forms:
+    if options.form is not None and options.form not in chosen.forms:
         allowed = f"It is written as {', '.join(chosen.forms)}." if chosen.forms else "It has one form only."
-        raise UsageError(f"{chosen.title} has no form {wishes.form}.", code="no_format", hint=allowed)
-    if wishes.image is not None and not chosen.takes_image:
+        raise UsageError(f"{chosen.title} has no form {options.form}.", code="no_format", hint=allowed)
+    if options.image is not None and not chosen.takes_image:
         raise UsageError(f"{chosen.title} names no container image.", code="no_format", hint="Leave `--image` out.")
-    if wishes.replica is not None and not chosen.takes_replica:
+    if options.replica is not None and not chosen.takes_replica:
         raise UsageError(f"{chosen.title} is one for all replicas.", code="no_format", hint="Leave `--replica` out.")
-    return chosen.write(topology, wishes)
+    return chosen.write(topology, options)

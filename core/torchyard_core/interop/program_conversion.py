@@ -1,4 +1,4 @@
-"""The program of a job between the words of other systems (a Python module, a container's command) and ours."""
+"""Conversion of programs between other systems (a Python module, a container's command) and topologies."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from torchyard_core.interop.remarks import Remark
 from torchyard_core.topology.model import Launcher, Pool, Program, Role, Topology
 
 SCRIPT = "train.py"
-"""What runs where a document does not say."""
+"""Script for a document without a program."""
 PYTHON = "python"
 
 
-def unsaid(remarks: list[Remark], *, command: bool = False) -> dict[str, Any]:
-    """The program of a document that names none."""
+def missing_program(remarks: list[Remark], *, command: bool = False) -> dict[str, Any]:
+    """The program of a document that has none, with a remark."""
     remarks.append(Remark(f"the document does not say what to run; it is {SCRIPT} here: change `program`."))
     if command:
         return {"launcher": "command", "command": [PYTHON, SCRIPT]}
@@ -23,13 +23,13 @@ def unsaid(remarks: list[Remark], *, command: bool = False) -> dict[str, Any]:
 
 
 def of_module(module: str, args: Sequence[str], *, torch: bool) -> dict[str, Any]:
-    """A Python module, with torch under torchrun's contract, else as a command."""
+    """The program for a Python module: under launcher torch if `torch`, else as a command."""
     what: dict[str, Any] = {"module": module} if torch else {"launcher": "command", "command": [PYTHON, "-m", module]}
     return what | ({"args": list(args)} if args else {})
 
 
 def words(program: Program, pool: Pool | None = None) -> list[str]:
-    """The command line of a replica, its placeholders as they are."""
+    """The command line of a replica, with its placeholders."""
     args = [*program.args, *(pool.args if pool is not None else ())]
     if program.launcher is Launcher.COMMAND:
         return [*program.command, *args]
@@ -38,7 +38,7 @@ def words(program: Program, pool: Pool | None = None) -> list[str]:
 
 
 def as_module(program: Program, remarks: list[Remark]) -> tuple[str, list[str]]:
-    """(module, arguments) for systems that run a module of a package. A script becomes the module of its name."""
+    """(module, arguments) for systems that run a module of a package. A script becomes a module of its name."""
     args = list(program.args)
     if program.module:
         return program.module, args
@@ -59,9 +59,9 @@ def as_module(program: Program, remarks: list[Remark]) -> tuple[str, list[str]]:
 
 
 def role_pools(topology: Topology, remarks: list[Remark], *roles: Role, one_machine: bool = True) -> list[Pool]:
-    """The pools of these roles, the chief's first: without a chief pool one worker of the first pool is taken for it.
+    """The pools of the roles, the chief's first. Without a chief pool a worker of the first pool is split off for it.
 
-    `one_machine` merges the pools of a role, with a remark where they differ, for systems with one kind a role.
+    `one_machine` merges the pools of a role for systems with one machine type per role, with a remark if they differ.
     """
     pools = [pool for role in roles for pool in topology.pools if pool.role is role]
     if Role.CHIEF in roles and not any(pool.role is Role.CHIEF for pool in pools):

@@ -1,5 +1,7 @@
-"""Protocol buffers' text format, as SINGA's job files have it: `name: value`, `name { … }` and lists of both, with
-lines. Source: the format's own specification."""
+"""Parser of protocol buffers' text format: `name: value`, `name { … }` and lists of both, with lines.
+
+SINGA's job files are in this format. Source: the format's own specification.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,13 @@ _CLOSING = {"{": "}", "<": ">"}
 
 @dataclass(frozen=True)
 class Entry:
-    """A name with its value: a word or text, or a block. A list is an entry for each of its values."""
+    """A name with its value, a scalar or a block. A list has an entry for each of its values."""
 
     name: str
     line: int
     value: str | Block
     is_text: bool = False
-    """Whether the value stands in quotes."""
+    """Whether the value is in quotes."""
 
 
 @dataclass
@@ -39,17 +41,17 @@ class Block:
     entries: list[Entry] = field(default_factory=list)
 
     def find(self, name: str) -> Entry | None:
-        """The last entry of a name, as the format has it."""
+        """The last entry of a name, which takes precedence in the format."""
         return next((entry for entry in reversed(self.entries) if entry.name == name), None)
 
 
 def parse_proto(text: str, source: str) -> Block:
-    """Raises FileProblem where brackets or quotes are not closed, or a name has no value."""
+    """Parses a file. Raises FileProblem for brackets or quotes that are not closed, and names without a value."""
     return _Parser(text, source).block(Block(1))
 
 
 def whole_number(value: str) -> int | None:
-    """A count as the format writes them: 12, 0xc or 014; None for what is none."""
+    """The integer of a literal such as 12, 0xc or 014; None for other text."""
     match = _NUMBER.fullmatch(value)
     if match is None or len(value) > 20:
         return None
@@ -74,7 +76,7 @@ class _Parser:
             at = match.end()
 
     def block(self, block: Block, opening: str = "", depth: int = 0) -> Block:
-        """The entries up to the bracket that closes what `opening` opened; to the end, where that is nothing."""
+        """Parses entries up to the bracket that closes `opening`, or to the end of the file if that is empty."""
         if depth > MAX_DEPTH:
             refuse(self._source, block.line, f"blocks are nested deeper than {MAX_DEPTH} levels.")
         while self._at < len(self._tokens):
@@ -129,7 +131,7 @@ class _Parser:
             return Entry(name, line, "".join(token.split()))
         value = _plain(token)
         while self._kind() == "text":
-            value += _plain(self._tokens[self._at][1])  # Texts side by side are one.
+            value += _plain(self._tokens[self._at][1])  # Adjacent strings are concatenated.
             self._at += 1
         return Entry(name, line, value, is_text=True)
 
@@ -140,14 +142,14 @@ class _Parser:
         return self._tokens[self._at][1] if self._kind() == "sign" else ""
 
     def _take(self, token: str) -> bool:
-        """Whether this stands here, and goes beyond it."""
+        """Consumes a token if it is the next one, and returns whether it was."""
         there = self._at < len(self._tokens) and self._kind() != "text" and self._tokens[self._at][1] == token
         self._at += there
         return there
 
 
 def _plain(token: str) -> str:
-    """A text without its quotes, its escapes as the bytes that they stand for."""
+    """A string without its quotes and with its escapes decoded."""
     raw = _ESCAPE.sub(_unescaped, token[1:-1].encode(errors="replace"))
     return raw.decode(errors="replace")
 

@@ -1,5 +1,7 @@
-"""Lists and dictionaries out of Python text, as people paste them from a script: values with their lines. Nothing is
-run: what the script would work out is refused, or kept as it is written where that does no harm."""
+"""Lists and dictionaries in Python text, with lines.
+
+The text is not executed: computed values are refused, or kept as source text where the caller allows it.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +20,14 @@ from torchyard_core.yaml_io.parser import MAX_DEPTH, Composed, compose
 from torchyard_core.yaml_io.yaml_file import Document
 
 MAX_LETTERS = 200_000
-"""Of a script: pools and clusters are a page of text."""
+"""Most characters of a script."""
 MAX_VALUES = 50_000
-"""That a list stands for, with what it names: more is a slip or an attack."""
+"""Most values of a list with all that it refers to, as protection against attacks."""
 _STATEMENT = re.compile(r"^[ \t]*[\w.\[\]\"']+[ \t]*(?::[^=\n]*)?=(?!=)|[\w.]+\(", re.MULTILINE)
 
 
 def is_script(text: str) -> bool:
-    """Whether a text has statements of Python, and is not YAML or JSON too."""
+    """Whether a text has Python statements and is not also YAML or JSON."""
     if not _STATEMENT.search(text):
         return False
     try:
@@ -35,7 +37,7 @@ def is_script(text: str) -> bool:
 
 
 def script_in(text: str, source: str) -> PythonText | None:
-    """The text as Python; None for another one."""
+    """The text as Python; None if it is not a script."""
     try:
         return PythonText(text, source) if is_script(text) else None
     except FileProblem:
@@ -43,17 +45,17 @@ def script_in(text: str, source: str) -> PythonText | None:
 
 
 class PythonText:
-    """A text that parses as Python, whole or cut out of a function."""
+    """A text that parses as Python, as a module or as an indented part of one."""
 
     def __init__(self, text: str, source: str) -> None:
-        """Raises FileProblem where it does not parse."""
+        """Raises FileProblem for text that does not parse."""
         self._text = text
         self._source = source
         if len(text) > MAX_LETTERS:
             refuse(source, None, f"this Python is longer than {MAX_LETTERS} letters.", "Paste just the statement.")
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # Of escapes in texts that are not ours to mend.
+                warnings.simplefilter("ignore")  # of invalid escapes in the user's text
                 tree = ast.parse(textwrap.dedent(text))
         except SyntaxError as error:
             refuse(source, error.lineno, f"this Python cannot be read: {error.msg}.", "Paste whole statements.")
@@ -62,42 +64,44 @@ class PythonText:
         self._nodes = list(ast.walk(tree))
         self._given = [one for node in self._nodes for one in _given(node)]
         times = Counter(name for name, _, is_variable in self._given if is_variable)
-        # What is assigned once has the same value wherever it is named.
+        # A name that is assigned once has the same value everywhere.
         self._constants = {name: node for name, node, is_variable in self._given if is_variable and times[name] == 1}
 
     def find(self, names: Collection[str]) -> ast.expr | None:
-        """The first value under one of these names (a variable, an argument, a key, as in `os.environ[…]`) that is a
-        list or a dictionary; else the first one. `json.dumps(…)` is what it is given."""
+        """The first list or dictionary under one of the names, else the first value.
+
+        A name is that of a variable, an argument or a key, as in `os.environ[…]`. `json.dumps(…)` stands for its
+        argument.
+        """
         found = [self.settled(_dumped(self.settled(node))) for name, node, _ in self._given if name in names]
         literal = (node for node in found if isinstance(node, ast.List | ast.Tuple | ast.Dict))
         return next(literal, found[0] if found else None)
 
     def argument(self, function: str) -> ast.expr | None:
-        """The first dictionary that a function of this name is called with."""
+        """The first dictionary among the arguments of a function's calls."""
         calls = (one for one in self._nodes if isinstance(one, ast.Call) and one.args and _name(one.func) == function)
         found = (self.settled(one.args[0]) for one in calls)
         return next((one for one in found if isinstance(one, ast.Dict)), None)
 
     def settled(self, node: ast.expr) -> ast.expr:
-        """What a name stands for; itself where the text does not tell."""
+        """The value of a name; the node itself if the text does not assign it exactly once."""
         for _ in range(MAX_DEPTH):
             if not isinstance(node, ast.Name) or node.id not in self._constants:
                 break
             node = self._constants[node.id]
         if isinstance(node, ast.Tuple) and len(node.elts) == 1 and isinstance(node.elts[0], ast.List):
-            return node.elts[0]  # An argument that was pasted with the comma behind it.
+            return node.elts[0]  # An argument that was copied with its trailing comma.
         return node
 
     def document(self, node: ast.expr, as_written: Collection[str] = ()) -> Document:
-        """A value. Under the keys `as_written` what the script works out is kept as its text; elsewhere FileProblem is
-        raised, with the line."""
+        """The data of a value. Computed values are kept as text under the keys `as_written`, else raise FileProblem."""
         values = _Values(self, self._source, as_written)
         values.composed.data = values.of(node, ())
         return Document(self._source, self._text, values.composed)
 
 
 def _given(node: ast.AST) -> Iterator[tuple[str, ast.expr, bool]]:
-    """(name, value, whether it is a variable) for all that a statement, an argument or a dictionary names."""
+    """(name, value, whether the name is a variable) of an assignment, an argument or a dictionary's keys."""
     if isinstance(node, ast.Assign):
         for target in node.targets:
             if isinstance(target, ast.Name):
@@ -117,17 +121,17 @@ def _given(node: ast.AST) -> Iterator[tuple[str, ast.expr, bool]]:
 
 
 def _dumped(node: ast.expr) -> ast.expr:
-    """What `json.dumps` is given; other expressions as they are."""
+    """The argument of `json.dumps`; other expressions unchanged."""
     return node.args[0] if isinstance(node, ast.Call) and _name(node.func) == "dumps" and node.args else node
 
 
 def _name(node: ast.expr) -> str:
-    """A function's, without its module's."""
+    """Name of a function, without its module."""
     return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
 
 
 class _Values:
-    """Plain data out of expressions."""
+    """Conversion of expressions to plain data."""
 
     def __init__(self, text: PythonText, source: str, as_written: Collection[str]) -> None:
         self.composed = Composed()
@@ -137,7 +141,7 @@ class _Values:
         self._count = 0
 
     def of(self, node: ast.expr, place: Place) -> Any:
-        """The value at a place. Raises FileProblem for one that is worked out by the script."""
+        """The data of an expression at a place. Raises FileProblem for a computed value."""
         self.composed.key_lines.setdefault(place, node.lineno)
         self._count += 1
         if self._count > MAX_VALUES or len(place) > MAX_DEPTH:
@@ -162,7 +166,7 @@ class _Values:
         return {key: self.of(value, (*place, key)) for key, _, value in named}
 
     def _entries(self, node: ast.expr) -> list[tuple[str, int, ast.expr]] | None:
-        """(key, line, value) of a dictionary, or of an object that is made of named arguments alone."""
+        """(key, line, value) of a dictionary, or of a call with keyword arguments only; None for others."""
         if isinstance(node, ast.Dict):
             keys = [key for key in node.keys if isinstance(key, ast.Constant) and isinstance(key.value, str | int)]
             if len(keys) == len(node.keys):
@@ -172,9 +176,9 @@ class _Values:
         return None
 
     def _worked_out(self, node: ast.expr, place: Place) -> str:
-        """The text of what no literal says."""
+        """The source text of a computed value. Raises FileProblem where that is not allowed."""
         if isinstance(node, ast.Attribute) and node.attr.isupper():
-            return node.attr  # A member of an enumeration: `AcceleratorType.NVIDIA_TESLA_T4`.
+            return node.attr  # A member of an enum: `AcceleratorType.NVIDIA_TESLA_T4`.
         parts = [self._part(one) for one in (node.values if isinstance(node, ast.JoinedStr) else [node])]
         unknown = next((text for text, known in parts if not known), None)
         if unknown is not None and not any(step in self._as_written for step in place):
@@ -184,7 +188,7 @@ class _Values:
         return "".join(text for text, _ in parts)
 
     def _part(self, node: ast.expr) -> tuple[str, bool]:
-        """(a piece of a text, whether the text tells it)."""
+        """(part of an f-string, whether it is constant)."""
         if isinstance(node, ast.FormattedValue) and node.format_spec is None and node.conversion == -1:
             node = self._text.settled(node.value)
         if isinstance(node, ast.Constant) and isinstance(node.value, str | int):

@@ -1,4 +1,4 @@
-"""What is said beside a document that was read or written."""
+"""Remarks on an imported or exported document."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """A sentence about what could not be carried over, or was decided. `line` is the document's, where there is one."""
+    """A sentence about a key that could not be converted, or about a choice. `line` is that of the document, if any."""
 
     message: str
     line: int | None = None

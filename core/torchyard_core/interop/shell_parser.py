@@ -1,5 +1,4 @@
-"""Shell text in other systems' documents: commands with backslashes at line ends, those that `ssh` hands on, and their
-options."""
+"""Parser of shell commands and their options, with continued lines and commands that `ssh` or `sh -c` runs."""
 
 from __future__ import annotations
 
@@ -12,29 +11,29 @@ from pathlib import PurePosixPath
 from torchyard_core.interop.document_reader import refuse
 
 MAX_LETTERS = 128 * 1024
-"""Of a command: Linux takes no longer argument."""
+"""Most characters of a command, the length of an argument in Linux."""
 MAX_DEPTH = 4
-"""Of commands in commands: through one host to another, say."""
+"""Most levels of commands within commands, for example `ssh` through another host."""
 _BEFORE = {"nohup", "sudo", "exec", "time", "setsid"}
 _SHELLS = {"sh", "bash", "dash", "zsh"}
 _SSH_TAKES = set("BbcDEeFIiJLlmOopQRSWw")
-"""Options of `ssh` that a value follows."""
+"""Options of `ssh` with a value."""
 _BETWEEN = {"&&", "||", ";", "&", "|"}
 _REDIRECTION = re.compile(r"(?:[0-9]|&)?(?:>>?|<)")
 
 
 @dataclass(frozen=True)
 class CommandLine:
-    """One command's words."""
+    """The words of one command."""
 
     words: tuple[str, ...]
     line: int
-    """Where it begins, counted from 1."""
+    """First line, counted from 1."""
     host: str = ""
-    """Where `ssh` runs it; "" where it stands alone."""
+    """Host on which `ssh` runs it; "" without `ssh`."""
 
     def options(self) -> Iterator[tuple[str, str]]:
-        """Its options as (name without dashes, value): `--name=value`, `--name value` or `-name value`."""
+        """The options as (name without dashes, value): `--name=value`, `--name value` or `-name value`."""
         words = list(self.words)
         while words:
             word = words.pop(0)
@@ -45,8 +44,8 @@ class CommandLine:
                 value = words.pop(0)
             yield name, value
 
-    def beyond(self, start: int, but: re.Pattern[str]) -> list[str]:
-        """The words from a position on as they are, without the options that `but` matches and their values."""
+    def arguments_after(self, start: int, but: re.Pattern[str]) -> list[str]:
+        """The words from a position on, without the options that `but` matches and their values."""
         words, kept = list(self.words[start:]), []
         while words:
             word = words.pop(0)
@@ -57,20 +56,22 @@ class CommandLine:
         return kept
 
     def program(self) -> list[str]:
-        """What is run: the words before the first option of two dashes."""
+        """The program: the words before the first option with two dashes."""
         end = next((at for at, word in enumerate(self.words) if word.startswith("--")), len(self.words))
         return list(self.words[:end])
 
 
 def command_lines(text: str, source: str, line: int = 1, depth: int = 0) -> list[CommandLine]:
-    """The commands in a text whose first line is `line`, comments and empty lines left out; what `ssh` and `sh -c` are
-    given to run as the commands that it is. Raises FileProblem where a quote is not closed."""
+    """The commands in a text whose first line is `line`.
+
+    `ssh` and `sh -c` are replaced by the commands that they run. Raises FileProblem for a quote that is not closed.
+    """
     found: list[CommandLine] = []
     pending, quote, first = "", "", line
     for number, piece in enumerate(text.splitlines(), start=line):
         if not pending:
             first = number
-        piece, quote, goes_on = _read_on(piece, quote)
+        piece, quote, goes_on = _read_line(piece, quote)
         pending += piece
         if goes_on:
             continue
@@ -83,9 +84,11 @@ def command_lines(text: str, source: str, line: int = 1, depth: int = 0) -> list
     return found
 
 
-def _read_on(line: str, quote: str) -> tuple[str, str, bool]:
-    """(the line without its comment or the backslash at its end, the quote that is open then, whether the next line is
-    part of it). `quote`: what is open where it begins."""
+def _read_line(line: str, quote: str) -> tuple[str, str, bool]:
+    """(line without comment and final backslash, quote that is open at its end, whether the next line continues it).
+
+    `quote` is the one that is open at the beginning of the line.
+    """
     escaped = False
     for at, letter in enumerate(line):
         if escaped:
@@ -109,19 +112,19 @@ def _commands(text: str, source: str, line: int, depth: int) -> Iterator[Command
     except ValueError as error:
         refuse(source, line, f"this command cannot be read: {str(error).lower()}.", "Close its quotes.")
     if words and words[0] == "$":
-        words = words[1:]  # Copied from a terminal, or from a page that shows one.
-    for command in _parted(words):
-        handed_on = _handed_on(command) if depth < MAX_DEPTH else None
-        if handed_on is None:
+        words = words[1:]  # a copied prompt
+    for command in _split_commands(words):
+        remote = _remote_commands(command) if depth < MAX_DEPTH else None
+        if remote is None:
             yield CommandLine(tuple(command), line)
         else:
-            host, inner = handed_on
+            host, inner = remote
             for one in command_lines(inner, source, line, depth + 1):
                 yield replace(one, host=one.host or host)
 
 
-def _handed_on(words: list[str]) -> tuple[str, str] | None:
-    """(host, commands) for `ssh HOST …` and `sh -c …`, whose host is ""; None for what is no such command."""
+def _remote_commands(words: list[str]) -> tuple[str, str] | None:
+    """(host, commands) of `ssh HOST …`, or of `sh -c …` with host ""; None for other commands."""
     before = next((at for at, word in enumerate(words) if word not in _BEFORE), len(words))
     name, rest = PurePosixPath(words[before]).name if before < len(words) else "", words[before + 1 :]
     if name in _SHELLS:
@@ -129,13 +132,13 @@ def _handed_on(words: list[str]) -> tuple[str, str] | None:
         return ("", rest[at + 1]) if at + 1 < len(rest) else None
     if name != "ssh":
         return None
-    rest = _beyond_ssh_options(rest)
-    inner = _beyond_ssh_options(rest[1:])
-    # ssh puts blanks between its words, and a shell reads them there anew.
+    rest = _after_ssh_options(rest)
+    inner = _after_ssh_options(rest[1:])
+    # ssh joins its words with blanks, and the remote shell parses the result.
     return (rest[0].rpartition("@")[2], " ".join(inner)) if inner else None
 
 
-def _beyond_ssh_options(words: list[str]) -> list[str]:
+def _after_ssh_options(words: list[str]) -> list[str]:
     while words and words[0].startswith("-") and len(words[0]) > 1:
         letters = words[0][1:]
         takes = next((at for at, letter in enumerate(letters) if letter in _SSH_TAKES), None)
@@ -143,8 +146,8 @@ def _beyond_ssh_options(words: list[str]) -> list[str]:
     return words
 
 
-def _parted(words: list[str]) -> list[list[str]]:
-    """The commands of one line, without what goes to files."""
+def _split_commands(words: list[str]) -> list[list[str]]:
+    """The commands of one line, without redirections."""
     commands: list[list[str]] = [[]]
     skip = False
     for word in words:

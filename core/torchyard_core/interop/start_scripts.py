@@ -1,5 +1,8 @@
-"""What a cluster manager starts for each pool, as lines of shell: torchrun for trainers under launcher torch, else the
-program itself, with CLUSTER_SPEC, TF_CONFIG and the placeholders worked out from the replica's number in its pool."""
+"""Shell scripts with which a cluster manager starts the replicas of each pool.
+
+They run torchrun for trainers under launcher torch, else the program itself, and compute CLUSTER_SPEC, TF_CONFIG and
+placeholders from the replica's number in its pool.
+"""
 
 from __future__ import annotations
 
@@ -21,19 +24,19 @@ _PLACEHOLDER = re.compile(r"\{(" + "|".join(NAMES) + r")\}")
 
 @dataclass(frozen=True)
 class Component:
-    """A pool as a cluster manager starts it: replicas of one kind, numbered from 0 among themselves."""
+    """A pool in a cluster manager: replicas of one kind, numbered from 0."""
 
     pool: Pool
     name: str
-    """The pool's, as these systems allow names."""
+    """The pool's name in the syntax of these systems."""
     node: int | None
-    """The node rank of its first replica among the trainers."""
+    """Node rank of the first replica among the trainers."""
     first: Mapping[str, int] = field(default_factory=dict)
-    """The index of its first replica by the job that it is counted in: of its TF type, its worker pool, its role."""
+    """Index of the first replica in its job: by TF type, worker pool or role."""
     tf_type: str | None = None
     worker_pool: str = ""
     job: str = ""
-    """What `{job_name}` says, and whose list of hosts they are in. Without a chief pool the chief is worker 0."""
+    """Value of `{job_name}`, and the job whose host list has the replicas. Without a chief pool worker 0 is chief."""
 
     @property
     def role(self) -> Role:
@@ -41,7 +44,7 @@ class Component:
 
 
 def components_of(topology: Topology, remarks: list[Remark]) -> list[Component]:
-    """The pools with their machines' sizes, the chief's first; without a chief pool the first worker makes one."""
+    """The pools with the sizes of their machine types, the chief's first, which is worker 0 without a chief pool."""
     topology = with_machine_sizes(topology)
     counts: dict[str, int] = {}
     found: list[Component] = []
@@ -70,19 +73,21 @@ def components_of(topology: Topology, remarks: list[Remark]) -> list[Component]:
 
 
 def nodes_of(components: Iterable[Component]) -> int:
-    """How many replicas train."""
+    """Number of trainers."""
     return sum(one.pool.replicas for one in components if one.role.trains)
 
 
 def world_size_of(topology: Topology, components: Iterable[Component]) -> int:
-    """Ranks of all trainers."""
+    """Number of ranks of all trainers."""
     per_gpu = topology.program.launcher is Launcher.TORCH
     return sum(one.pool.replicas * (max(1, one.pool.gpus) if per_gpu else 1) for one in components if one.role.trains)
 
 
 def start_command(topology: Topology, one: Component, components: list[Component]) -> str:
-    """The command of a component's replicas, as shell words. It goes by variables that the script sets:
-    REPLICA (the number in the pool), MASTER_ADDR, PS_HOSTS, WORKER_HOSTS."""
+    """The command of a component's replicas, as shell words.
+
+    It uses variables of the script: REPLICA (the number in the pool), MASTER_ADDR, PS_HOSTS, WORKER_HOSTS.
+    """
     line = words(topology.program, one.pool)
     if topology.program.launcher is Launcher.TORCH and one.role.trains:
         line = _under_torchrun(topology, one, components)
@@ -129,7 +134,7 @@ def placeholder_values(topology: Topology, one: Component, components: list[Comp
 
 
 def _quoted(word: str, values: Mapping[str, str]) -> str:
-    """A word for the shell in which only placeholders are expanded."""
+    """A shell word in which only placeholders are expanded."""
     parts = _PLACEHOLDER.split(word)  # text, name, text, name, …
     if len(parts) == 1:
         return shlex.quote(word)
@@ -143,7 +148,7 @@ def _quoted(word: str, values: Mapping[str, str]) -> str:
 
 
 def cluster_variables(one: Component, several: bool) -> list[str]:
-    """Lines that export CLUSTER_SPEC and TF_CONFIG, by POOLS and TYPES."""
+    """Lines that export CLUSTER_SPEC and TF_CONFIG from POOLS and TYPES."""
     lines = [_exported("CLUSTER_SPEC", "$POOLS", one.worker_pool, one.first[one.worker_pool])]
     if several and one.tf_type is not None:
         lines.append(_exported("TF_CONFIG", "$TYPES", one.tf_type, one.first[one.tf_type]))
@@ -162,12 +167,14 @@ as_json() {  # host:port,host:port as a JSON list
 joined() {  # lists as one
   (IFS=,; printf '%s' "$*")
 }"""
-"""What `cluster_lists` calls."""
+"""Shell functions that the lines of `cluster_lists` call."""
 
 
 def cluster_lists(components: list[Component]) -> list[str]:
-    """Lines that set PS_HOSTS and WORKER_HOSTS, and POOLS and TYPES: CLUSTER_SPEC's and TF_CONFIG's `cluster`. They go
-    by `pool_N`, each component's addresses with commas between them."""
+    """Lines that set PS_HOSTS, WORKER_HOSTS, POOLS (CLUSTER_SPEC's `cluster`) and TYPES (TF_CONFIG's).
+
+    They read each component's addresses from `pool_N`, separated by commas.
+    """
     pools: dict[str, list[str]] = {}
     types: dict[str, list[str]] = {}
     for number, one in enumerate(components):

@@ -17,6 +17,7 @@ from typing import Any
 
 from torchyard_core.background_thread import in_background
 from torchyard_core.errors import HostError
+from torchyard_core.home import expand_user
 from torchyard_core.identity import who_asks
 from torchyard_core.launch.agent_interface import AgentLink, Hosts
 from torchyard_core.launch.calendar_port import Reserved, Reserving
@@ -38,7 +39,6 @@ from torchyard_core.launch.submission import prepare, start, take_back
 from torchyard_core.launch.warm_start import early_imports, imports_package, start_early
 from torchyard_core.topology.file import TopologyFile, dump, topology_from_text
 from torchyard_core.topology.model import Topology
-from torchyard_core.topology.paths import expanded
 
 
 @dataclass
@@ -274,7 +274,7 @@ class Launch:
         workdir = self.topology.program.workdir
         if workdir is None or self.source.folder is None:
             return None
-        return (self.source.folder / expanded(workdir)).resolve()
+        return (self.source.folder / expand_user(workdir)).resolve()
 
     def _snapshot(self, context: Ground) -> Snapshot | None:
         """A snapshot of the working folder, if the run has one."""

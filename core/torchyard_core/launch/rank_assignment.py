@@ -15,7 +15,9 @@ from torchyard_core.problems import LineOf, Problem, has_errors, no_lines
 from torchyard_core.topology.host_facts import Gpu, HostFacts
 from torchyard_core.topology.model import Launcher, Role, Topology
 from torchyard_core.topology.placement.planner import place
-from torchyard_core.topology.replicas import Replica, replicas_of, worker_groups
+from torchyard_core.topology.replicas import Replica, replicas_of
+from torchyard_core.topology.strategies.registry import spec_of
+from torchyard_core.topology.strategies.worker_groups import worker_groups
 
 TRAINERS_GANG = "trainers"
 
@@ -157,7 +159,7 @@ def _gangs(topology: Topology, replicas: tuple[Replica, ...]) -> dict[str, tuple
     """Replicas by gang, trainers in the order of their ranks."""
     gangs: dict[str, tuple[Replica, ...]] = {}
     trainers = tuple(replica for replica in replicas if replica.role.trains)
-    if topology.strategy.kind.is_asynchronous:
+    if spec_of(topology.strategy.kind).is_asynchronous:
         groups = worker_groups(topology, replicas)
         gangs |= {f"group-{number}": members for number, members in enumerate(groups) if members}
     elif trainers:

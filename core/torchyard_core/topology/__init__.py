@@ -1,1 +1,1 @@
-"""The topology document: what is to run, and on which hosts. Pure, but for reading and writing its file."""
+"""The topology document: program, pools, strategy and placement. Pure except for reading and writing its file."""

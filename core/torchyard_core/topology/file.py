@@ -1,4 +1,4 @@
-"""Topology files: read with line numbers, changed by `run --set`, written back as YAML."""
+"""Reading and writing of topology files, with line numbers."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from torchyard_core.yaml_io.yaml_file import Document, parse, read_text
 
 @dataclass(frozen=True)
 class TopologyFile:
-    """A topology as it was read. `topology` is None where the file does not hold one; `problems` say why."""
+    """The result of reading a file. `topology` is None for an invalid one; `problems` say why."""
 
     document: Document
     folder: Path | None
-    """Where the file lies: what `workdir` is relative to. None for text that is in no file."""
+    """Folder of the file, to which `workdir` is relative; None for text without a file."""
     topology: Topology | None
     problems: tuple[Problem, ...]
-    """Of reading alone: unknown keys, wrong values."""
+    """Problems of reading: unknown keys, wrong values."""
 
     @property
     def source(self) -> str:
@@ -36,27 +36,27 @@ class TopologyFile:
         return self.document.line(place)
 
     def check(self, hosts: Sequence[HostFacts] | None = None) -> tuple[Problem, ...]:
-        """All problems, by line: of reading, and of what the topology means. With `hosts`, also of the fleet."""
+        """All problems in order of lines: of reading, of the topology's meaning, and with `hosts` of the fleet."""
         found = list(self.problems)
         if self.topology is not None:
             found += check(self.topology, folder=self.folder, hosts=hosts, line=self.line)
         return tuple(sorted(found, key=lambda problem: problem.line or 0))
 
     def with_settings(self, settings: Sequence[str]) -> TopologyFile:
-        """As if the file said so: `["pools.workers.replicas=2"]`. Raises UsageError."""
+        """The same file with overrides such as `pools.workers.replicas=2`. Raises UsageError."""
         if self.topology is None or not settings:
             return self
         return replace(self, topology=apply_settings(self.topology, settings))
 
 
 def read_topology(path: Path | str) -> TopologyFile:
-    """Reads a topology file. Raises FileProblem where there is no readable YAML."""
+    """Reads a topology file. Raises FileProblem for one that is not readable or not YAML."""
     path = Path(path)
     return topology_from_text(read_text(path), str(path), path.absolute().parent)
 
 
 def topology_from_text(text: str, source: str = "topology", folder: Path | None = None) -> TopologyFile:
-    """Reads a topology from text. Raises FileProblem where it is no YAML."""
+    """Reads a topology from text. Raises FileProblem for text that is not YAML."""
     document = parse(text, source)
     topology, found = validate(Topology, document.data, document.composed.written, document.line)
     problems = (*document.problems, *found)
@@ -66,5 +66,5 @@ def topology_from_text(text: str, source: str = "topology", folder: Path | None 
 
 
 def dump(topology: Topology) -> str:
-    """The topology as YAML: the model's order of keys, only what was set. Equal topologies give equal text."""
+    """The topology as YAML, with the keys that were set in the model's order. Equal topologies give equal text."""
     return dump_yaml(topology.as_data())

@@ -1,4 +1,4 @@
-"""What the planner knows of a host: what the fleet file says of it, and what was discovered there."""
+"""Facts about a host that the planner needs, from the fleet file and from the last check of the host."""
 
 from __future__ import annotations
 
@@ -21,36 +21,36 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """A host as the planner sees it. What nobody found out yet is None."""
+    """A host as the planner sees it. Unknown facts are None."""
 
     name: str
     address: str | None = None
-    """Where it is reached by SSH; None for this computer."""
+    """SSH destination; None for this computer."""
     labels: Mapping[str, str] = field(default_factory=dict)
     cpus: int | None = None
     memory_gb: float | None = None
     gpus: tuple[Gpu, ...] = ()
     checked: bool = False
-    """False: nothing is known of it, and it counts as able."""
+    """False for a host that was never checked: it counts as able to run anything."""
     busy_gpus: frozenset[str] = frozenset()
-    """UUIDs of GPUs that somebody uses: they are not free."""
+    """UUIDs of GPUs in use, which are not free."""
     gpu_users: Mapping[str, str] = field(default_factory=dict)
-    """Who that is, by UUID: logins, or nothing where nobody can tell."""
+    """Logins of their users, by UUID; empty where unknown."""
     gpu_bookings: Mapping[str, str] = field(default_factory=dict)
-    """Who else has booked a GPU for the planned time, by UUID: `kim until 18:00`. They too are among `busy_gpus`."""
+    """Other users' bookings of GPUs in the planned time, by UUID: `kim until 18:00`. They are in `busy_gpus`."""
     booked_by: str = ""
-    """Who else has booked the host itself for the planned time, one without GPUs: nothing is placed there."""
+    """Another user's booking of a host without GPUs in the planned time, on which nothing is placed then."""
     use_known: bool = True
-    """False: nobody knows now who uses its GPUs. They count as free, and are not said to be."""
+    """False where the current use of the GPUs is unknown: they count as free, but are not shown as free."""
     port_range: PortRange | None = None
-    """What the firewall lets through between hosts; None for any port."""
+    """Ports that the firewall allows between hosts; None for any port."""
     data_address: str | None = None
-    """Its address for training traffic; None leaves the choice to the host."""
+    """Address for training traffic; None leaves the choice to the host."""
     interface: str | None = None
     python: str | None = None
-    """The programs' interpreter that the fleet file names."""
+    """Interpreter for programs, from the fleet file."""
     found_python: str | None = None
-    """The interpreter that a check found."""
+    """Interpreter for programs, found by a check."""
     torch: str | None = None
     """Version of torch in that interpreter."""
 
@@ -58,16 +58,16 @@ class HostFacts:
         return next((gpu for gpu in self.gpus if gpu.index == index), None)
 
     def user_of(self, gpu: Gpu) -> str | None:
-        """Who uses a GPU: a login, "" where nobody can tell who; None where it is free, or nothing is known."""
+        """Login of a GPU's user, "" for an unknown user; None for a GPU that is free or whose use is unknown."""
         return self.gpu_users.get(gpu.uuid, "") if gpu.uuid in self.busy_gpus else None
 
     def why_taken(self, gpu: Gpu) -> str | None:
-        """`used by kim`, `booked by kim until 18:00`; None where it is free, or nothing is known.
+        """`used by kim`, `booked by kim until 18:00`; None for a GPU that is free or whose use is unknown.
 
-        Who is on a GPU now is the better answer where both are known.
+        The current user takes precedence over a booking.
         """
         user = self.user_of(gpu)
         if user is None:
             return None
         booked = self.gpu_bookings.get(gpu.uuid)
-        return f"booked by {booked}" if booked and not user else f"used by {user or 'somebody else'}"
+        return f"booked by {booked}" if booked and not user else f"used by {user or 'another user'}"

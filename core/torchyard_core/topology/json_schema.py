@@ -32,7 +32,7 @@ def schema_text() -> str:
 
 
 def _describe(schema: dict[str, Any]) -> None:
-    """Gives each key the docstring below it. Pydantic can read those too, but at every start of the program."""
+    """Adds each key's docstring. Pydantic could read these too, but would do so at every start of the program."""
     blocks = {"Topology": schema, **schema["$defs"]}
     for node in ast.parse(inspect.getsource(model)).body:
         if not isinstance(node, ast.ClassDef):
@@ -42,12 +42,12 @@ def _describe(schema: dict[str, Any]) -> None:
             if not isinstance(key, ast.AnnAssign) or not isinstance(key.target, ast.Name) or key.target.id not in keys:
                 continue
             if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
-                told = keys[key.target.id] | {"description": inspect.cleandoc(str(below.value.value))}
-                keys[key.target.id] = dict(sorted(told.items()))
+                described = keys[key.target.id] | {"description": inspect.cleandoc(str(below.value.value))}
+                keys[key.target.id] = dict(sorted(described.items()))
 
 
 def _tidied(part: Any) -> Any:
-    """Without the titles that pydantic makes of key names, and with each description on one line."""
+    """The schema without the titles that pydantic derives from key names, and with one-line descriptions."""
     if isinstance(part, list):
         return [_tidied(item) for item in part]
     if not isinstance(part, dict):

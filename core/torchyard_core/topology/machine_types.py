@@ -1,4 +1,4 @@
-"""Machine types of the source systems with their sizes, as data in `resources/machines.yaml`."""
+"""Machine types of Vertex AI and CloudML with their sizes, from `resources/machines.yaml`."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _SIZED = re.compile(r"(?P<series>[a-z][a-z0-9-]*)-(?P<cpus>[0-9]{1,4})")
 
 @dataclass(frozen=True)
 class Machine:
-    """What a machine type has. `cpus` and `memory_gb` are None for one whose name does not tell."""
+    """A machine type. `cpus` and `memory_gb` are None where the name does not determine them."""
 
     name: str
     machine: str
-    """The rented machine behind it: of `complex_model_m`, `n1-highcpu-16`."""
+    """The machine type of the cloud: `n1-highcpu-16` for `complex_model_m`."""
     cpus: int | None = None
     memory_gb: float | None = None
     gpus: int = 0
     gpu_model: str | None = None
 
     def as_pool(self) -> dict[str, Any]:
-        """What a pool that asks for such machines says."""
+        """Keys of a pool on such machines."""
         said: dict[str, Any] = {"gpus": self.gpus or None, "machine": self.name, "cpus": self.cpus}
         said |= {"memory_gb": self.memory_gb, "gpu_model": self.gpu_model}
         return {key: value for key, value in said.items() if value is not None}
@@ -44,7 +44,7 @@ def _data() -> Mapping[str, Any]:
 
 @lru_cache(maxsize=1024)
 def machine(name: str) -> Machine:
-    """A machine by any of its names. One that nobody knows has no sizes."""
+    """The machine type of a name. An unknown name has no sizes."""
     named = _data()["cloudml"].get(name, {})
     behind = named.get("machine", name)
     sized = _SIZED.fullmatch(behind)
@@ -57,34 +57,34 @@ def machine(name: str) -> Machine:
 
 
 def same_machine(one: str, other: str) -> bool:
-    """Whether two names are of the same rented machine: `complex_model_m` is an `n1-highcpu-16`."""
+    """Whether two names mean the same machine type: `complex_model_m` is `n1-highcpu-16`."""
     return machine(one).machine == machine(other).machine
 
 
 @cache
 def cloudml_machines() -> tuple[Machine, ...]:
-    """Those of CloudML Engine, in its order: smaller before larger."""
+    """The machine types of CloudML Engine, smaller before larger."""
     return tuple(machine(name) for name in _data()["cloudml"])
 
 
 def accelerators() -> Mapping[str, Mapping[str, Any]]:
-    """Names of GPUs as Vertex AI and CloudML have them, with `gpu_model` and, where it tells, `gpu_memory_gb`."""
+    """GPU names of Vertex AI and CloudML, with `gpu_model` and, where the name determines it, `gpu_memory_gb`."""
     known: Mapping[str, Mapping[str, Any]] = _data()["accelerators"]
     return known
 
 
 def machine_with(accelerator: str, count: int) -> str | None:
-    """The machine that has so many of a GPU built in; None for a GPU that goes into any, or for another count."""
+    """The machine type with this number of a GPU built in; None for a GPU that any type takes, or another number."""
     found: str | None = _data()["machines_with"].get(accelerator, {}).get(str(count))
     return found
 
 
 def accelerator_for(gpu_model: str | None, gpu_memory_gb: float | None) -> str | None:
-    """Their name for a GPU with this in its name and at least so much memory; None where they have none."""
+    """Vertex AI's name for a GPU of this model with at least this memory; None if there is none."""
     if gpu_model is None:
         return None
     for name, has in accelerators().items():
-        # What does not tell its memory has the smallest of its model.
+        # A name without a memory size means the smallest of its model.
         enough = gpu_memory_gb is None or has.get("gpu_memory_gb", 40) >= gpu_memory_gb
         if has["gpu_model"].lower() == gpu_model.lower() and enough:
             return name
@@ -92,7 +92,7 @@ def accelerator_for(gpu_model: str | None, gpu_memory_gb: float | None) -> str |
 
 
 def with_machine_sizes(topology: Topology) -> Topology:
-    """With what machine types stand for, where pools do not say it themselves."""
+    """The topology with the sizes of its machine types filled in where pools do not set them."""
     pools = [_with_machine_size(pool) if pool.machine is not None else pool for pool in topology.pools]
     return topology.model_copy(update={"pools": tuple(pools)}) if pools != list(topology.pools) else topology
 
@@ -108,8 +108,11 @@ def _with_machine_size(pool: Pool) -> Pool:
 
 
 def with_machine(topology: Topology, positions: Collection[int], name: str) -> Topology:
-    """The topology with some pools on a machine type, which brings its sizes. Its GPUs go to those who use any; one
-    without GPUs takes away those that came with the type before it, and no others."""
+    """The topology with some pools moved to a machine type and its sizes.
+
+    GPUs of the type are only given to roles that use GPUs. A type without GPUs removes those of the previous type, but
+    no others.
+    """
     after = topology
     for position in positions:
         pool = topology.pools[position]

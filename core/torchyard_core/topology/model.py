@@ -57,11 +57,6 @@ class StrategyKind(StrEnum):
     DOWNPOUR = "downpour"
     HOGWILD = "hogwild"
 
-    @property
-    def is_asynchronous(self) -> bool:
-        """Worker groups then run at their own pace, each a torch world and a gang of its own."""
-        return self in (StrategyKind.DOWNPOUR, StrategyKind.HOGWILD)
-
 
 class ReductionOrder(StrEnum):
     """In which order gradients are summed."""

@@ -1,4 +1,4 @@
-"""`run --set pools.workers.replicas=2`: one value of a topology changed on the command line."""
+"""Overrides of single values on the command line: `run --set pools.workers.replicas=2`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torchyard_core.yaml_io.parser import Composed, compose
 def apply_settings(topology: Topology, settings: Sequence[str]) -> Topology:
     """The topology with each `path=value` set, in order. Values are YAML; pools go by name.
 
-    Raises UsageError for a path that leads nowhere, and a value that does not belong there.
+    Raises UsageError for an unknown path or an invalid value.
     """
     data = deepcopy(topology.as_data())
     written: dict[Place, str] = {}
@@ -56,7 +56,7 @@ def _value(text: str, setting: str) -> Composed:
 
 
 def _place(data: dict[str, Any], path: str, setting: str) -> Place:
-    """Where `path` leads. Each step is a key of the model, a pool's name or position, or a key of the user's."""
+    """Resolves `path`. Each step is a key of the model, a pool's name or position, or a key of the user's."""
     place: Place = ()
     rest = path
     while rest:
@@ -71,7 +71,7 @@ def _place(data: dict[str, Any], path: str, setting: str) -> Place:
             position, rest = _item(data, place, rest, setting)
             place = (*place, position)
         elif get_origin(around) is dict:
-            # Variables and labels may hold dots: what is left is one key.
+            # Names of variables and labels may contain dots: the rest is one key.
             return (*place, rest)
         else:
             raise _refused(setting, f"`{place[-1]}` has nothing below it.")
@@ -85,7 +85,7 @@ def _in(place: Place) -> str:
 
 
 def _item(data: dict[str, Any], place: Place, rest: str, setting: str) -> tuple[int, str]:
-    """(position, what is left of the path) of an entry, by its name or its number from 0."""
+    """(position, rest of the path) of an entry, by its name or its number from 0."""
     items: Any = data
     for step in place:
         items = items.get(step, []) if isinstance(items, dict) else items[step]

@@ -1,4 +1,4 @@
-"""The replicas that a topology's pools stand for, and the worker groups they train in."""
+"""Replicas of a topology, listed from its pools."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torchyard_core.topology.model import Pool, Role, Topology
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One node of the cluster. Numbered through all pools of its role, in the file's order."""
+    """One member of a pool, numbered across all pools of its role in the file's order."""
 
     role: Role
     index: int
@@ -23,7 +23,7 @@ class Replica:
 
 
 def replicas_of(topology: Topology) -> tuple[Replica, ...]:
-    """All replicas: the chief, workers, servers, reducers, evaluators, each in pool order."""
+    """All replicas: chief, workers, servers, reducers, evaluators, each in the order of pools."""
     return tuple(
         Replica(role, index, pool, pool_index)
         for role in Role
@@ -34,26 +34,3 @@ def replicas_of(topology: Topology) -> tuple[Replica, ...]:
             for _ in range(pool.replicas)
         )
     )
-
-
-def worker_group_count(topology: Topology) -> int:
-    """How many torch worlds the trainers form: one, or for asynchronous kinds one a worker group."""
-    if not topology.strategy.kind.is_asynchronous:
-        return 1
-    workers = sum(pool.replicas for pool in topology.pools if pool.role is Role.WORKER)
-    return max(1, min(topology.strategy.worker_groups or workers, workers))
-
-
-def worker_groups(topology: Topology, replicas: tuple[Replica, ...]) -> tuple[tuple[Replica, ...], ...]:
-    """The trainers by worker group: contiguous blocks of workers, larger first, the chief first in group 0."""
-    chiefs = tuple(replica for replica in replicas if replica.role is Role.CHIEF)
-    workers = tuple(replica for replica in replicas if replica.role is Role.WORKER)
-    count = worker_group_count(topology)
-    size, larger = divmod(len(workers), count)
-    groups: list[tuple[Replica, ...]] = []
-    taken = 0
-    for group in range(count):
-        end = taken + size + (group < larger)
-        groups.append((chiefs if group == 0 else ()) + workers[taken:end])
-        taken = end
-    return tuple(groups)

@@ -1,1 +1,1 @@
-"""YAML with positions: reading, validation against models, writing."""
+"""YAML with positions: parsing, validation against models, writing."""

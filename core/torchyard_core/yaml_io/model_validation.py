@@ -1,4 +1,4 @@
-"""A model out of a document's data, and every mismatch as a plain sentence."""
+"""Validation of a document's data against a pydantic model, with messages for the user."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ Model = TypeVar("Model", bound=BaseModel)
 def validate(
     model: type[Model], data: Any, written: Mapping[Place, str], line: LineOf
 ) -> tuple[Model | None, list[Problem]]:
-    """The data as a model, or None and what is wrong with it.
+    """The data as a model, or None and its problems.
 
-    Text may be written as a bare number (`args: [--epochs, 2]`), and a key left empty is a key left out.
+    Text may be written as a bare number (`args: [--epochs, 2]`), and an empty key counts as left out.
     """
     result = _attempt(model, data)
-    if isinstance(result, list) and (mended := _mended(model, data, result, written)) is not None:
-        data = mended
+    if isinstance(result, list) and (normalized := _normalized(model, data, result, written)) is not None:
+        data = normalized
         result = _attempt(model, data)
     if not isinstance(result, list):
         return result, []
@@ -39,16 +39,18 @@ def validate(
 
 
 def _attempt(model: type[Model], data: Any) -> Model | list[ErrorDetails]:
-    # By way of JSON, since there strictness is what YAML means by it: lists may become tuples, words enums.
+    # Strict validation of JSON, unlike that of Python values, accepts lists for tuples and text for enums.
     try:
         return model.model_validate_json(json.dumps(data))
     except ValidationError as error:
         return error.errors(include_url=False)
 
 
-def _mended(model: type[BaseModel], data: Any, errors: list[ErrorDetails], written: Mapping[Place, str]) -> Any | None:
-    """The data with what is only a matter of notation put right; None where nothing is."""
-    mended = None
+def _normalized(
+    model: type[BaseModel], data: Any, errors: list[ErrorDetails], written: Mapping[Place, str]
+) -> Any | None:
+    """The data with differences of notation corrected; None if there are none."""
+    normalized = None
     for error in errors:
         place = _place(error)
         if not place:
@@ -57,15 +59,15 @@ def _mended(model: type[BaseModel], data: Any, errors: list[ErrorDetails], writt
         as_written = error["type"] == "string_type" and error.get("input") is not None and place in written
         if not (empty or as_written):
             continue
-        mended = deepcopy(data) if mended is None else mended
-        parent = mended
+        normalized = deepcopy(data) if normalized is None else normalized
+        parent = normalized
         for step in place[:-1]:
             parent = parent[step]
         if empty:
             del parent[place[-1]]
         else:
             parent[place[-1]] = written[place]
-    return mended
+    return normalized
 
 
 def _may_be_left_out(model: type[BaseModel], place: Place) -> bool:
@@ -81,7 +83,7 @@ def _place(error: ErrorDetails) -> Place:
 
 
 def _distinct(errors: list[ErrorDetails]) -> Iterator[ErrorDetails]:
-    """One error a place; a list that is empty only because its items are wrong is not too short."""
+    """One error for each place, without "too short" for a list whose items are invalid."""
     places = [_place(error) for error in errors]
     seen: set[Place] = set()
     for error, place in zip(errors, places, strict=True):
@@ -100,22 +102,22 @@ def _problem(model: type[BaseModel], error: ErrorDetails, data: Any, line: LineO
         message = _unknown_key(model, place)
         return Problem("error", "unknown-key", message, line(place), path)
     if error["type"] == "missing":
-        around = f" in {_named(place[:-1], data)}" if len(place) > 1 else ""
+        around = f" in {_place_name(place[:-1], data)}" if len(place) > 1 else ""
         return Problem("error", "missing-key", f"`{key}` is missing{around}", line(place[:-1]), path)
     value = error.get("input")
     if error["type"] == "value_error":
-        message = f"{_named(place, data)} {error['msg'].removeprefix('Value error, ')}"
+        message = f"{_place_name(place, data)} {error['msg'].removeprefix('Value error, ')}"
     elif error["type"] == "too_short":
-        message = f"{_named(place, data)} is empty; it needs at least one entry"
+        message = f"{_place_name(place, data)} is empty; it needs at least one entry"
     else:
-        message = f"{_named(place, data)} must be {_expected(model, place, error)}, {_but(value)}"
+        message = f"{_place_name(place, data)} must be {_expected(model, place, error)}, {_instead_of(value)}"
         if error["type"] == "enum" and isinstance(value, str):
             message += did_you_mean(value, [str(member.value) for member in _members(model, place)])
     return Problem("error", "wrong-value", message, line(place), path)
 
 
-def _named(place: Place, data: Any) -> str:
-    """A place within a sentence."""
+def _place_name(place: Place, data: Any) -> str:
+    """The name of a place within a message."""
     if not place:
         return "the document"
     if not isinstance(place[-1], int):
@@ -127,7 +129,7 @@ def _unknown_key(model: type[BaseModel], place: Place) -> str:
     key = str(place[-1])
     around = type_at(model, place[:-1])
     known = list(around.model_fields) if isinstance(around, type) and issubclass(around, BaseModel) else []
-    home = _home(model, key)
+    home = _block_with(model, key)
     hint = did_you_mean(key, known, cutoff=0.55 if home is None else 0.8)
     if not hint and home is not None:
         hint = f"; it belongs {home}"
@@ -136,8 +138,8 @@ def _unknown_key(model: type[BaseModel], place: Place) -> str:
     return f"unknown key `{key}`{hint}"
 
 
-def _home(model: type[BaseModel], key: str) -> str | None:
-    """The block that does have this key."""
+def _block_with(model: type[BaseModel], key: str) -> str | None:
+    """The block that has this key."""
     if key in model.model_fields:
         return "at the top level"
     for name, field in model.model_fields.items():
@@ -148,7 +150,7 @@ def _home(model: type[BaseModel], key: str) -> str | None:
     return None
 
 
-def _but(value: Any) -> str:
+def _instead_of(value: Any) -> str:
     if value is None:
         return "but is empty"
     if isinstance(value, bool):
@@ -163,7 +165,7 @@ def _but(value: Any) -> str:
 
 
 def _expected(model: type[BaseModel], place: Place, error: ErrorDetails) -> str:
-    """What kind of value belongs at a place, in words."""
+    """Description of the kind of value that a place takes."""
     wanted = type_at(model, place)
     origin = get_origin(wanted)
     if isinstance(wanted, type) and issubclass(wanted, Enum):
@@ -191,7 +193,7 @@ def _members(model: type[BaseModel], place: Place) -> list[Enum]:
 
 
 def _bound(model: type[BaseModel], place: Place, error: ErrorDetails) -> str:
-    """The limit that matters: the upper one where that was broken, else the lower."""
+    """The violated limit: the upper one if it was exceeded, else the lower."""
     around = type_at(model, place[:-1])
     fields = around.model_fields if isinstance(around, type) and issubclass(around, BaseModel) else {}
     field: FieldInfo | None = fields.get(str(place[-1]))
@@ -218,7 +220,7 @@ def _without_none(annotation: Any) -> Any:
 
 
 def type_at(model: type[BaseModel], place: Place) -> Any:
-    """The annotation at a place, without Annotated and Optional round it."""
+    """The annotation at a place, without Annotated and Optional."""
     wanted: Any = model
     for step in place:
         if isinstance(wanted, type) and issubclass(wanted, BaseModel):

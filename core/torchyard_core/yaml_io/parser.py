@@ -1,8 +1,7 @@
-"""Plain data out of YAML, with the line that each part of it stands on.
+"""YAML parser that returns plain data and the position of each value.
 
-PyYAML's parser gives events; they are composed here rather than by `yaml.compose`, which recurses without bound,
-expands aliases without bound and keeps the last of two equal keys in silence. Scalars follow YAML 1.2: `no`, `on`
-and `10:30` are text.
+It composes the events of PyYAML's parser. `yaml.compose` is not used, since it has no limit of recursion and of alias
+expansion and silently keeps the last of two equal keys. Scalars follow YAML 1.2: `no`, `on` and `10:30` are text.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from torchyard_core.yaml_io.syntax_errors import explain_yaml_error, problem_at
 
 MAX_DEPTH = 64
 MAX_VALUES = 400_000
-"""Values a document may stand for once its aliases are expanded: more is a slip or an attack."""
+"""Most values of a document after expansion of its aliases, as protection against attacks."""
 MAX_DIGITS = 18
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -38,34 +37,34 @@ _WORDS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Span:
-    """Where a value stands in the text: offsets in characters, and the line counted from 1."""
+    """Position of a value in the text: offsets in characters, and the line counted from 1."""
 
     start: int
     end: int
     line: int
     flow: bool = False
-    """Written with brackets, not by indentation."""
+    """Whether the value is in flow style (brackets) rather than block style."""
     exact: bool = True
-    """`end` is where it ends. The parser lets a block reach to what follows it, comments included."""
+    """Whether `end` is exact. The parser extends a block up to the next value, comments included."""
 
 
 @dataclass
 class Composed:
-    """What a document says, and where it says it."""
+    """The data of a document, and the positions of its values."""
 
     data: Any = None
     spans: dict[Place, Span] = field(default_factory=dict)
-    """Of every value, by place."""
+    """Position of every value, by place."""
     key_lines: dict[Place, int] = field(default_factory=dict)
-    """The line of the key of every mapping entry."""
+    """Line of the key of every mapping entry."""
     written: dict[Place, str] = field(default_factory=dict)
-    """Plain scalars letter for letter, by place."""
+    """Plain scalars as written, by place."""
     problems: list[Problem] = field(default_factory=list)
-    """Keys given twice."""
+    """Duplicate keys."""
 
 
 def compose(text: str, source: str) -> Composed:
-    """Composes one YAML document. Raises FileProblem where it does not parse, or is not made for plain data."""
+    """Parses one YAML document. Raises FileProblem for text that does not parse or is not plain data."""
     composer = _Composer(source)
     try:
         for event in yaml.parse(text, Loader=_Loader):
@@ -82,7 +81,7 @@ def compose(text: str, source: str) -> Composed:
 
 @dataclass
 class _Open:
-    """A list or mapping whose end has not been seen."""
+    """A list or mapping that is not complete yet."""
 
     place: Place
     value: list[Any] | dict[str, Any]
@@ -137,7 +136,7 @@ class _Composer:
             raise self._stop(line, f"the document stands for more than {MAX_VALUES} values.")
 
     def _next_place(self, line: int) -> Place:
-        """Where the value that begins now will stand."""
+        """Place of the next value."""
         if not self._open:
             return ()
         parent = self._open[-1]
@@ -217,7 +216,7 @@ class _Composer:
         self._put(closed.value, closed.line)
 
     def _merge(self, into: dict[str, Any], merged: Any, line: int) -> None:
-        """`<<: *other`: what `into` does not give itself."""
+        """Adds the keys of `<<: *other` that `into` does not have."""
         for part in merged if isinstance(merged, list) else [merged]:
             if not isinstance(part, dict):
                 raise self._stop(line, "`<<` takes a block of keys, or a list of them.")
@@ -247,7 +246,7 @@ class _Composer:
 
 
 def plain_value(text: str) -> Any:
-    """What an unquoted scalar stands for. A number too long to be meant stays text."""
+    """The value of an unquoted scalar. An overlong number stays text."""
     if text in _WORDS:
         return _WORDS[text]
     if len(text) <= MAX_DIGITS and _INTEGER.fullmatch(text):
@@ -258,7 +257,7 @@ def plain_value(text: str) -> Any:
 
 
 def shown(place: Place, data: Any = None) -> str:
-    """A place as `run --set` writes it: `pools.workers.replicas`. Pools go by name where `data` tells it."""
+    """A place in the syntax of `run --set`: `pools.workers.replicas`. Pools are named if `data` has their names."""
     return ".".join(_steps(place, data))
 
 

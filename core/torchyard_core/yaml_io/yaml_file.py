@@ -1,4 +1,4 @@
-"""One reader for the YAML files that people write: the topology, the fleet, and what `run --set` sets."""
+"""Reading of YAML files that users write: topology, fleet, settings."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ MAX_BYTES = 4 * 1024 * 1024
 
 @dataclass(frozen=True)
 class Document:
-    """A file that parsed: its data, and where each part of it stands."""
+    """A parsed file: its data, with positions."""
 
     source: str
-    """The file as people name it."""
+    """The file as the user named it."""
     text: str
     composed: Composed
 
@@ -37,7 +37,7 @@ class Document:
         return tuple(self.composed.problems)
 
     def line(self, place: Place) -> int | None:
-        """The line of a place, or of the nearest one around it that is in the file."""
+        """The line of a place, or of the nearest enclosing place that is in the file."""
         for length in range(len(place), -1, -1):
             part = place[:length]
             if part in self.composed.key_lines:
@@ -47,12 +47,12 @@ class Document:
         return None
 
     def stop(self, line: int | None, message: str, hint: str = "") -> FileProblem:
-        """An error that ends the reading of this file."""
+        """A FileProblem with this file and the line in its message."""
         return problem_at(self.source, line, message, hint)
 
 
 def read_text(path: Path, source: str | None = None) -> str:
-    """A file's text. Raises FileProblem where it is not there, not readable, too big or not UTF-8."""
+    """A file's text. Raises FileProblem for a file that is missing, not readable, too big or not UTF-8."""
     source = source or str(path)
     try:
         with path.open("rb") as file:
@@ -62,7 +62,7 @@ def read_text(path: Path, source: str | None = None) -> str:
             source,
             None,
             "there is no such file.",
-            _look_alike(path) or "Is the name right, and are you in the right folder?",
+            _other_suffix(path) or "Is the name right, and are you in the right folder?",
         ) from None
     except NotADirectoryError:
         raise problem_at(source, None, "part of this path is a file, not a folder.", "Is the path right?") from None
@@ -88,7 +88,7 @@ def read_text(path: Path, source: str | None = None) -> str:
 
 
 def is_there(path: Path) -> bool:
-    """Whether there is something to read at a path. Where that cannot be known, reading it says why."""
+    """Whether a path exists. True if that cannot be determined, so that reading reports the error."""
     try:
         path.lstat()
     except FileNotFoundError:
@@ -98,8 +98,8 @@ def is_there(path: Path) -> bool:
     return True
 
 
-def _look_alike(path: Path) -> str:
-    """A file that is there under the other usual ending."""
+def _other_suffix(path: Path) -> str:
+    """The name of an existing file with the other usual suffix."""
     for suffix in (".yaml", ".yml"):
         other = path.with_suffix(suffix) if path.name else path
         if other != path and other.is_file():
@@ -108,5 +108,5 @@ def _look_alike(path: Path) -> str:
 
 
 def parse(text: str, source: str) -> Document:
-    """Parses one YAML document. Raises FileProblem where that fails."""
+    """Parses one YAML document. Raises FileProblem."""
     return Document(source, text, compose(text, source))

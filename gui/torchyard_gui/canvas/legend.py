@@ -9,7 +9,8 @@ from PySide6.QtCore import QCoreApplication, QPointF, QRectF, Qt
 from PySide6.QtGui import QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import QWidget
 
-from torchyard_core.topology.model import StrategyKind
+from torchyard_core.topology.model import Role, StrategyKind
+from torchyard_core.topology.strategies.registry import spec_of
 from torchyard_gui.canvas import paint_cache
 from torchyard_gui.canvas.edges.edge_items import DASHES, paint_port
 from torchyard_gui.canvas.edges.traffic import Wiring
@@ -34,19 +35,15 @@ def entries_of(kind: StrategyKind, wiring: Wiring, *, has_groups: bool) -> list[
     does = {port for _, port in wiring.trunk} | ({"trains"} if wiring.ring else set())
     if wiring.neighbours:
         does = {"both"}
-    said: dict[str, str] = {
+    has_reducers = spec_of(kind).server_role is Role.REDUCER
+    labels: dict[Sign, str] = {
         "trains": translate("Legend", "trainers"),
-        "serves": translate("Legend", "reducers")
-        if kind is StrategyKind.REDUCTION_SERVER
-        else translate("Legend", "servers"),
-        "both": translate("Legend", "both"),
+        "serves": translate("Legend", "reducers") if has_reducers else translate("Legend", "servers"),
+        "both": translate("Legend", "trainers that reduce too") if has_reducers else translate("Legend", "both"),
     }
     if wiring.neighbours:
-        said["both"] = translate("Legend", "trainers")
-    elif kind is StrategyKind.REDUCTION_SERVER:
-        said["both"] = translate("Legend", "trainers that reduce too")
-    signs: tuple[Sign, ...] = ("trains", "serves", "both")
-    found += [(sign, said[sign]) for sign in signs if sign in does]
+        labels["both"] = translate("Legend", "trainers")
+    found += [(sign, text) for sign, text in labels.items() if sign in does]
     if wiring.ring:
         found.append(("line", translate("Legend", "all-reduce, in step")))
     elif wiring.neighbours:

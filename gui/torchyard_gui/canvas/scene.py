@@ -19,7 +19,8 @@ from PySide6.QtWidgets import (
 from torchyard_core.launch.rank_assignment import Plan
 from torchyard_core.topology.host_facts import HostFacts
 from torchyard_core.topology.model import StrategyKind
-from torchyard_core.topology.strategies.traffic import Traffic, traffic_of
+from torchyard_core.topology.strategies.topology_traffic import traffic_of
+from torchyard_core.topology.strategies.traffic import Traffic
 from torchyard_gui.canvas import labels, paint_cache
 from torchyard_gui.canvas.drop_highlight import TargetMark
 from torchyard_gui.canvas.edges.edge_layer import EdgeLayer

@@ -9,6 +9,7 @@ from PySide6.QtCore import QCoreApplication
 from torchyard_core.topology.machine_types import Machine
 from torchyard_core.topology.model import Role, StrategyKind
 from torchyard_core.topology.strategies.presets import PRESETS, Preset
+from torchyard_core.topology.strategies.registry import spec_of
 
 
 def tr(text: str) -> str:
@@ -51,51 +52,22 @@ def role_sentence(role: Role) -> str:
 
 
 def strategy_name(kind: StrategyKind) -> str:
-    names = {
-        StrategyKind.NONE: tr("None"),
-        StrategyKind.ALL_REDUCE: tr("All-reduce"),
-        StrategyKind.SANDBLASTER: tr("Sandblaster"),
-        StrategyKind.REDUCTION_SERVER: tr("Reduction server"),
-        StrategyKind.DOWNPOUR: tr("Downpour"),
-        StrategyKind.HOGWILD: tr("Hogwild"),
-    }
-    return names[kind]
+    return tr(spec_of(kind).title)
 
 
 def strategy_sentence(kind: StrategyKind) -> str:
-    """What the strategy does, for who chooses one."""
-    sentences = {
-        StrategyKind.NONE: tr("The script keeps its parameters in step itself, for example with DDP."),
-        StrategyKind.ALL_REDUCE: tr("After each step all trainers average their gradients with each other."),
-        StrategyKind.SANDBLASTER: tr("Trainers send gradients to parameter servers and wait for the sum."),
-        StrategyKind.REDUCTION_SERVER: tr("Reducers on hosts of their own sum the gradients of all trainers."),
-        StrategyKind.DOWNPOUR: tr("Groups of trainers push to and pull from servers, each at its own pace."),
-        StrategyKind.HOGWILD: tr("Groups train apart and exchange parameters with their neighbours now and then."),
-    }
-    return sentences[kind]
+    """What the strategy does, shown where one is chosen."""
+    return tr(spec_of(kind).sentence)
 
 
 def preset_title(preset: Preset) -> str:
-    """What a preset is called; a strategy's by the strategy's own name."""
-    return strategy_name(StrategyKind(preset.key)) if preset.key in PRESETS else preset.title
-
-
-def strategy_preset_sentence(kind: StrategyKind) -> str:
-    """What a strategy's preset adds to a design that has nothing yet."""
-    sentences = {
-        StrategyKind.ALL_REDUCE: tr("Three workers round a ring."),
-        StrategyKind.SANDBLASTER: tr("Three workers in step with two parameter servers."),
-        StrategyKind.REDUCTION_SERVER: tr("Four workers, and as many reducers as beat a ring, more than N²/(2(N−1))."),
-        StrategyKind.DOWNPOUR: tr("Two groups of two workers, each at its own pace, with two parameter servers."),
-        StrategyKind.HOGWILD: tr("Three workers that train apart and exchange with their neighbours."),
-    }
-    return sentences[kind]
+    """The title of a preset. Names of machines and frameworks are the same in every language."""
+    return tr(preset.title) if preset.key in PRESETS else preset.title
 
 
 def preset_sentence(preset: Preset) -> str:
-    """What a preset adds to a design that has nothing yet."""
-    # Names of machines and frameworks are the same in every language; so are the sentences made of them.
-    return strategy_preset_sentence(StrategyKind(preset.key)) if preset.key in PRESETS else preset.sentence
+    """What a preset adds to an empty topology."""
+    return tr(preset.sentence) if preset.key in PRESETS else preset.sentence
 
 
 def machine_sentence(machine: Machine) -> str:

@@ -14,7 +14,7 @@ from torchyard_core.launch.rank_assignment import Plan
 from torchyard_core.topology.host_facts import HostFacts
 from torchyard_core.topology.machine_types import cloudml_machines
 from torchyard_core.topology.model import MAX_REPLICAS, Role
-from torchyard_core.topology.strategies.presets import PRESETS, presets_of
+from torchyard_core.topology.strategies.presets import GROUPS, presets_of
 from torchyard_gui.canvas.gestures.palette_drop import HOST_MIME, MACHINE_MIME, PRESET_MIME, ROLE_MIME
 from torchyard_gui.theme.icons import icon, role_icon, state_icon
 from torchyard_gui.theme.theme import theme
@@ -25,8 +25,6 @@ from torchyard_gui.topology.labels import (
     role_name,
     role_plural,
     role_sentence,
-    strategy_name,
-    strategy_preset_sentence,
 )
 from torchyard_gui.topology.palette_list import COUNT, KEY, NONE, PaletteList, PaletteSection
 from torchyard_gui.widgets.containers import scrolled
@@ -62,9 +60,8 @@ class Palette(QFrame):
         tiers = self.tr("CloudML's clusters, with the sizes of their machines")
         section = PaletteSection
         self._roles = section(self.tr("Roles"), self._make_roles)
-        self._presets = section(
-            self.tr("Presets"), self._make_strategies, self.tr("A strategy with the replicas that it needs")
-        )
+        strategies = self.tr("A strategy with the replicas that it needs")
+        self._presets = section(self.tr("Presets"), partial(self._make_presets, GROUPS[0]), strategies)
         self._frameworks = section(
             self.tr("Frameworks"), partial(self._make_presets, "frameworks"), frameworks, folds=True
         )
@@ -146,10 +143,6 @@ class Palette(QFrame):
         made = self._listed(HOST_MIME, name)
         made.chosen.connect(lambda host, _: self.host_chosen.emit(host))
         return made
-
-    def _make_strategies(self, name: str) -> PaletteList:
-        rows = [(kind.value, strategy_name(kind), strategy_preset_sentence(kind)) for kind in PRESETS]
-        return self._preset_rows(name, rows)
 
     def _make_presets(self, group: str, name: str) -> PaletteList:
         rows = [(one.key, preset_title(one), preset_sentence(one)) for one in presets_of(group)]

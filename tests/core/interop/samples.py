@@ -1,4 +1,4 @@
-"""Documents as the systems' own guides have them, shortened where they repeat themselves."""
+"""Documents of the systems' own guides, shortened."""
 
 from __future__ import annotations
 
@@ -207,4 +207,4 @@ program:
   secrets: [TOKEN]
   setup: ["export READY=1"]
 """
-"""A topology without a chief pool, with all that a command may hold."""
+"""A topology without a chief pool, whose command has all kinds of placeholders and escapes."""

@@ -1,4 +1,4 @@
-"""What is written is what the other system accepts: its limits on names, its escapes, its machines."""
+"""Exported documents keep to the other system's limits on names, escapes and machine types."""
 
 from __future__ import annotations
 
@@ -80,12 +80,12 @@ def test_what_the_kubelet_would_expand_reaches_the_shell_as_it_is() -> None:
     assert len(worker["command"][2]) < 100_000, "more than Linux takes as one argument"
 
 
-def test_a_plain_job_says_that_it_restarts_nobody() -> None:
+def test_a_plain_job_has_a_remark_on_missing_restarts() -> None:
     assert "max_restarts" in remarks(written("kubernetes", "job"))
     assert "max_restarts" not in remarks(written("kubernetes", "jobset"))
 
 
-def test_srun_is_told_again_what_its_component_asks_for() -> None:
+def test_srun_repeats_the_options_of_its_component() -> None:
     text = written("slurm").text
     asked = "--nodes=1000 --ntasks-per-node=1 --cpus-per-task=6 --gpus-per-node=a100:4"
     assert f"#SBATCH {asked}\n" in text
@@ -110,10 +110,10 @@ def test_gpus_that_are_built_in_come_with_their_machine(name: str) -> None:
         ("kubernetes", None, None),
     ],
 )
-def test_placeholders_that_nobody_fills_in_are_told(name: str, form: str | None, unfilled: str | None) -> None:
+def test_placeholders_that_are_not_filled_in_get_a_remark(name: str, form: str | None, unfilled: str | None) -> None:
     there = remarks(written(name, form))
-    assert (f"nobody fills in {unfilled} there" in there) is (unfilled is not None)
-    assert ("nobody fills in" in there) is (unfilled is not None)
+    assert (f"not filled in there: {unfilled}." in there) is (unfilled is not None)
+    assert ("not filled in" in there) is (unfilled is not None)
 
 
 def test_a_torchx_file_parses_whatever_the_design_is_called() -> None:

@@ -1,4 +1,4 @@
-"""A document that cannot be read is told apart from one of another format, with the line and what is allowed."""
+"""Errors of documents: syntax errors and other formats are told apart, with line and allowed values."""
 
 from __future__ import annotations
 
@@ -133,9 +133,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("name", "text", "line", "message", "hint"), BAD)
-def test_what_is_wrong_is_said_with_its_line_and_what_is_allowed(
-    name: str, text: str, line: int, message: str, hint: str
-) -> None:
+def test_an_error_has_its_line_and_the_allowed_values(name: str, text: str, line: int, message: str, hint: str) -> None:
     with pytest.raises(FileProblem) as caught:
         read_foreign(name, text, "doc")
     assert caught.value.message.startswith(f"doc:{line}: "), caught.value.sentence()
@@ -155,7 +153,7 @@ OF_EACH = {
 
 @pytest.mark.parametrize("asked", OF_EACH)
 @pytest.mark.parametrize("given", OF_EACH)
-def test_a_document_of_another_format_is_told_what_it_looks_like(asked: str, given: str) -> None:
+def test_the_error_for_a_document_of_another_format_names_that(asked: str, given: str) -> None:
     if asked == given:
         return
     with pytest.raises(FileProblem, match="this looks like a ") as caught:
@@ -172,9 +170,7 @@ def test_a_document_of_another_format_is_told_what_it_looks_like(asked: str, giv
         ("tf-config", 'TF_CONFIG=\'{"cluster": {"ps": ["a:1"]},\n "task": {"type\'', 2, "the quote that begins"),
     ],
 )
-def test_what_does_not_parse_is_told_where_whichever_format_was_asked_for(
-    name: str, text: str, line: int, message: str
-) -> None:
+def test_a_syntax_error_has_its_line_in_every_format(name: str, text: str, line: int, message: str) -> None:
     assert recognise(text) == name
     with pytest.raises(FileProblem, match="this looks like a "):
         read_foreign("singa", text, "doc")
@@ -183,7 +179,7 @@ def test_what_does_not_parse_is_told_where_whichever_format_was_asked_for(
     assert caught.value.message.startswith(f"doc:{line}: {message}"), caught.value.sentence()
 
 
-def test_what_is_nothing_at_all_and_does_not_parse_is_told_where() -> None:
+def test_a_syntax_error_in_an_unknown_format_has_its_line() -> None:
     assert recognise("a: [") is None
     with pytest.raises(FileProblem, match=r"doc:1: the `\[` that begins here is not closed"):
         read_foreign("vertex", "a: [", "doc")
@@ -230,7 +226,7 @@ def test_servers_and_reducers_are_not_both_put_into_pool_2() -> None:
 def test_wishes_that_a_format_does_not_have_are_refused() -> None:
     topology = topology_from_text(samples.WHOLE).topology
     assert topology is not None
-    for name, wishes in (
+    for name, options in (
         ("slurm", Wishes(form="json")),
         ("vertex", Wishes(form="toml")),
         ("singa", Wishes(image="x")),
@@ -240,14 +236,14 @@ def test_wishes_that_a_format_does_not_have_are_refused() -> None:
         ("clouldml", Wishes()),
     ):
         with pytest.raises(UsageError):
-            write_foreign(name, topology, wishes)
+            write_foreign(name, topology, options)
     for name in [name for name, one in FORMATS.items() if one.read is None]:
         with pytest.raises(UsageError, match="written only"):
             read_foreign(name, "x", "doc")
 
 
 @pytest.mark.parametrize(("name", "hint"), [("nonsense", f"There are {', '.join(READ)}."), ("vertx", "`vertex`")])
-def test_a_format_that_there_is_not_is_answered_with_those_that_are_read(name: str, hint: str) -> None:
+def test_the_error_for_an_unknown_format_lists_the_readable_ones(name: str, hint: str) -> None:
     with pytest.raises(UsageError) as refused:
         read_foreign(name, "x", "doc")
     assert refused.value.message == f"there is no format {name}."

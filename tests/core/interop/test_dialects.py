@@ -1,4 +1,4 @@
-"""One document is written in many ways: other spellings, blocks of other people around it, shell around a command."""
+"""Variants of documents: other spellings, surrounding blocks, and shell around a command."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_clusters_are_read_out_of_the_scripts_that_name_them_first(name: str, sc
     assert recognise(text) == name
 
 
-def test_what_a_script_works_out_is_told_with_its_line() -> None:
+def test_computed_values_of_a_script_are_refused_with_their_lines() -> None:
     text = 'c = tf.train.ClusterSpec({\n "ps": ["a:1"],\n "worker": FLAGS.worker_hosts.split(",")})\n'
     with pytest.raises(FileProblem, match=r"^f:3: what stands here is worked out by the script, which is not run"):
         read_foreign("tensorflow", text, "f")
@@ -113,7 +113,7 @@ def test_vertex_variables_that_no_replica_may_have_are_left_out_with_their_line(
     assert [problem for problem in check(imported.topology) if problem.severity == "error"] == []
 
 
-def test_flags_of_gcloud_keep_words_with_commas_and_other_flags_are_told() -> None:
+def test_flags_of_gcloud_keep_words_with_commas_and_other_flags_have_remarks() -> None:
     text = samples.VERTEX_FLAGS.rstrip() + " \\\n  --command=python,t.py --args='^;^--sizes=1,2;it'\"'\"'s'\n"
     imported = read_foreign("vertex", text, "f")
     assert imported.topology.program.args == ("--sizes=1,2", "it's")

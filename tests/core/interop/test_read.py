@@ -1,4 +1,4 @@
-"""Documents from the systems' own guides become the topologies that they describe, and come back as they were."""
+"""Import of documents from the systems' own guides, and export of the resulting topologies."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_machines_of_cloudml_bring_their_sizes_and_come_back_letter_for_letter()
     assert write_foreign("cloudml", imported.topology).text.startswith(samples.CLOUDML_CUSTOM)
 
 
-def test_cloudml_accelerators_module_and_chief_are_carried_and_the_rest_is_told_with_its_line() -> None:
+def test_cloudml_accelerators_module_and_chief_are_read_and_the_rest_has_remarks_with_lines() -> None:
     imported = read_foreign("cloudml", samples.CLOUDML_GPUS, "f")
     chief, workers, servers, evaluator = imported.topology.pools
     assert (chief.gpus, chief.gpu_model, workers.replicas, servers.gpus) == (2, "V100", 4, 0)

@@ -239,7 +239,7 @@ def test_a_machine_types_sizes_are_asked_of_a_cluster_manager() -> None:
     assert "cpu: '8'" in write_foreign("kubernetes", topology).text.replace('"', "'")
 
 
-def test_what_is_left_behind_is_told() -> None:
+def test_omitted_keys_have_remarks() -> None:
     text = samples.WHOLE + "pins: {worker-0: gpu-a}\nstrategy: {kind: downpour}\n"
     topology = topology_from_text(text).topology
     assert topology is not None

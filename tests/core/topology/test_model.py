@@ -16,7 +16,8 @@ from torchyard_core.topology.model import (
     StrategyKind,
     TfMasterName,
 )
-from torchyard_core.topology.replicas import replicas_of, worker_groups
+from torchyard_core.topology.replicas import replicas_of
+from torchyard_core.topology.strategies.worker_groups import worker_groups
 
 
 def test_every_key_of_the_format_is_read() -> None:

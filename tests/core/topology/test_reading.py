@@ -1,4 +1,4 @@
-"""Reading a file: what it says, on which line it says it wrong, and the worst that can be in a file."""
+"""Reading of topology files: values, errors with lines, and hostile input."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_an_empty_list_of_pools_says_what_is_needed() -> None:
     ]
 
 
-def test_a_key_that_must_be_there_is_named_with_its_block() -> None:
+def test_a_missing_key_is_named_with_its_block() -> None:
     assert printed(f"{HEAD}pools:\n  - name: w\n    replicas: 1\nprogram: {{script: a}}\n") == [
         "f.yaml:4: error missing-key `role` is missing in item 1 of pools"
     ]
@@ -241,8 +241,8 @@ def test_a_name_that_no_file_can_have_is_explained(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def nobody() -> Iterator[None]:
-    """For the time of a test, a login without root's rights."""
+def unprivileged() -> Iterator[None]:
+    """Drops root's rights for the time of a test."""
     if os.geteuid() != 0:
         yield
         return
@@ -251,7 +251,7 @@ def nobody() -> Iterator[None]:
     os.seteuid(0)
 
 
-def test_a_file_that_may_not_be_read_says_so(tmp_path: Path, nobody: None) -> None:
+def test_a_file_without_read_permission_is_an_error(tmp_path: Path, unprivileged: None) -> None:
     folder = tmp_path if os.access(tmp_path, os.X_OK, effective_ids=True) else Path("/etc")
     path = folder / "a.yaml" if folder == tmp_path else folder / "shadow"
     if folder == tmp_path:

@@ -124,7 +124,7 @@ def test_a_place_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
     assert [found.name for found in tmp_path.parent.glob(f".{tmp_path.name}.*")] == []
 
 
-def test_what_a_killed_writer_left_is_removed_once_nobody_can_be_writing_it(tmp_path: Path) -> None:
+def test_the_unfinished_copy_of_a_killed_writer_is_removed(tmp_path: Path) -> None:
     abandoned, fresh, others = (
         tmp_path / name for name in (".a.yaml.0123456789ab", ".a.yaml.ba9876543210", ".b.yaml.0123456789ab")
     )

@@ -14,8 +14,8 @@ from torchyard_core.cli.context import Yes, settings
 from torchyard_core.cli.file_arguments import text_of
 from torchyard_core.cli.output import Json, print_json, remark, say, table
 from torchyard_core.errors import UsageError
+from torchyard_core.identity import login_name
 from torchyard_core.problems import did_you_mean
-from torchyard_core.user_settings import login_name
 from torchyard_core.yaml_io.writer import dump_yaml
 from torchyard_core.yaml_io.yaml_file import parse
 

@@ -16,7 +16,7 @@ from paramiko.hostkeys import HostKeyEntry, InvalidHostKey
 
 from torchyard_core.errors import KeyChanged, KeyUnknown
 from torchyard_core.fleet.ssh.route import Route
-from torchyard_core.topology.paths import expanded
+from torchyard_core.home import expand_user
 
 USER_KNOWN_HOSTS = Path("~/.ssh/known_hosts")
 REVOKED = "@revoked"
@@ -98,7 +98,7 @@ class KnownHosts:
 
     def _paths(self) -> tuple[Path, Path]:
         """The user's file, then ours."""
-        return expanded(USER_KNOWN_HOSTS), self.path
+        return expand_user(USER_KNOWN_HOSTS), self.path
 
     def _named(self, name: str) -> dict[str, paramiko.PKey]:
         found: dict[str, paramiko.PKey] = {}

@@ -18,7 +18,7 @@ from paramiko.agent import AgentKey, AgentSSH
 from paramiko.pkey import UnknownKeyType
 
 from torchyard_core.fleet.ssh.route import Route, existing_identities
-from torchyard_core.topology.paths import expanded
+from torchyard_core.home import expand_user
 
 AGENT_TIMEOUT_S = 30.0
 """An agent may ask its user to confirm the use of a key."""
@@ -40,7 +40,7 @@ class KeyFile:
     def shown(self) -> str:
         """The path as people write it."""
         with contextlib.suppress(ValueError):
-            return f"~/{self.path.relative_to(expanded('~'))}"
+            return f"~/{self.path.relative_to(expand_user('~'))}"
         return str(self.path)
 
     def open(self, passphrase: str | None = None) -> paramiko.PKey:

@@ -17,7 +17,7 @@ import paramiko
 from torchyard_core.errors import FileProblem, LoginRefused, Unreachable
 from torchyard_core.fleet.inventory import Host
 from torchyard_core.fleet.ssh_config import USER_CONFIG, config_text
-from torchyard_core.topology.paths import expanded
+from torchyard_core.home import expand_user
 
 SSH_PORT = 22
 CONNECT_TIMEOUT_S = 15.0
@@ -172,7 +172,7 @@ def as_host(route: Route) -> Host:
 def existing_identities(route: Route) -> list[Path]:
     """The key files to log in with: those that are named, else the usual ones, as far as they exist."""
     named = [Path(path) for path in route.identity_files]
-    usual = [expanded("~/.ssh") / name for name in DEFAULT_KEYS]
+    usual = [expand_user("~/.ssh") / name for name in DEFAULT_KEYS]
     return [path for path in named or usual if path.is_file() or path.with_name(f"{path.name}.pub").is_file()]
 
 
@@ -228,12 +228,12 @@ def _agent(text: str, tokens: Mapping[str, str]) -> str | None:
 
 
 def _path(text: str, tokens: Mapping[str, str]) -> str:
-    return str(expanded(_expand(text, tokens)))
+    return str(expand_user(_expand(text, tokens)))
 
 
 def _expand(text: str, tokens: Mapping[str, str]) -> str:
     """Tokens (ssh_config(5)) and `${VARIABLE}`. What is unknown stays."""
-    known = {"%": "%", "d": str(expanded("~")), "i": str(os.getuid()) if hasattr(os, "getuid") else ""}
+    known = {"%": "%", "d": str(expand_user("~")), "i": str(os.getuid()) if hasattr(os, "getuid") else ""}
 
     def of(match: re.Match[str]) -> str:
         token, variable = match.groups()
@@ -266,7 +266,7 @@ class UserConfig:
         with self._lock:
             try:
                 if self._config is None:
-                    self._config = _Unexpanded.from_text(config_text(expanded(self._path)))
+                    self._config = _Unexpanded.from_text(config_text(expand_user(self._path)))
                 found: dict[str, Any] = dict(self._config.lookup(alias))
             except (paramiko.ConfigParseError, paramiko.SSHException, ValueError, KeyError) as error:
                 raise FileProblem(

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from torchyard_core.interop.document_reader import Imported, Reading, built
-from torchyard_core.interop.document_writer import NO_WISHES, Exported, Wishes, left_behind
+from torchyard_core.interop.document_reader import DocumentReader, Imported, built
+from torchyard_core.interop.document_writer import DEFAULT_OPTIONS, Exported, Wishes, omission_remarks
 from torchyard_core.interop.format_detection import expect
 from torchyard_core.interop.google_machines import (
     leave_gpus_of_servers,
@@ -18,7 +18,7 @@ from torchyard_core.interop.google_machines import (
     remark_on_sizes,
     written_gpus,
 )
-from torchyard_core.interop.program_conversion import as_module, of_module, role_pools, unsaid
+from torchyard_core.interop.program_conversion import as_module, missing_program, of_module, role_pools
 from torchyard_core.interop.remarks import Remark
 from torchyard_core.problems import Place, did_you_mean, nearest
 from torchyard_core.topology.document.edits import POOL_NAMES
@@ -31,7 +31,7 @@ from torchyard_core.yaml_io.writer import dump_yaml
 ALLOWED = "`trainingInput` with a `scaleTier`"
 TIERS = ("BASIC", "STANDARD_1", "PREMIUM_1", "BASIC_GPU", "CUSTOM")
 ROLES = {"master": Role.CHIEF, "worker": Role.WORKER, "parameterServer": Role.PS, "evaluator": Role.EVALUATOR}
-"""Their words for roles, as they begin `masterType`, `workerConfig`, `parameterServerCount`."""
+"""CloudML's names of roles, the prefixes in `masterType`, `workerConfig`, `parameterServerCount`."""
 _NO_TPUS = "Torchyard runs on GPUs and CPUs"
 _CARRIED = ("scaleTier", "pythonModule", "args", "useChiefInTfConfig")
 _LEFT = {
@@ -53,31 +53,31 @@ _OUTSIDE = {"labels": "they are that cloud's", "jobId": "runs get their own"} | 
 
 
 def read(text: str, source: str = "config.yaml") -> Imported:
-    """Raises FileProblem for what is no CloudML job, or one that CloudML would refuse."""
+    """Reads a job. Raises FileProblem for text that is not a CloudML job, or one that CloudML would refuse."""
     expect("cloudml", text, source, ALLOWED)
-    reading = Reading.of(text, source)
-    _in_camel_case(reading.document.composed)
-    job: Place = ("trainingInput",) if "trainingInput" in reading.block(()) else ()
+    reader = DocumentReader.of(text, source)
+    _in_camel_case(reader.document.composed)
+    job: Place = ("trainingInput",) if "trainingInput" in reader.block(()) else ()
     if job:
-        reading.leave((), ("trainingInput",), _OUTSIDE)
-    if not reading.block(job):
-        reading.stop("`trainingInput` is empty.", job, f"Allowed is a `scaleTier`: {', '.join(TIERS)}.")
+        reader.leave((), ("trainingInput",), _OUTSIDE)
+    if not reader.block(job):
+        reader.stop("`trainingInput` is empty.", job, f"Allowed is a `scaleTier`: {', '.join(TIERS)}.")
     carried = [*_CARRIED, *(f"{word}{what}" for word in ROLES for what in ("Type", "Config", "Count"))]
-    reading.leave(job, carried, _LEFT)
-    tier = (reading.text((*job, "scaleTier")) or "BASIC").upper()
+    reader.leave(job, carried, _LEFT)
+    tier = (reader.text((*job, "scaleTier")) or "BASIC").upper()
     if "TPU" in tier:
-        reading.stop(f"{tier} is on a TPU; {_NO_TPUS}.", (*job, "scaleTier"), f"Allowed: {', '.join(TIERS)}.")
+        reader.stop(f"{tier} is on a TPU; {_NO_TPUS}.", (*job, "scaleTier"), f"Allowed: {', '.join(TIERS)}.")
     if tier not in TIERS:
         meant = nearest(tier, TIERS)
-        reading.stop(f"there is no scale tier {tier}.", (*job, "scaleTier"), meant or f"Allowed: {', '.join(TIERS)}.")
-    pools = _custom(reading, job) if tier == "CUSTOM" else _of_tier(reading, job, tier)
-    remark_on_sizes(reading, pools)
-    data = {"name": "cloudml-job", "pools": pools, "program": _program(reading, job)}
-    return Imported(built(data, source, reading.line(job)), tuple(reading.remarks))
+        reader.stop(f"there is no scale tier {tier}.", (*job, "scaleTier"), meant or f"Allowed: {', '.join(TIERS)}.")
+    pools = _custom(reader, job) if tier == "CUSTOM" else _of_tier(reader, job, tier)
+    remark_on_sizes(reader, pools)
+    data = {"name": "cloudml-job", "pools": pools, "program": _program(reader, job)}
+    return Imported(built(data, source, reader.line(job)), tuple(reader.remarks))
 
 
 def _in_camel_case(composed: Composed) -> None:
-    """The service takes `scale_tier` for `scaleTier`, as its Python clients write it."""
+    """Renames keys such as `scale_tier` to `scaleTier`, since the service accepts both."""
     composed.data = _renamed(composed.data)
     tables: tuple[dict[Place, Any], ...] = (composed.spans, composed.key_lines, composed.written)
     for table in tables:
@@ -100,37 +100,37 @@ def _camel(key: str) -> str:
     return re.sub(r"(?<=[a-z0-9])_([a-z])", lambda match: match[1].upper(), key)
 
 
-def _of_tier(reading: Reading, job: Place, tier: str) -> list[dict[str, Any]]:
-    """A tier decides the machines and counts; CloudML refuses others beside it."""
+def _of_tier(reader: DocumentReader, job: Place, tier: str) -> list[dict[str, Any]]:
+    """The pools of a scale tier, which fixes machine types and counts. Raises FileProblem for others beside it."""
     for word in ROLES:
         for what in ("Type", "Count"):
-            if f"{word}{what}" in reading.block(job):
-                reading.stop(f"`{word}{what}` goes with scaleTier CUSTOM; {tier} has its own.", (*job, f"{word}{what}"))
-    return [dict(pool.said) for pool in _tier_preset(tier).pools]
+            if f"{word}{what}" in reader.block(job):
+                reader.stop(f"`{word}{what}` goes with scaleTier CUSTOM; {tier} has its own.", (*job, f"{word}{what}"))
+    return [dict(pool.data) for pool in _tier_preset(tier).pools]
 
 
 def _tier_preset(tier: str) -> Preset:
     return next(preset for preset in presets_of("scale tiers") if preset.title == tier)
 
 
-def _custom(reading: Reading, job: Place) -> list[dict[str, Any]]:
+def _custom(reader: DocumentReader, job: Place) -> list[dict[str, Any]]:
     pools = []
     for word, role in ROLES.items():
         kind, count = (*job, f"{word}Type"), (*job, f"{word}Count")
         if role is Role.CHIEF:
-            if count[-1] in reading.block(job):
-                reading.stop("there is one master always.", count, "Leave `masterCount` out.")
-            if reading.text(kind) is None and not reading.block((*job, "masterConfig")):
-                reading.stop("scaleTier CUSTOM needs a `masterType`.", (*job, "scaleTier"), _types_hint())
-        number = 1 if role is Role.CHIEF else reading.whole(count, 0)
+            if count[-1] in reader.block(job):
+                reader.stop("there is one master always.", count, "Leave `masterCount` out.")
+            if reader.text(kind) is None and not reader.block((*job, "masterConfig")):
+                reader.stop("scaleTier CUSTOM needs a `masterType`.", (*job, "scaleTier"), _types_hint())
+        number = 1 if role is Role.CHIEF else reader.whole(count, 0)
         if not number:
-            if reading.text(kind) is not None:
-                reading.remark(f"`{kind[-1]}` has no `{count[-1]}`: no pool is made.", kind)
+            if reader.text(kind) is not None:
+                reader.remark(f"`{kind[-1]}` has no `{count[-1]}`: no pool is made.", kind)
             continue
-        if reading.text(kind) is None:
-            reading.stop(f"`{count[-1]}` needs a `{kind[-1]}`.", count, _types_hint())
+        if reader.text(kind) is None:
+            reader.stop(f"`{count[-1]}` needs a `{kind[-1]}`.", count, _types_hint())
         pool = {"name": POOL_NAMES[role], "role": role.value, "replicas": number}
-        pools.append(pool | _machine(reading, kind, (*job, f"{word}Config"), role))
+        pools.append(pool | _machine(reader, kind, (*job, f"{word}Config"), role))
     return pools
 
 
@@ -138,43 +138,43 @@ def _types_hint() -> str:
     return f"Allowed are {', '.join(one.name for one in cloudml_machines())}, and GCE's, like n1-standard-4."
 
 
-def _machine(reading: Reading, kind: Place, config: Place, role: Role) -> dict[str, Any]:
-    """What a replica of this machine type and configuration asks for."""
-    name = reading.text(kind) or ""
+def _machine(reader: DocumentReader, kind: Place, config: Place, role: Role) -> dict[str, Any]:
+    """Keys of a pool for a machine type and a configuration."""
+    name = reader.text(kind) or ""
     known = machine(name)
     if known.cpus is None and "-" not in name:
         if "tpu" in name:
-            reading.stop(f"{name} is a TPU; {_NO_TPUS}.", kind, _types_hint())
-        # Names of GCE's have a dash; the ones without are CloudML's own, which we know all of.
+            reader.stop(f"{name} is a TPU; {_NO_TPUS}.", kind, _types_hint())
+        # Names of Compute Engine's types have a dash; all types without a dash are CloudML's own and known.
         meant = did_you_mean(name, [one.name for one in cloudml_machines()])
-        reading.stop(f"there is no machine type `{name}`{meant or '.'}", kind, _types_hint())
-    said = read_sizes(reading, known, kind)
-    if config[-1] in reading.block(config[:-1]):
+        reader.stop(f"there is no machine type `{name}`{meant or '.'}", kind, _types_hint())
+    pool_data = read_sizes(reader, known, kind)
+    if config[-1] in reader.block(config[:-1]):
         accelerator = (*config, "acceleratorConfig")
-        said |= read_gpus(reading, (*accelerator, "type"), (*accelerator, "count"))
-        reading.leave(
+        pool_data |= read_gpus(reader, (*accelerator, "type"), (*accelerator, "count"))
+        reader.leave(
             config,
             ("acceleratorConfig",),
             dict.fromkeys(("imageUri", "containerCommand", "containerArgs"), "Torchyard runs no containers")
             | dict.fromkeys(("diskConfig", "tpuTfVersion"), "it is that cloud's"),
         )
-    leave_gpus_of_servers(reading, said, role, kind)
-    return said
+    leave_gpus_of_servers(reader, pool_data, role, kind)
+    return pool_data
 
 
-def _program(reading: Reading, job: Place) -> dict[str, Any]:
-    module, args = reading.text((*job, "pythonModule")), reading.words((*job, "args"))
+def _program(reader: DocumentReader, job: Place) -> dict[str, Any]:
+    module, args = reader.text((*job, "pythonModule")), reader.words((*job, "args"))
     if not module:
-        program = unsaid(reading.remarks, command=True) | ({"args": args} if args else {})
+        program = missing_program(reader.remarks, command=True) | ({"args": args} if args else {})
     else:
         program = of_module(module, args, torch=False)
-    # CloudML says master in TF_CONFIG unless it is told otherwise.
-    says_chief = (reading.text((*job, "useChiefInTfConfig")) or "").lower() == "true"
+    # CloudML's TF_CONFIG has `master` by default.
+    says_chief = (reader.text((*job, "useChiefInTfConfig")) or "").lower() == "true"
     return program if says_chief else program | {"tf_master_name": "master"}
 
 
-def write(topology: Topology, wishes: Wishes = NO_WISHES) -> Exported:
-    """A `config.yaml`: the tier where the pools are just one, else CUSTOM."""
+def write(topology: Topology, options: Wishes = DEFAULT_OPTIONS) -> Exported:
+    """Writes a `config.yaml`, with a scale tier if the pools equal one, else with CUSTOM."""
     remarks: list[Remark] = []
     if any(pool.role is Role.REDUCER for pool in topology.pools):
         remarks.append(Remark("reducers are not carried over: CloudML has parameter servers only."))
@@ -196,17 +196,17 @@ def write(topology: Topology, wishes: Wishes = NO_WISHES) -> Exported:
         remarks.append(Remark("CloudML sets TF_CONFIG, not torchrun's environment: the program must read that."))
     sizes = ("machine", "cpus", "memory_gb", "gpus", "gpu_model", "gpu_memory_gb")
     carried = ("script", "module", "command", "args", "tf_master_name")
-    remarks += left_behind(topology, pool=sizes, program=carried, filled=())
+    remarks += omission_remarks(topology, pool=sizes, program=carried, filled=())
     return Exported(dump_yaml({"trainingInput": job}), tuple(remarks))
 
 
 def _tier_of(pools: list[Pool]) -> str:
-    """The tier with just these roles, counts and machines."""
+    """The scale tier with exactly these roles, counts and machine types."""
     if len(pools) > 1 or pools[0].machine is not None:
         there = [(pool.role, pool.replicas, pool.machine, pool.gpus) for pool in pools]
         for tier in TIERS[:-1]:
-            said = _tier_preset(tier).pools
-            if there == [(pool.role, pool.replicas, pool.said.get("machine"), pool.gpus) for pool in said]:
+            preset_pools = _tier_preset(tier).pools
+            if there == [(pool.role, pool.replicas, pool.data.get("machine"), pool.gpus) for pool in preset_pools]:
                 return tier
     return "CUSTOM"
 
@@ -219,23 +219,23 @@ def _written_pool(pool: Pool, word: str, remarks: list[Remark]) -> dict[str, Any
         made_for = machine_with(*gpus) if (gpus := written_gpus(pool, [])) is not None else None
         name = made_for or chosen.name
         remarks.append(Remark(f"pool `{pool.name}`: {name} was chosen, the smallest that has what it asks for."))
-    said: dict[str, Any] = {f"{word}Type": chosen.name}
+    pool_data: dict[str, Any] = {f"{word}Type": chosen.name}
     gpus = written_gpus(pool, [] if chosen.gpus else remarks)
     if gpus is not None and (chosen.gpus, chosen.gpu_model) != (pool.gpus, pool.gpu_model):
         if chosen.gpus and pool.gpu_model is None and chosen.gpus == pool.gpus:
-            return _counted(said, pool, word)
-        # Only GCE's machines take accelerators beside them; some have theirs built in.
-        said[f"{word}Type"] = chosen.machine if fits else machine_with(*gpus) or chosen.machine
-        said[f"{word}Config"] = {"acceleratorConfig": {"count": gpus[1], "type": gpus[0]}}
-    return _counted(said, pool, word)
+            return _counted(pool_data, pool, word)
+        # Only Compute Engine's types take accelerators; some have them built in.
+        pool_data[f"{word}Type"] = chosen.machine if fits else machine_with(*gpus) or chosen.machine
+        pool_data[f"{word}Config"] = {"acceleratorConfig": {"count": gpus[1], "type": gpus[0]}}
+    return _counted(pool_data, pool, word)
 
 
-def _counted(said: dict[str, Any], pool: Pool, word: str) -> dict[str, Any]:
-    return said if pool.role is Role.CHIEF else said | {f"{word}Count": pool.replicas}
+def _counted(pool_data: dict[str, Any], pool: Pool, word: str) -> dict[str, Any]:
+    return pool_data if pool.role is Role.CHIEF else pool_data | {f"{word}Count": pool.replicas}
 
 
 def _smallest(pool: Pool) -> Machine:
-    """The smallest of CloudML's machines that has what a pool asks for; the largest where none has."""
+    """The smallest CloudML machine type that satisfies a pool; the largest if none does."""
     takes_gpus = pool.gpus and pool.role is not Role.PS
     models = {one.gpu_model for one in cloudml_machines() if one.gpus}
     built_in = takes_gpus and (pool.gpu_model is None or pool.gpu_model in models)

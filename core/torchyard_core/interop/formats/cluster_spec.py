@@ -1,5 +1,7 @@
-"""Vertex AI's CLUSTER_SPEC: the worker pools' addresses, the task's own, and the job. What a Torchyard run's says is
-read back whole: its `job` is the topology."""
+"""Vertex AI's CLUSTER_SPEC: addresses of worker pools, the own task, and the job.
+
+The CLUSTER_SPEC of a Torchyard run is read without loss, since its `job` is the topology.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +10,14 @@ from dataclasses import replace
 from typing import Any
 
 from torchyard_core.errors import FileProblem
-from torchyard_core.interop.cluster_addresses import Job, as_pools, read_jobs, said_of_places
-from torchyard_core.interop.document_reader import Imported, Reading, built
-from torchyard_core.interop.document_writer import NO_WISHES, Exported, Wishes
+from torchyard_core.interop.cluster_addresses import Job, as_pools, pins_with_remarks, read_jobs
+from torchyard_core.interop.document_reader import DocumentReader, Imported, built
+from torchyard_core.interop.document_writer import DEFAULT_OPTIONS, Exported, Wishes
 from torchyard_core.interop.format_detection import expect
 from torchyard_core.interop.formats import vertex
 from torchyard_core.interop.formats.cluster_variables import FORMS as FORMS
 from torchyard_core.interop.formats.cluster_variables import check_task, own_topology, value_of, written
-from torchyard_core.interop.program_conversion import unsaid
+from torchyard_core.interop.program_conversion import missing_program
 from torchyard_core.topology.model import Role, Topology
 
 ALLOWED = "`cluster` with workerpool0 to workerpool3, and `task`"
@@ -23,27 +25,27 @@ POOLS = {"workerpool0": Role.CHIEF, "workerpool1": Role.WORKER, "workerpool2": R
 
 
 def read(text: str, source: str = "CLUSTER_SPEC") -> Imported:
-    """Raises FileProblem for what is no CLUSTER_SPEC, or one that no service would give."""
+    """Reads a CLUSTER_SPEC. Raises FileProblem for other text, and for one that no service would set."""
     expect("cluster-spec", text, source, ALLOWED)
-    reading = value_of("CLUSTER_SPEC", text, source)
-    jobs = read_jobs(reading, ("cluster",), POOLS)
+    reader = value_of("CLUSTER_SPEC", text, source)
+    jobs = read_jobs(reader, ("cluster",), POOLS)
     first = jobs.get("workerpool0")
     if first is None or first.count != 1:
         hint = "Allowed is one address: the primary's."
-        reading.stop("workerpool0 does not have exactly one replica.", ("cluster", "workerpool0"), hint)
-    check_task(reading, jobs, tuple(POOLS))
-    own = own_topology(reading, jobs)
+        reader.stop("workerpool0 does not have exactly one replica.", ("cluster", "workerpool0"), hint)
+    check_task(reader, jobs, tuple(POOLS))
+    own = own_topology(reader, jobs)
     if own is not None:
-        return Imported(own, tuple(reading.remarks))
-    from_job = _from_vertex_job(reading, jobs)
+        return Imported(own, tuple(reader.remarks))
+    from_job = _from_vertex_job(reader, jobs)
     if from_job is not None:
-        return replace(from_job, remarks=(*reading.remarks, *from_job.remarks))
-    return Imported(_built(reading, jobs, source), tuple(reading.remarks))
+        return replace(from_job, remarks=(*reader.remarks, *from_job.remarks))
+    return Imported(_built(reader, jobs, source), tuple(reader.remarks))
 
 
-def _from_vertex_job(reading: Reading, jobs: dict[str, Job]) -> Imported | None:
-    """What the job spec says, where `job` holds one for this cluster."""
-    job: Any = reading.at(("job",))
+def _from_vertex_job(reader: DocumentReader, jobs: dict[str, Job]) -> Imported | None:
+    """The topology of a Vertex AI job in `job`, if there is one for this cluster."""
+    job: Any = reader.at(("job",))
     if isinstance(job, str):
         job = _parsed(job)
     if not isinstance(job, dict) or not {"workerPoolSpecs", "worker_pool_specs"} & job.keys():
@@ -51,12 +53,12 @@ def _from_vertex_job(reading: Reading, jobs: dict[str, Job]) -> Imported | None:
     try:
         imported = vertex.read(json.dumps(job), "job")
     except FileProblem as problem:
-        reading.remark(f"`job` cannot be read and is left out: {problem.message}", ("job",))
+        reader.remark(f"`job` cannot be read and is left out: {problem.message}", ("job",))
         return None
     if sum(pool.replicas for pool in imported.topology.pools) != sum(job.count for job in jobs.values()):
-        reading.remark("`job` has other replicas than the cluster: the cluster was taken.", ("job",))
+        reader.remark("`job` has other replicas than the cluster: the cluster was taken.", ("job",))
         return None
-    # Its lines are not this document's.
+    # Lines of the job's text are not lines of this document.
     return replace(imported, remarks=tuple(replace(remark, line=None) for remark in imported.remarks))
 
 
@@ -67,18 +69,18 @@ def _parsed(text: str) -> Any:
         return None
 
 
-def _built(reading: Reading, jobs: dict[str, Job], source: str) -> Topology:
+def _built(reader: DocumentReader, jobs: dict[str, Job], source: str) -> Topology:
     data: dict[str, Any] = {"name": "cluster-spec", "pools": as_pools(jobs.values())}
     if "workerpool2" in jobs:
-        reading.remark(
+        reader.remark(
             "workerpool2 is read as parameter servers; the document does not tell them from reducers.",
             ("cluster", "workerpool2"),
         )
-    data |= said_of_places(reading, jobs.values())
-    data["program"] = unsaid(reading.remarks)
-    return built(data, source, reading.line(("cluster",)))
+    data |= pins_with_remarks(reader, jobs.values())
+    data["program"] = missing_program(reader.remarks)
+    return built(data, source, reader.line(("cluster",)))
 
 
-def write(topology: Topology, wishes: Wishes = NO_WISHES) -> Exported:
-    """As the chief has it, or the replica that is wished for. Raises UsageError where there is no such replica."""
-    return written("CLUSTER_SPEC", topology, wishes)
+def write(topology: Topology, options: Wishes = DEFAULT_OPTIONS) -> Exported:
+    """Writes the variable of the chief, or of the chosen replica. Raises UsageError for an unknown replica."""
+    return written("CLUSTER_SPEC", topology, options)

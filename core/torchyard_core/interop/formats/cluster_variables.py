@@ -1,5 +1,7 @@
-"""CLUSTER_SPEC and TF_CONFIG as text: alone, as `TF_CONFIG='{…}'`, or in a script that sets it; read as documents, and
-written by the code that writes them into every replica's environment (`torchyard_agent.protocol.rank_environment`)."""
+"""CLUSTER_SPEC and TF_CONFIG as text: alone, as `TF_CONFIG='{…}'`, or in a script.
+
+They are written by the code that sets them for replicas, `torchyard_agent.protocol.rank_environment`.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,9 @@ from torchyard_agent.protocol.messages import Cluster, ReplicaPlan
 from torchyard_agent.protocol.rank_environment import Contract
 from torchyard_core.errors import UsageError
 from torchyard_core.interop.cluster_addresses import Job, addresses_for
-from torchyard_core.interop.document_reader import Reading
-from torchyard_core.interop.document_writer import Exported, Wishes, the_chief
-from torchyard_core.interop.format_detection import bare
+from torchyard_core.interop.document_reader import DocumentReader
+from torchyard_core.interop.document_writer import Exported, Wishes, chief_replica
+from torchyard_core.interop.format_detection import strip_assignment
 from torchyard_core.interop.python_literals import script_in
 from torchyard_core.interop.remarks import Remark
 from torchyard_core.problems import nearest, no_lines
@@ -23,20 +25,20 @@ from torchyard_core.yaml_io.model_validation import validate
 FORMS = ("json", "export")
 
 
-def value_of(variable: str, text: str, source: str) -> Reading:
-    """What the variable says. Raises FileProblem where that cannot be read."""
+def value_of(variable: str, text: str, source: str) -> DocumentReader:
+    """The document in a variable. Raises FileProblem for one that does not parse."""
     script = script_in(text, source)
     node = script.find([variable, variable.lower()]) if script is not None else None
     if script is None or node is None:
-        return Reading.of(bare(text), source)
+        return DocumentReader.of(strip_assignment(text), source)
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return Reading.of("\n" * (node.lineno - 1) + node.value, source)
-    return Reading(script.document(node))
+        return DocumentReader.of("\n" * (node.lineno - 1) + node.value, source)
+    return DocumentReader(script.document(node))
 
 
-def own_topology(reading: Reading, jobs: dict[str, Job]) -> Topology | None:
-    """The topology that Torchyard itself put into `job`, where it is still that of this cluster."""
-    job = reading.at(("job",))
+def own_topology(reader: DocumentReader, jobs: dict[str, Job]) -> Topology | None:
+    """The topology that Torchyard stored in `job`, if it still matches the cluster."""
+    job = reader.at(("job",))
     if not isinstance(job, dict) or not {"version", "pools", "program"} <= job.keys():
         return None
     topology, _ = validate(Topology, job, {}, no_lines)
@@ -46,32 +48,32 @@ def own_topology(reading: Reading, jobs: dict[str, Job]) -> Topology | None:
     planned = sum(pool.replicas for pool in topology.pools if pool.role not in (Role.EVALUATOR, Role.REDUCER))
     with_reducers = planned + sum(pool.replicas for pool in topology.pools if pool.role is Role.REDUCER)
     if there not in (planned, with_reducers):
-        reading.remark(f"`job` has {planned} replicas and the cluster {there}: the cluster was taken.", ("job",))
+        reader.remark(f"`job` has {planned} replicas and the cluster {there}: the cluster was taken.", ("job",))
         return None
     return topology
 
 
-def check_task(reading: Reading, jobs: dict[str, Job], allowed: tuple[str, ...]) -> tuple[str, int] | None:
-    """(type, index) of `task`, where there is one. Raises FileProblem for one beyond the cluster."""
-    task = reading.block(("task",))
+def check_task(reader: DocumentReader, jobs: dict[str, Job], allowed: tuple[str, ...]) -> tuple[str, int] | None:
+    """(type, index) of `task`, or None. Raises FileProblem for a task that the cluster does not have."""
+    task = reader.block(("task",))
     if not task:
         return None
-    kind = reading.text(("task", "type")) or ""
+    kind = reader.text(("task", "type")) or ""
     if kind not in allowed:
         meant = nearest(kind, allowed)
-        reading.stop(f"there is no task type `{kind}`.", ("task", "type"), meant or f"Allowed: {', '.join(allowed)}.")
-    index = reading.whole(("task", "index"), 0)
-    trial = reading.text(("task", "trial"))
+        reader.stop(f"there is no task type `{kind}`.", ("task", "type"), meant or f"Allowed: {', '.join(allowed)}.")
+    index = reader.whole(("task", "index"), 0)
+    trial = reader.text(("task", "trial"))
     if trial is not None:
         why = "each trial is a run of its own, with `args` of its own"
-        reading.remark(f"this is of trial {trial}: {why}.", ("task", "trial"))
+        reader.remark(f"this is of trial {trial}: {why}.", ("task", "trial"))
     if kind == "evaluator":
         return kind, index
     job = jobs.get(kind)
     if job is None:
-        reading.stop(f"the task is a {kind}, and the cluster has none.", ("task", "type"))
+        reader.stop(f"the task is a {kind}, and the cluster has none.", ("task", "type"))
     if index >= job.count:
-        reading.stop(
+        reader.stop(
             f"the task's index is {index}, beyond the list of `{kind}`.",
             ("task", "index"),
             f"Allowed are 0 to {job.count - 1}.",
@@ -79,9 +81,9 @@ def check_task(reading: Reading, jobs: dict[str, Job], allowed: tuple[str, ...])
     return kind, index
 
 
-def written(variable: str, topology: Topology, wishes: Wishes) -> Exported:
-    """The variable as one replica has it: the chief's, or that of the replica that was wished for."""
-    chosen = wishes.replica or the_chief(topology)
+def written(variable: str, topology: Topology, options: Wishes) -> Exported:
+    """Writes the variable of the chief, or of the chosen replica."""
+    chosen = options.replica or chief_replica(topology)
     plans = _plans(topology)
     by_name = {plan["name"]: plan for plan in plans}
     if chosen not in by_name:
@@ -93,7 +95,7 @@ def written(variable: str, topology: Topology, wishes: Wishes) -> Exported:
         why = "a single replica gets none" if len(plans) == 1 else "TensorFlow has no word for a reducer"
         raise UsageError(f"{chosen} has no {variable}: {why}.", code="no_such_thing")
     remarks = [Remark("addresses are made of names: at launch Torchyard fills in the hosts' own, into every replica.")]
-    if wishes.form == "export":
+    if options.form == "export":
         quoted = value.replace("'", "'\\''")
         return Exported(f"export {variable}='{quoted}'\n", tuple(remarks))
     return Exported(json.dumps(json.loads(value), indent=2, ensure_ascii=False) + "\n", tuple(remarks))
@@ -114,7 +116,7 @@ def _cluster(topology: Topology, replicas: int) -> Cluster:
 
 
 def _plans(topology: Topology) -> list[ReplicaPlan]:
-    """Just what names and addresses are made of: nothing is started."""
+    """Plans with only the values that names and addresses need."""
     addresses = addresses_for(topology)
     return [
         ReplicaPlan(

@@ -1,4 +1,4 @@
-"""Kubernetes: a JobSet with an indexed Job a pool, or plain indexed Jobs with a headless Service. Written only.
+"""Export to Kubernetes: a JobSet with an indexed Job per pool, or indexed Jobs with a headless Service.
 
 Sources: Kubernetes' "Job with Pod-to-Pod Communication" (a pod of an indexed Job is `JOB-INDEX.SERVICE`), and JobSet
 v1alpha2 (`JOBSET-REPLICATEDJOB-0-INDEX.SUBDOMAIN`).
@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from torchyard_core.interop.cluster_addresses import PORT
-from torchyard_core.interop.document_writer import IMAGE, NO_WISHES, Exported, Wishes, file_name, left_behind
+from torchyard_core.interop.document_writer import DEFAULT_OPTIONS, IMAGE, Exported, Wishes, file_name, omission_remarks
 from torchyard_core.interop.remarks import Remark
 from torchyard_core.interop.start_scripts import (
     LIST_FUNCTIONS,
@@ -25,7 +25,7 @@ from torchyard_core.yaml_io.writer import dump_yaml
 
 FORMS = ("jobset", "job")
 MAX_NAME = 49
-"""Of a topology's and a component's name together: with two numbers and a random ending a pod's has 63 letters."""
+"""Most characters of a topology's and a component's name together, since a pod's name may have 63 with its suffixes."""
 _HOSTS = """\
 hosts_of() {  # so many pods as host:port,host:port, and what is before and after their numbers
   number=0 list=
@@ -36,17 +36,17 @@ hosts_of() {  # so many pods as host:port,host:port, and what is before and afte
   printf '%s' "${list#,}"
 }"""
 _EXPANDED = re.compile(r"\$(?=\$|\([-._a-zA-Z])")
-"""What the kubelet would take for a variable of its own, or for an escape."""
+"""Text that the kubelet would expand as a variable or an escape."""
 
 
-def write(topology: Topology, wishes: Wishes = NO_WISHES) -> Exported:
-    """One JobSet, or with form `job` a Service and a Job for each pool."""
-    form = wishes.form or FORMS[0]
+def write(topology: Topology, options: Wishes = DEFAULT_OPTIONS) -> Exported:
+    """Writes one JobSet, or with form `job` a Service and a Job for each pool."""
+    form = options.form or FORMS[0]
     remarks: list[Remark] = []
     components = components_of(topology, remarks)
     room = MAX_NAME - max(len(one.name) for one in components)
     name = file_name(topology.name)[:room].rstrip("-")
-    pods = _Pods(topology, name, components, form, wishes.image or IMAGE)
+    pods = _Pods(topology, name, components, form, options.image or IMAGE)
     jobs = [(one, pods.job(one)) for one in components]
     if form == "job":
         service = {
@@ -65,13 +65,13 @@ def write(topology: Topology, wishes: Wishes = NO_WISHES) -> Exported:
             remarks.append(Remark("max_restarts: a plain Job does not start its peers anew; a JobSet does."))
     else:
         documents = [_jobset(topology, name, jobs)]
-    remarks += _said(topology, name, wishes)
+    remarks += _remarks_on(topology, name, options)
     return Exported("---\n".join(dump_yaml(document, lines=True) for document in documents), tuple(remarks))
 
 
-def _said(topology: Topology, name: str, wishes: Wishes) -> list[Remark]:
+def _remarks_on(topology: Topology, name: str, options: Wishes) -> list[Remark]:
     remarks = []
-    if not wishes.image:
+    if not options.image:
         remarks.append(Remark(f"`{IMAGE}` stands for an image with the program and its packages: `--image` names it."))
     if topology.program.secrets:
         keys = " ".join(f"--from-literal={key}=…" for key in topology.program.secrets)
@@ -84,7 +84,7 @@ def _said(topology: Topology, name: str, wishes: Wishes) -> list[Remark]:
         "tf_master_name",
     )  # fmt: skip
     pool_keys = ("env", "args", "cpus", "memory_gb", "gpus", "gpu_model", "gpu_memory_gb")
-    return remarks + left_behind(topology, pool=pool_keys, program=program)
+    return remarks + omission_remarks(topology, pool=pool_keys, program=program)
 
 
 def _jobset(topology: Topology, name: str, jobs: list[tuple[Component, dict[str, Any]]]) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def _jobset(topology: Topology, name: str, jobs: list[tuple[Component, dict[str,
 
 
 class _Pods:
-    """The pods of every component, and their names in the cluster's DNS."""
+    """The pods of every component, with their DNS names in the cluster."""
 
     def __init__(
         self, topology: Topology, name: str, components: list[Component], form: str, image: str
@@ -136,7 +136,7 @@ class _Pods:
         if self._form == "job":
             template = {"metadata": {"labels": {"app": self._name}}, "spec": pod}
         else:
-            del pod["subdomain"]  # JobSet sets it.
+            del pod["subdomain"]  # set by JobSet
         count = one.pool.replicas
         return {
             "completionMode": "Indexed",
@@ -158,7 +158,7 @@ class _Pods:
     def _script(self, one: Component) -> str:
         components = self._components
         lines = ["set -e", "REPLICA=$JOB_COMPLETION_INDEX", f"MASTER_ADDR={self._host(components[0], 0)}"]
-        # Worked out there: a thousand addresses, several times over, are more than a command may hold.
+        # The script computes the addresses, since a thousand of them may exceed the length of a command.
         lines += [_HOSTS, LIST_FUNCTIONS]
         for number, other in enumerate(components):
             before, after = self._host(other, "/").split("/")

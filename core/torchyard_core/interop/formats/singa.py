@@ -1,4 +1,4 @@
-"""Apache SINGA's `cluster { … }` in a job file: groups of workers and servers, and by these the training framework.
+"""Apache SINGA's `cluster { … }` in a job file: groups of workers and servers, which determine the strategy.
 
 Groups run asynchronously to each other, the workers inside a group in step. Source: `ClusterProto` in SINGA 0.3's
 `job.proto`, with its defaults.
@@ -10,14 +10,16 @@ from typing import Any, NoReturn
 
 from torchyard_core.errors import UsageError
 from torchyard_core.interop.document_reader import Imported, built, refuse
-from torchyard_core.interop.document_writer import NO_WISHES, Exported, Wishes, count_of, left_behind
+from torchyard_core.interop.document_writer import DEFAULT_OPTIONS, Exported, Wishes, count_of, omission_remarks
 from torchyard_core.interop.format_detection import expect, recognise
-from torchyard_core.interop.program_conversion import unsaid
+from torchyard_core.interop.program_conversion import missing_program
 from torchyard_core.interop.protobuf_text import Block, Entry, parse_proto, whole_number
 from torchyard_core.interop.remarks import Remark
 from torchyard_core.problems import nearest
 from torchyard_core.topology.model import MAX_REPLICAS, Role, StrategyKind, Topology
-from torchyard_core.topology.replicas import replicas_of, worker_groups
+from torchyard_core.topology.replicas import replicas_of
+from torchyard_core.topology.strategies.registry import spec_of
+from torchyard_core.topology.strategies.worker_groups import worker_groups
 
 COUNTS = {
     "nworker_groups": 1,
@@ -27,7 +29,7 @@ COUNTS = {
     "nworkers_per_procs": 1,
     "nservers_per_procs": 1,
 }
-"""Keys that count, with their defaults."""
+"""Keys of counts, with their defaults."""
 SEPARATE = "server_worker_separate"
 ALLOWED = f"`cluster {{ … }}` with {', '.join(COUNTS)}, {SEPARATE}"
 _LEFT = {
@@ -46,7 +48,7 @@ _WORDS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": F
 
 
 def read(text: str, source: str = "job.conf") -> Imported:
-    """Raises FileProblem for a job file without `cluster`, and for counts that no cluster has."""
+    """Reads a job file. Raises FileProblem for one without `cluster`, and for invalid counts."""
     found = recognise(text, _OTHERS)
     if found is not None:
         expect("singa", text, source, ALLOWED)
@@ -70,7 +72,7 @@ def read(text: str, source: str = "job.conf") -> Imported:
 
 
 class _Cluster:
-    """A `cluster` block that is read."""
+    """Reader of a `cluster` block."""
 
     def __init__(self, block: Block, source: str) -> None:
         self._source = source
@@ -116,13 +118,13 @@ class _Cluster:
         workers = groups * self._counts["nworkers_per_group"]
         kind = self._kind()
         strategy: dict[str, Any] = {"kind": kind.value}
-        if kind.is_asynchronous:
+        if spec_of(kind).is_asynchronous:
             strategy["worker_groups"] = groups
         pools: list[dict[str, Any]] = [{"name": "workers", "role": "worker", "replicas": workers}]
         if kind in (StrategyKind.SANDBLASTER, StrategyKind.DOWNPOUR):
             pools.append({"name": "servers", "role": "ps", "replicas": servers})
         self._say(kind)
-        program = unsaid(self._remarks)
+        program = missing_program(self._remarks)
         data = {"name": name, "strategy": strategy, "pools": pools, "program": program}
         return Imported(built(data, self._source, self._line), tuple(self._remarks))
 
@@ -130,7 +132,7 @@ class _Cluster:
         return self._counts["nserver_groups"] * self._counts["nservers_per_group"]
 
     def _kind(self) -> StrategyKind:
-        """The framework that the counts make."""
+        """The strategy that the counts determine."""
         groups = self._counts["nworker_groups"]
         if not self._servers():
             if groups > 1:
@@ -146,10 +148,10 @@ class _Cluster:
     def _say(self, kind: StrategyKind) -> None:
         counts = self._counts
         line = self._lines.get
-        for who in ("worker", "server"):
-            key = f"n{who}s_per_procs"
+        for process in ("worker", "server"):
+            key = f"n{process}s_per_procs"
             if counts[key] > 1:
-                message = f"{counts[key]} {who}s share a process in SINGA; here each is a replica of its own."
+                message = f"{counts[key]} {process}s share a process in SINGA; here each is a replica of its own."
                 self._remarks.append(Remark(message, line(key)))
         if kind in (StrategyKind.SANDBLASTER, StrategyKind.DOWNPOUR) and counts["nserver_groups"] > 1:
             message = f"{counts['nserver_groups']} server groups become one of {self._servers()} servers."
@@ -169,8 +171,8 @@ class _Cluster:
 # Writing
 
 
-def write(topology: Topology, wishes: Wishes = NO_WISHES) -> Exported:
-    """A `cluster` block to put into a job file. Raises UsageError for a topology of no framework that SINGA has."""
+def write(topology: Topology, options: Wishes = DEFAULT_OPTIONS) -> Exported:
+    """Writes a `cluster` block. Raises UsageError for a topology without trainers."""
     kind = topology.strategy.kind
     remarks: list[Remark] = []
     groups = [len(group) for group in worker_groups(topology, replicas_of(topology)) if group]
@@ -181,7 +183,7 @@ def write(topology: Topology, wishes: Wishes = NO_WISHES) -> Exported:
     servers = count_of(topology, Role.PS, Role.REDUCER)
     counts = {"nworker_groups": len(groups), "nserver_groups": 1, "nworkers_per_group": groups[0]}
     if kind is StrategyKind.HOGWILD:
-        # As SINGA draws it: each worker group with servers of its own on its nodes.
+        # In SINGA each worker group has servers of its own on its nodes.
         counts |= {"nserver_groups": len(groups), "nservers_per_group": groups[0]}
     elif servers:
         counts["nservers_per_group"] = servers
@@ -198,7 +200,7 @@ def write(topology: Topology, wishes: Wishes = NO_WISHES) -> Exported:
         remarks.append(Remark("the chief is one of the workers."))
     lines = [f"  {name}: {number}" for name, number in counts.items()]
     lines.append(f"  {SEPARATE}: {'true' if servers and kind is not StrategyKind.HOGWILD else 'false'}")
-    # The strategy itself is carried: SINGA reads it from the counts.
+    # No remark on the strategy, since SINGA derives it from the counts.
     plain = topology.model_copy(update={"strategy": type(topology.strategy)()})
-    remarks += left_behind(plain)
+    remarks += omission_remarks(plain)
     return Exported("cluster {\n" + "\n".join(lines) + "\n}\n", tuple(remarks))

@@ -1,12 +1,12 @@
-"""Slurm: an `sbatch` script in which each pool is a component of a heterogeneous job. Written only.
+"""Export to Slurm: an `sbatch` script in which each pool is a component of a heterogeneous job.
 
-Source: Slurm's "Heterogeneous Job Support". Addresses are only known when it runs, so the script works them out.
+Source: Slurm's "Heterogeneous Job Support". The script computes addresses, which are only known when it runs.
 """
 
 from __future__ import annotations
 
 from torchyard_core.interop.cluster_addresses import PORT
-from torchyard_core.interop.document_writer import NO_WISHES, Exported, Wishes, file_name, left_behind
+from torchyard_core.interop.document_writer import DEFAULT_OPTIONS, Exported, Wishes, file_name, omission_remarks
 from torchyard_core.interop.remarks import Remark
 from torchyard_core.interop.start_scripts import (
     LIST_FUNCTIONS,
@@ -40,8 +40,8 @@ while [[ -n $awaited && $status == 0 ]]; do
 done"""
 
 
-def write(topology: Topology, wishes: Wishes = NO_WISHES) -> Exported:
-    """The script; each replica has a node of its own."""
+def write(topology: Topology, options: Wishes = DEFAULT_OPTIONS) -> Exported:
+    """Writes the script, with a node for each replica."""
     remarks: list[Remark] = []
     components = components_of(topology, remarks)
     lines = ["#!/bin/bash", f"#SBATCH --job-name={file_name(topology.name)}"]
@@ -57,11 +57,11 @@ def write(topology: Topology, wishes: Wishes = NO_WISHES) -> Exported:
     for number, one in enumerate(components):
         lines += _start(topology, number, one, components, several)
     lines += _end(topology, components)
-    remarks += _said(topology)
+    remarks += _remarks_on(topology)
     return Exported("\n".join(lines) + "\n", tuple(remarks))
 
 
-def _said(topology: Topology) -> list[Remark]:
+def _remarks_on(topology: Topology) -> list[Remark]:
     remarks = [Remark("submit it with `sbatch` in the folder that `program.workdir` names; all nodes must see it.")]
     remarks.append(Remark("partition, account and time limit are your site's: give them to `sbatch`."))
     if any(pool.gpu_model for pool in topology.pools):
@@ -73,7 +73,7 @@ def _said(topology: Topology) -> list[Remark]:
         "script", "module", "command", "args", "setup", "python", "env", "secrets", "ends_with", "tf_master_name",
     )  # fmt: skip
     pool = ("env", "args", "cpus", "memory_gb", "gpus", "gpu_model")
-    return remarks + left_behind(topology, pool=pool, program=program)
+    return remarks + omission_remarks(topology, pool=pool, program=program)
 
 
 def _resources(pool: Pool) -> list[str]:
@@ -96,7 +96,7 @@ def _start(topology: Topology, number: int, one: Component, components: list[Com
     script.append(f"exec {start_command(topology, one, components)}")
     mark = f"POOL_{number}"
     group = f"--het-group={number} " if len(components) > 1 else ""
-    # srun takes over neither --cpus-per-task nor what is a component's own.
+    # srun inherits neither --cpus-per-task nor options of a component.
     asked = " ".join(option for option in _resources(one.pool) if not option.startswith("--mem="))
     return [
         f"run_{number}=$(cat <<'{mark}'",
@@ -114,8 +114,7 @@ def _single_quoted(value: str) -> str:
 
 
 def _end(topology: Topology, components: list[Component]) -> list[str]:
-    """Waits for those whose end is the run's, or for the first of them that fails: the others would wait for it. What
-    is left is stopped then."""
+    """Lines that wait until the components that end the run are done or one of them fails, then stop the others."""
     roles = {EndsWith.TRAINERS: (Role.CHIEF, Role.WORKER), EndsWith.CHIEF: (Role.CHIEF,), EndsWith.ALL: tuple(Role)}
     ends = roles[topology.ends_with]
     awaited = [f"$started_{number}" for number, one in enumerate(components) if one.role in ends]

@@ -1,5 +1,7 @@
-"""TensorFlow clusters that people start by hand: a ClusterSpec's dictionary, dense or sparse, and the set of command
-lines with `--ps_hosts --worker_hosts --job_name --task_index` that starts one."""
+"""TensorFlow clusters that are started by hand: a ClusterSpec's dictionary, or command lines.
+
+The dictionary is dense or sparse; the command lines have `--ps_hosts --worker_hosts --job_name --task_index`.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +17,15 @@ from torchyard_core.interop.cluster_addresses import (
     addresses_for,
     as_pins,
     as_pools,
+    pins_with_remarks,
     read_jobs,
     refuse_two_chiefs,
-    said_of_places,
     split_address,
 )
-from torchyard_core.interop.document_reader import Imported, Reading, built, refuse
-from torchyard_core.interop.document_writer import NO_WISHES, Exported, Wishes, left_behind
-from torchyard_core.interop.format_detection import braced, expect
-from torchyard_core.interop.program_conversion import unsaid, words
+from torchyard_core.interop.document_reader import DocumentReader, Imported, built, refuse
+from torchyard_core.interop.document_writer import DEFAULT_OPTIONS, Exported, Wishes, omission_remarks
+from torchyard_core.interop.format_detection import expect, first_braces
+from torchyard_core.interop.program_conversion import missing_program, words
 from torchyard_core.interop.python_literals import script_in
 from torchyard_core.interop.remarks import Remark
 from torchyard_core.interop.shell_parser import CommandLine, command_lines
@@ -43,43 +45,43 @@ PLACED = (
     "--job_name={job_name}",
     "--task_index={task_index}",
 )
-"""What Torchyard fills in at launch."""
+"""Options whose values Torchyard sets at launch."""
 _SPEC = re.compile(r"ClusterSpec\s*\(")
 _DICTIONARIES = ("cluster", "cluster_spec", "cluster_dict", "cluster_def")
-"""What scripts call it that give it a name first."""
+"""Usual names of the dictionary in scripts."""
 _PLACED = re.compile(r"--?(\w+_hosts|job_name|task_index)(=|\Z)")
-"""An option that Torchyard gives each task anew."""
+"""An option that Torchyard sets for each task."""
 _VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 
 
 def read(text: str, source: str = "cluster") -> Imported:
-    """Raises FileProblem for what is no cluster, and for tasks that their lists do not have."""
+    """Reads a cluster. Raises FileProblem for other text, and for tasks that the lists do not have."""
     expect("tensorflow", text, source, ALLOWED)
     if re.search(r"--?\w+_hosts\b", text):
         return _Commands(text, source).imported()
-    reading = _dictionary(text, source)
-    refuse_two_chiefs(reading, ())
-    jobs = read_jobs(reading, (), JOBS)
+    reader = _dictionary(text, source)
+    refuse_two_chiefs(reader, ())
+    jobs = read_jobs(reader, (), JOBS)
     data: dict[str, Any] = {"name": "tensorflow", "pools": as_pools(jobs.values())}
-    data |= said_of_places(reading, jobs.values())
-    data["program"] = unsaid(reading.remarks, command=True)
+    data |= pins_with_remarks(reader, jobs.values())
+    data["program"] = missing_program(reader.remarks, command=True)
     if "master" in jobs:
         data["program"]["tf_master_name"] = "master"
-    return Imported(built(data, source, reading.line(())), tuple(reading.remarks))
+    return Imported(built(data, source, reader.line(())), tuple(reader.remarks))
 
 
-def _dictionary(text: str, source: str) -> Reading:
-    """The dictionary alone, or that of `tf.train.ClusterSpec(…)` in a script."""
+def _dictionary(text: str, source: str) -> DocumentReader:
+    """Reads a dictionary, alone or as the argument of `tf.train.ClusterSpec(…)` in a script."""
     script = script_in(text, source)
     node = script.argument("ClusterSpec") or script.find(_DICTIONARIES) if script is not None else None
     if script is not None and node is not None:
-        return Reading(script.document(node))
+        return DocumentReader(script.document(node))
     match = _SPEC.search(text)
-    return Reading.of(text if match is None else braced(text, match.end()), source)
+    return DocumentReader.of(text if match is None else first_braces(text, match.end()), source)
 
 
 class _Commands:
-    """The command lines of one cluster: the lists must be the same in all of them."""
+    """Reader of the command lines of one cluster, which must all have the same lists."""
 
     def __init__(self, text: str, source: str) -> None:
         self._source = source
@@ -124,7 +126,7 @@ class _Commands:
             self._stop(command, f"{job} {index} is started twice, first in line {other.line}.")
 
     def _compare_host(self, command: CommandLine, host: str) -> None:
-        """Says where a login goes to another host than the list, which may be the same one by another name."""
+        """Adds a remark if `ssh` connects to another name than the list has, which may be the same host."""
         short, other = command.host.partition(".")[0], host.partition(".")[0]
         if command.host in ("", host) or (short == other and not short.isdecimal()):
             return
@@ -142,12 +144,12 @@ class _Commands:
             hosts = {index: self._host(first, name, one) for index, one in enumerate(filter(None, value.split(",")))}
             if hosts:
                 jobs[name] = Job(JOBS[name], (), len(hosts), hosts)
-        reading = Reading.of("{}", self._source)
+        reader = DocumentReader.of("{}", self._source)
         pools = as_pools(jobs.values())
         for pool in pools:
-            self._settle(pool, next(name for name, job in jobs.items() if job.role == pool["role"]))
+            self._set_variables(pool, next(name for name, job in jobs.items() if job.role == pool["role"]))
         data: dict[str, Any] = {"name": "tensorflow", "pools": pools, "program": self._program(first)}
-        if pins := as_pins(reading, jobs.values()):
+        if pins := as_pins(reader, jobs.values()):
             data["pins"] = pins
         missing = [
             f"{name} {index}" for name, job in jobs.items() for index in job.hosts if (name, index) not in self._tasks
@@ -156,7 +158,7 @@ class _Commands:
             self._remarks.append(Remark(f"no command starts {', '.join(missing[:5])}; Torchyard starts all of them."))
         if "master" in jobs:
             data["program"]["tf_master_name"] = "master"
-        remarks = (*self._remarks, *(replace(remark, line=None) for remark in reading.remarks))
+        remarks = (*self._remarks, *(replace(remark, line=None) for remark in reader.remarks))
         return Imported(built(data, self._source, first.line), remarks)
 
     def _host(self, command: CommandLine, job: str, address: str) -> str:
@@ -166,8 +168,8 @@ class _Commands:
         assert parted is not None
         return parted[0]
 
-    def _settle(self, pool: dict[str, Any], job: str) -> None:
-        """Variables before the commands of a job: CUDA_VISIBLE_DEVICES counts its GPUs, others are its environment."""
+    def _set_variables(self, pool: dict[str, Any], job: str) -> None:
+        """Sets a pool's GPUs from CUDA_VISIBLE_DEVICES, and its environment from the commands' other variables."""
         env: dict[str, str] = {}
         for (name, _), command in self._tasks.items():
             if name != job:
@@ -195,8 +197,8 @@ class _Commands:
             word for at, word in enumerate(program) if any(not _VARIABLE.fullmatch(one) for one in program[: at + 1])
         ]
         if not start:
-            return unsaid(self._remarks, command=True)
-        others = first.beyond(len(program), _PLACED)
+            return missing_program(self._remarks, command=True)
+        others = first.arguments_after(len(program), _PLACED)
         for name, value in first.options():
             if _PLACED.match(f"-{name}") or name in _short(start):
                 continue
@@ -214,16 +216,16 @@ class _Commands:
 
 
 def _short(start: list[str]) -> set[str]:
-    """Options of the interpreter, as `-m` and `-u`, which are part of the command."""
+    """Options of the interpreter, such as `-m` and `-u`."""
     return {word.lstrip("-") for word in start if word.startswith("-")}
 
 
 # Writing
 
 
-def write(topology: Topology, wishes: Wishes = NO_WISHES) -> Exported:
-    """A command for each task, the dictionary, or the sparse one of a worker. Raises UsageError without trainers."""
-    form = wishes.form or FORMS[0]
+def write(topology: Topology, options: Wishes = DEFAULT_OPTIONS) -> Exported:
+    """Writes a command for each task, the dictionary, or a worker's sparse one. Raises UsageError without trainers."""
+    form = options.form or FORMS[0]
     remarks = [Remark("addresses are made of names: put in your hosts' own. At launch Torchyard does it.")]
     addresses = addresses_for(topology)
     replicas = replicas_of(topology)
@@ -233,7 +235,9 @@ def write(topology: Topology, wishes: Wishes = NO_WISHES) -> Exported:
         text = _written_commands(topology, addresses, remarks)
         carried = ("script", "module", "command", "args", "python", "env")
         filled = ("ps_hosts", "worker_hosts", "job_name", "task_index")
-        remarks += left_behind(topology, pool=("args", "env", "gpus"), program=carried, filled=filled, names_hosts=True)
+        remarks += omission_remarks(
+            topology, pool=("args", "env", "gpus"), program=carried, filled=filled, names_hosts=True
+        )
         return Exported(text, tuple(remarks))
     cluster: dict[str, list[str]] = {}
     for replica in replicas:
@@ -242,14 +246,14 @@ def write(topology: Topology, wishes: Wishes = NO_WISHES) -> Exported:
             cluster.setdefault(job, []).append(addresses[replica.name])
     if any(replica.role is Role.EVALUATOR for replica in replicas):
         remarks.append(Remark("the evaluator is not in it: it is outside the cluster."))
-    remarks += left_behind(topology, program=("tf_master_name",), names_hosts=True)
+    remarks += omission_remarks(topology, program=("tf_master_name",), names_hosts=True)
     if form == "sparse":
-        return Exported(_sparse(cluster, wishes.replica, addresses), tuple(remarks))
+        return Exported(_sparse(cluster, options.replica, addresses), tuple(remarks))
     return Exported(json.dumps(cluster, indent=2) + "\n", tuple(remarks))
 
 
 def _sparse(cluster: dict[str, list[str]], name: str | None, addresses: dict[str, str]) -> str:
-    """What one worker knows: itself, and all servers."""
+    """The sparse dictionary of one worker: itself and all servers."""
     workers = cluster.get("worker", [])
     name = name or f"worker-{max(0, len(workers) - 1)}"
     if addresses.get(name) not in workers:
@@ -261,7 +265,7 @@ def _sparse(cluster: dict[str, list[str]], name: str | None, addresses: dict[str
 
 
 def _written_commands(topology: Topology, addresses: dict[str, str], remarks: list[Remark]) -> str:
-    """TensorFlow 1.x has no chief: it is worker 0."""
+    """The command lines, in which the chief is worker 0, as in TensorFlow 1.x."""
     replicas = replicas_of(topology)
     workers = [replica for replica in replicas if replica.role.trains]
     servers = [replica for replica in replicas if replica.role is Role.PS]

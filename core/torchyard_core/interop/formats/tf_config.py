@@ -1,17 +1,17 @@
-"""TensorFlow's TF_CONFIG: the addresses by type, and the task's own. The evaluator is never a key of `cluster`."""
+"""TensorFlow's TF_CONFIG: addresses by type, and the own task. The evaluator is never a key of `cluster`."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
-from torchyard_core.interop.cluster_addresses import as_pools, read_jobs, refuse_two_chiefs, said_of_places
-from torchyard_core.interop.document_reader import Imported, Reading, built
-from torchyard_core.interop.document_writer import NO_WISHES, Exported, Wishes
+from torchyard_core.interop.cluster_addresses import as_pools, pins_with_remarks, read_jobs, refuse_two_chiefs
+from torchyard_core.interop.document_reader import DocumentReader, Imported, built
+from torchyard_core.interop.document_writer import DEFAULT_OPTIONS, Exported, Wishes
 from torchyard_core.interop.format_detection import expect
 from torchyard_core.interop.formats.cluster_variables import FORMS as FORMS
 from torchyard_core.interop.formats.cluster_variables import check_task, own_topology, value_of, written
-from torchyard_core.interop.program_conversion import of_module, unsaid
+from torchyard_core.interop.program_conversion import missing_program, of_module
 from torchyard_core.topology.model import Role, Topology
 
 ALLOWED = "`cluster` with addresses by type (chief or master, worker, ps), and `task`"
@@ -20,51 +20,51 @@ TASKS = (*TYPES, "evaluator")
 
 
 def read(text: str, source: str = "TF_CONFIG") -> Imported:
-    """Raises FileProblem for what is no TF_CONFIG, or one that TensorFlow would refuse."""
+    """Reads a TF_CONFIG. Raises FileProblem for other text, and for one that TensorFlow would refuse."""
     expect("tf-config", text, source, ALLOWED)
-    reading = value_of("TF_CONFIG", text, source)
+    reader = value_of("TF_CONFIG", text, source)
     cluster = ("cluster",)
-    if "evaluator" in reading.block(cluster):
-        reading.stop(
+    if "evaluator" in reader.block(cluster):
+        reader.stop(
             "the evaluator is a key of `cluster`.",
             (*cluster, "evaluator"),
             f"Allowed are {', '.join(TYPES)}: an evaluator is outside the cluster, in `task.type` alone.",
         )
-    refuse_two_chiefs(reading, cluster)
-    jobs = read_jobs(reading, cluster, TYPES)
+    refuse_two_chiefs(reader, cluster)
+    jobs = read_jobs(reader, cluster, TYPES)
     for name, job in jobs.items():
         if job.role is Role.CHIEF and job.count != 1:
-            reading.stop(f"there are {job.count} of `{name}`.", job.place, "Allowed is one address.")
-    reading.leave((), ("cluster", "task", "job", "environment"), {"rpc_layer": "TensorFlow's own is grpc"})
-    task = check_task(reading, jobs, TASKS)
-    own = own_topology(reading, jobs)
+            reader.stop(f"there are {job.count} of `{name}`.", job.place, "Allowed is one address.")
+    reader.leave((), ("cluster", "task", "job", "environment"), {"rpc_layer": "TensorFlow's own is grpc"})
+    task = check_task(reader, jobs, TASKS)
+    own = own_topology(reader, jobs)
     if own is not None:
-        return Imported(own, tuple(reading.remarks))
+        return Imported(own, tuple(reader.remarks))
     pools = as_pools(jobs.values())
     if task is not None and task[0] == "evaluator":
         pools.append({"name": "eval", "role": "evaluator", "replicas": task[1] + 1})
     else:
-        reading.remark("whether there is an evaluator only its own TF_CONFIG tells: add a pool if there was one.")
-    data: dict[str, Any] = {"name": "tf-config", "pools": pools, **said_of_places(reading, jobs.values())}
-    data["program"] = _program(reading, "master" in jobs)
-    return Imported(built(data, source, reading.line(cluster)), tuple(reading.remarks))
+        reader.remark("whether there is an evaluator only its own TF_CONFIG tells: add a pool if there was one.")
+    data: dict[str, Any] = {"name": "tf-config", "pools": pools, **pins_with_remarks(reader, jobs.values())}
+    data["program"] = _program(reader, "master" in jobs)
+    return Imported(built(data, source, reader.line(cluster)), tuple(reader.remarks))
 
 
-def _program(reading: Reading, says_master: bool) -> dict[str, Any]:
-    """CloudML's `job` names the module; others say nothing of what runs."""
+def _program(reader: DocumentReader, says_master: bool) -> dict[str, Any]:
+    """The program: the module in CloudML's `job`, else a placeholder."""
     job = ("job",)
-    module = reading.text((*job, "python_module")) if isinstance(reading.at(job), dict) else None
+    module = reader.text((*job, "python_module")) if isinstance(reader.at(job), dict) else None
     program = (
-        unsaid(reading.remarks, command=True)
+        missing_program(reader.remarks, command=True)
         if module is None
-        else of_module(module, reading.words((*job, "args")), torch=False)
+        else of_module(module, reader.words((*job, "args")), torch=False)
     )
     return program | ({"tf_master_name": "master"} if says_master else {})
 
 
-def write(topology: Topology, wishes: Wishes = NO_WISHES) -> Exported:
-    """As the chief has it, or the replica that is wished for. Raises UsageError where it has none."""
-    exported = written("TF_CONFIG", topology, wishes)
+def write(topology: Topology, options: Wishes = DEFAULT_OPTIONS) -> Exported:
+    """Writes the variable of the chief, or of the chosen replica. Raises UsageError for one without TF_CONFIG."""
+    exported = written("TF_CONFIG", topology, options)
     if any(pool.role is Role.REDUCER for pool in topology.pools):
         note = replace(exported.remarks[0], message="reducers are not in it: TensorFlow has no word for them.")
         exported = replace(exported, remarks=(*exported.remarks, note))

@@ -1,6 +1,6 @@
-"""TorchX: a component, a Python file whose function gives the AppDef: `torchx run FILE:NAME`. Written only.
+"""Export to TorchX: a component, a Python file whose function returns the AppDef (`torchx run FILE:NAME`).
 
-Source: `torchx.specs.AppDef` and `torchx.components.dist.ddp`, whose way of finding rank 0 this is.
+Source: `torchx.specs.AppDef`, and `torchx.components.dist.ddp` for the address of rank 0.
 """
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ import keyword
 import shlex
 from typing import Any
 
-from torchyard_core.interop.document_writer import IMAGE, NO_WISHES, Exported, Wishes, file_name, left_behind
+from torchyard_core.interop.document_writer import DEFAULT_OPTIONS, IMAGE, Exported, Wishes, file_name, omission_remarks
 from torchyard_core.interop.program_conversion import words
 from torchyard_core.interop.remarks import Remark
 from torchyard_core.interop.start_scripts import Component, components_of
 from torchyard_core.topology.model import Launcher, Program, Topology
 
 RENDEZVOUS = "$${${rank0_env}:=localhost}:29500"
-"""TorchX fills in the variable's name; the shell its value."""
+"""TorchX replaces the placeholder by a variable's name, and the shell that by its value."""
 
 
-def write(topology: Topology, wishes: Wishes = NO_WISHES) -> Exported:
-    """The file. Under launcher torch all trainers are one role, which torchrun joins."""
+def write(topology: Topology, options: Wishes = DEFAULT_OPTIONS) -> Exported:
+    """Writes the file. Under launcher torch all trainers are one role."""
     remarks: list[Remark] = []
     components = components_of(topology, remarks)
     torch = topology.program.launcher is Launcher.TORCH
@@ -29,7 +29,7 @@ def write(topology: Topology, wishes: Wishes = NO_WISHES) -> Exported:
     roles += [_role(topology, one) for one in components if one not in trainers]
     name = file_name(topology.name)
     function = name.replace("-", "_") + ("_" if keyword.iskeyword(name) else "")
-    image = wishes.image or IMAGE
+    image = options.image or IMAGE
     text = [
         f'"""{name}, as a TorchX component: torchx run FILE:{function}"""',
         "",
@@ -49,24 +49,24 @@ def write(topology: Topology, wishes: Wishes = NO_WISHES) -> Exported:
         "        ],",
         "    )",
     ]
-    remarks += _said(topology, wishes)
+    remarks += _remarks_on(topology, options)
     return Exported("\n".join(text) + "\n", tuple(remarks))
 
 
-def _said(topology: Topology, wishes: Wishes) -> list[Remark]:
+def _remarks_on(topology: Topology, options: Wishes) -> list[Remark]:
     remarks = []
-    if not wishes.image:
+    if not options.image:
         remarks.append(Remark(f"`{IMAGE}` stands for an image with the program and its packages: `--image` names it."))
     if topology.program.launcher is Launcher.COMMAND:
         remarks.append(Remark("TorchX sets neither TF_CONFIG nor CLUSTER_SPEC: the program must find its peers."))
     program = ("script", "module", "command", "args", "python", "env", "max_restarts")
     pool = ("env", "args", "cpus", "memory_gb", "gpus")
     filled = ("task_index",) if topology.program.launcher is Launcher.COMMAND else ()
-    return remarks + left_behind(topology, pool=pool, program=program, filled=filled)
+    return remarks + omission_remarks(topology, pool=pool, program=program, filled=filled)
 
 
 def _trainers(topology: Topology, components: list[Component], remarks: list[Remark]) -> dict[str, Any]:
-    """Chief and workers as one role: rank 0 is the chief."""
+    """Chief and workers as one role, in which rank 0 is the chief."""
     pools = [one.pool for one in components]
     largest = max(pools, key=lambda pool: (pool.gpus, pool.cpus or 0, pool.memory_gb or 0))
     asked = {(pool.gpus, pool.cpus, pool.memory_gb) for pool in pools}
@@ -87,7 +87,7 @@ def _trainers(topology: Topology, components: list[Component], remarks: list[Rem
     ]
     quoted = " ".join([*line, f"--rdzv_endpoint={RENDEZVOUS}", *map(_literal, (*what, *program.args, *same))])
     env = program.env | (pools[0].env if len({tuple(pool.env.items()) for pool in pools}) == 1 else {})
-    return _said_role("trainers", "bash", ["-c", quoted], env, count, program, largest)
+    return _role_source("trainers", "bash", ["-c", quoted], env, count, program, largest)
 
 
 def _role(topology: Topology, one: Component) -> dict[str, Any]:
@@ -95,15 +95,15 @@ def _role(topology: Topology, one: Component) -> dict[str, Any]:
     index = "${replica_id}"
     args = [word.replace("$", "$$").replace("{task_index}", index) for word in line[1:]]
     env = topology.program.env | one.pool.env
-    return _said_role(one.name, line[0], args, env, one.pool.replicas, topology.program, one.pool)
+    return _role_source(one.name, line[0], args, env, one.pool.replicas, topology.program, one.pool)
 
 
 def _literal(word: str) -> str:
-    """A word that neither TorchX nor the shell expands."""
+    """A word with escapes, so that neither TorchX nor the shell expands it."""
     return shlex.quote(word).replace("$", "$$")
 
 
-def _said_role(
+def _role_source(
     name: str, entrypoint: str, args: list[str], env: dict[str, str], count: int, program: Program, pool: Any
 ) -> dict[str, Any]:  # fmt: skip
     memory = -1 if pool.memory_gb is None else round(pool.memory_gb * 1e9 / 2**20)

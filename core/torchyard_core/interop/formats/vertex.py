@@ -1,5 +1,7 @@
-"""Vertex AI's `workerPoolSpecs`, as YAML, JSON, Python or `--worker-pool-spec` flags. The position decides the task: 0
-the primary, 1 workers, 2 parameter servers or reducers, 3 evaluators; an empty pool keeps its position.
+"""Vertex AI's `workerPoolSpecs`, as YAML, JSON, Python or `--worker-pool-spec` flags.
+
+A pool's position determines its task: 0 the primary, 1 workers, 2 parameter servers or reducers, 3 evaluators. An empty
+pool keeps its position.
 
 Source: the REST resource `CustomJobSpec`, alone, in a CustomJob (`jobSpec`) or in a tuning job (`trialJobSpec`); keys
 in camelCase, or in snake_case as the Python client has them.
@@ -15,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torchyard_core.errors import UsageError
-from torchyard_core.interop.document_reader import Imported, Reading, built, refuse
-from torchyard_core.interop.document_writer import IMAGE, NO_WISHES, Exported, Wishes, count_of, left_behind
+from torchyard_core.interop.document_reader import DocumentReader, Imported, built, refuse
+from torchyard_core.interop.document_writer import DEFAULT_OPTIONS, IMAGE, Exported, Wishes, count_of, omission_remarks
 from torchyard_core.interop.format_detection import expect
 from torchyard_core.interop.formats.vertex_flags import are_flags, as_flags, job_of_flags
 from torchyard_core.interop.google_machines import (
@@ -26,7 +28,7 @@ from torchyard_core.interop.google_machines import (
     remark_on_sizes,
     written_gpus,
 )
-from torchyard_core.interop.program_conversion import PYTHON, as_module, of_module, role_pools, unsaid, words
+from torchyard_core.interop.program_conversion import PYTHON, as_module, missing_program, of_module, role_pools, words
 from torchyard_core.interop.python_literals import PythonText, is_script
 from torchyard_core.interop.remarks import Remark
 from torchyard_core.problems import Place
@@ -68,7 +70,7 @@ _HOSTS_OWN = {
 
 @dataclass
 class _Task:
-    """One pool as the document has it."""
+    """One pool of the document."""
 
     role: Role
     place: Place
@@ -82,11 +84,11 @@ class _Task:
     env: dict[str, str] = field(default_factory=dict)
 
 
-class _Vertex(Reading):
-    """A document whose keys are camelCase or snake_case."""
+class _Vertex(DocumentReader):
+    """A document with keys in camelCase or snake_case."""
 
     def key(self, place: Place, name: str) -> Place:
-        """The place of a key, in the spelling that the document has."""
+        """The place of a key, in the spelling of the document."""
         snake = re.sub(r"([A-Z])", lambda match: f"_{match[1].lower()}", name)
         there = self.at(place)
         return (*place, snake if isinstance(there, dict) and snake in there and name not in there else name)
@@ -98,136 +100,136 @@ class _Vertex(Reading):
 
 
 def read(text: str, source: str = "job.yaml") -> Imported:
-    """Raises FileProblem for what is no such job, or one that Vertex AI would refuse."""
+    """Reads a job. Raises FileProblem for other text, and for a job that Vertex AI would refuse."""
     expect("vertex", text, source, ALLOWED)
     common: dict[str, list[str]] = {}
     if are_flags(text):
         job, lines, left = job_of_flags(text, source)
         common = {key: job.pop(key) for key in ("args", "command") if key in job}
-        reading = _Vertex.of(json.dumps(job), source)
-        reading.remarks += left
+        reader = _Vertex.of(json.dumps(job), source)
+        reader.remarks += left
         for position, line in enumerate(lines):
-            _stand_at(reading, ("workerPoolSpecs", position), line)
+            _set_lines(reader, ("workerPoolSpecs", position), line)
     elif is_in_script(text):
-        reading = _Vertex(job_of_script(text, source))
+        reader = _Vertex(job_of_script(text, source))
     else:
-        reading = _Vertex.of(text, source)
-    place = _find(reading)
-    specs = reading.items(place)
+        reader = _Vertex.of(text, source)
+    place = _find(reader)
+    specs = reader.items(place)
     if len(specs) > 4:
-        reading.stop(f"these are {len(specs)} worker pools.", (*place, 4), f"A job has at most four: {POSITIONS}.")
-    tasks = [task for number in range(len(specs)) if (task := _task(reading, (*place, number), number)) is not None]
+        reader.stop(f"these are {len(specs)} worker pools.", (*place, 4), f"A job has at most four: {POSITIONS}.")
+    tasks = [task for number in range(len(specs)) if (task := _task(reader, (*place, number), number)) is not None]
     if not tasks or tasks[0].role is not Role.CHIEF:
-        reading.stop("worker pool 0 is empty.", (*place, 0) if specs else place, f"It is required: {POSITIONS}.")
-    tasks = _with_reducers_that_serve(reading, tasks)
+        reader.stop("worker pool 0 is empty.", (*place, 0) if specs else place, f"It is required: {POSITIONS}.")
+    tasks = _with_reducers_that_serve(reader, tasks)
     for task in tasks:
         task.command, task.args = task.command or common.get("command", []), task.args or common.get("args", [])
-    remark_on_sizes(reading, [task.pool for task in tasks])
-    data: dict[str, Any] = {"name": _name(reading, place), "pools": [task.pool for task in tasks]}
-    data["program"] = _program(reading, tasks)
+    remark_on_sizes(reader, [task.pool for task in tasks])
+    data: dict[str, Any] = {"name": _name(reader, place), "pools": [task.pool for task in tasks]}
+    data["program"] = _program(reader, tasks)
     if any(task.role is Role.REDUCER for task in tasks):
         data["strategy"] = {"kind": "reduction_server"}
-    return Imported(built(data, source, reading.line(place)), tuple(reading.remarks))
+    return Imported(built(data, source, reader.line(place)), tuple(reader.remarks))
 
 
-def _with_reducers_that_serve(reading: Reading, tasks: list[_Task]) -> list[_Task]:
-    """Reducers sum the gradients of several; beside one trainer they are left out, for no strategy has them there."""
+def _with_reducers_that_serve(reader: DocumentReader, tasks: list[_Task]) -> list[_Task]:
+    """Drops the reducers beside a single trainer, since no strategy uses them."""
     pool = next((task for task in tasks if task.role is Role.REDUCER), None)
     if pool is None:
         return tasks
     if sum(task.pool["replicas"] * max(1, task.pool.get("gpus", 0)) for task in tasks if task.role.trains) > 1:
-        reading.remark("reducers run the program too, where `torchyard_roles.join()` makes them serve.", pool.place)
+        reader.remark("reducers run the program too, where `torchyard_roles.join()` makes them serve.", pool.place)
         return tasks
     count = pool.pool["replicas"]
     what = f"{count} reducers are left out: they sum" if count > 1 else "the reducer is left out: it sums"
-    reading.remark(f"{what} the gradients of 2 trainers or more, and this job has one.", pool.place)
+    reader.remark(f"{what} the gradients of 2 trainers or more, and this job has one.", pool.place)
     return [task for task in tasks if task is not pool]
 
 
-def _stand_at(reading: Reading, place: Place, line: int) -> None:
-    """What is below a place, from now on, stands on a line of another text: that of its flag."""
-    composed = reading.document.composed
+def _set_lines(reader: DocumentReader, place: Place, line: int) -> None:
+    """Sets the line of everything below a place to the line of its flag."""
+    composed = reader.document.composed
     for inner in [key for key in composed.key_lines if key[: len(place)] == place]:
         composed.key_lines[inner] = line
     composed.key_lines[place] = line
 
 
-def _find(reading: _Vertex) -> Place:
-    """Where the pools are listed."""
-    if isinstance(reading.data, list):
+def _find(reader: _Vertex) -> Place:
+    """The place of the list of pools."""
+    if isinstance(reader.data, list):
         return ()
     around: Place = ()
     for name in ("trialJobSpec", "jobSpec", "customJobSpec"):
-        inner = reading.key(around, name)
-        if inner[-1] in reading.block(around):
-            reading.leave_beyond(around, (name, "displayName"), _CLOUDS)
+        inner = reader.key(around, name)
+        if inner[-1] in reader.block(around):
+            reader.leave_beyond(around, (name, "displayName"), _CLOUDS)
             around = inner
             break
-    found = reading.key(around, "workerPoolSpecs")
-    reading.leave_beyond(around, ("workerPoolSpecs", "displayName"), _CLOUDS)
-    if not reading.items(found):
-        reading.stop("there is no worker pool.", found, f"Allowed are one to four: {POSITIONS}.")
+    found = reader.key(around, "workerPoolSpecs")
+    reader.leave_beyond(around, ("workerPoolSpecs", "displayName"), _CLOUDS)
+    if not reader.items(found):
+        reader.stop("there is no worker pool.", found, f"Allowed are one to four: {POSITIONS}.")
     return found
 
 
-def _name(reading: _Vertex, place: Place) -> str:
-    named = reading.text(reading.key((), "displayName")) if place else None
+def _name(reader: _Vertex, place: Place) -> str:
+    named = reader.text(reader.key((), "displayName")) if place else None
     return named.strip()[:100] if named and named.strip() and named.strip().isprintable() else "vertex-job"
 
 
-def _task(reading: _Vertex, place: Place, position: int) -> _Task | None:
-    """A pool that is used; None for an empty one."""
-    spec = reading.block(place)
-    counted = reading.key(place, "replicaCount")
+def _task(reader: _Vertex, place: Place, position: int) -> _Task | None:
+    """The pool at a position; None for an empty one."""
+    spec = reader.block(place)
+    counted = reader.key(place, "replicaCount")
     if not spec:
         return None
-    replicas = reading.whole(counted, 1)
+    replicas = reader.whole(counted, 1)
     if position == 0 and replicas != 1:
-        reading.stop(
+        reader.stop(
             f"worker pool 0 has replicaCount {replicas}.",
             counted,
             "Allowed is 1: it is the primary. More replicas go into pool 1.",
         )
     if not replicas:
         return None
-    reading.leave_beyond(place, _SPEC_KEYS, _HOSTS_OWN)
-    image = reading.text(reading.key(reading.key(place, "containerSpec"), "imageUri")) or ""
+    reader.leave_beyond(place, _SPEC_KEYS, _HOSTS_OWN)
+    image = reader.text(reader.key(reader.key(place, "containerSpec"), "imageUri")) or ""
     role = (Role.CHIEF, Role.WORKER, Role.REDUCER if "reductionserver" in image else Role.PS, Role.EVALUATOR)[position]
-    pool = {"name": POOL_NAMES[role], "role": role.value, "replicas": replicas, **_machine(reading, place, role)}
+    pool = {"name": POOL_NAMES[role], "role": role.value, "replicas": replicas, **_machine(reader, place, role)}
     task = _Task(role, place, pool, image)
-    _runs(reading, place, task)
+    _runs(reader, place, task)
     if role is Role.EVALUATOR and replicas > 1:
-        reading.remark(f"these are {replicas} evaluators; TensorFlow expects at most one.", counted)
+        reader.remark(f"these are {replicas} evaluators; TensorFlow expects at most one.", counted)
     return task
 
 
-def _machine(reading: _Vertex, place: Place, role: Role) -> dict[str, Any]:
-    spec = reading.key(place, "machineSpec")
-    kind = reading.key(spec, "machineType")
-    name = reading.text(kind)
-    said = read_sizes(reading, machine(name), kind) if name is not None else {}
-    said |= read_gpus(reading, reading.key(spec, "acceleratorType"), reading.key(spec, "acceleratorCount"))
-    reading.leave_beyond(spec, ("machineType", "acceleratorType", "acceleratorCount"), _HOSTS_OWN)
-    leave_gpus_of_servers(reading, said, role, reading.key(spec, "acceleratorType"))
-    return said
+def _machine(reader: _Vertex, place: Place, role: Role) -> dict[str, Any]:
+    spec = reader.key(place, "machineSpec")
+    kind = reader.key(spec, "machineType")
+    name = reader.text(kind)
+    pool_data = read_sizes(reader, machine(name), kind) if name is not None else {}
+    pool_data |= read_gpus(reader, reader.key(spec, "acceleratorType"), reader.key(spec, "acceleratorCount"))
+    reader.leave_beyond(spec, ("machineType", "acceleratorType", "acceleratorCount"), _HOSTS_OWN)
+    leave_gpus_of_servers(reader, pool_data, role, reader.key(spec, "acceleratorType"))
+    return pool_data
 
 
-def _runs(reading: _Vertex, place: Place, task: _Task) -> None:
-    """What the pool's replicas run."""
-    container, package = reading.key(place, "containerSpec"), reading.key(place, "pythonPackageSpec")
-    if reading.block(container) and reading.block(package):
+def _runs(reader: _Vertex, place: Place, task: _Task) -> None:
+    """Reads the program of a pool's replicas."""
+    container, package = reader.key(place, "containerSpec"), reader.key(place, "pythonPackageSpec")
+    if reader.block(container) and reader.block(package):
         hint = "Allowed is one of `containerSpec` and `pythonPackageSpec`"
         if task.role is Role.REDUCER:
             hint += ": pool 2 holds parameter servers or reducers, not both"
-        reading.stop("the pool runs two things.", package, f"{hint}.")
-    if reading.block(container):
-        reading.leave_beyond(container, ("imageUri", "command", "args", "env"), {})
+        reader.stop("the pool runs two things.", package, f"{hint}.")
+    if reader.block(container):
+        reader.leave_beyond(container, ("imageUri", "command", "args", "env"), {})
         left = f"the image {task.image} is left out: Torchyard runs no containers; what it holds must be on the hosts."
-        if task.image and task.role is not Role.REDUCER and left not in {one.message for one in reading.remarks}:
-            reading.remark(left, reading.key(container, "imageUri"))
-        task.command = reading.words(reading.key(container, "command"))
-    if reading.block(package):
-        reading.leave_beyond(
+        if task.image and task.role is not Role.REDUCER and left not in {one.message for one in reader.remarks}:
+            reader.remark(left, reader.key(container, "imageUri"))
+        task.command = reader.words(reader.key(container, "command"))
+    if reader.block(package):
+        reader.leave_beyond(
             package,
             ("executorImageUri", "pythonModule", "script", "args", "env"),
             dict.fromkeys(
@@ -236,32 +238,32 @@ def _runs(reading: _Vertex, place: Place, task: _Task) -> None:
             | dict.fromkeys(("outputImageUri",), "Torchyard runs no containers")
             | dict.fromkeys(("requirements", "extraPackages", "extraDirs"), "see `program.setup`"),
         )  # fmt: skip
-        executor = reading.text(reading.key(package, "executorImageUri")) or ""
+        executor = reader.text(reader.key(package, "executorImageUri")) or ""
         task.torch = "pytorch" in executor
-        task.module = reading.text(reading.key(package, "pythonModule")) or None
-        task.script = reading.text(reading.key(package, "script")) or None
-    runs = container if reading.block(container) else package
-    task.args = reading.words(reading.key(runs, "args"))
-    listed = reading.key(runs, "env")
-    for number in range(len(reading.items(listed))):
-        name = reading.text((*listed, number, "name"))
+        task.module = reader.text(reader.key(package, "pythonModule")) or None
+        task.script = reader.text(reader.key(package, "script")) or None
+    runs = container if reader.block(container) else package
+    task.args = reader.words(reader.key(runs, "args"))
+    listed = reader.key(runs, "env")
+    for number in range(len(reader.items(listed))):
+        name = reader.text((*listed, number, "name"))
         if not name:
-            reading.stop("an entry of `env` has no `name`.", (*listed, number), "Allowed are `name` and `value`.")
+            reader.stop("an entry of `env` has no `name`.", (*listed, number), "Allowed are `name` and `value`.")
         if is_reserved(name) or not is_variable_name(name):
             why = "Torchyard itself sets it" if is_reserved(name) else "no shell can say this name"
-            reading.remark(f"{name} is left out of `env`: {why}.", (*listed, number))
+            reader.remark(f"{name} is left out of `env`: {why}.", (*listed, number))
             continue
-        task.env[name] = reading.text((*listed, number, "value")) or ""
+        task.env[name] = reader.text((*listed, number, "value")) or ""
 
 
-def _program(reading: _Vertex, tasks: list[_Task]) -> dict[str, Any]:
-    """One program for all pools: what they have in common goes into it, the rest of the arguments to the pools."""
+def _program(reader: _Vertex, tasks: list[_Task]) -> dict[str, Any]:
+    """One program for all pools. Arguments that the pools do not share become arguments of pools."""
     reduces = any(task.role is Role.REDUCER for task in tasks)
-    tasks = [task for task in tasks if task.role is not Role.REDUCER]  # Theirs is the service's own.
+    tasks = [task for task in tasks if task.role is not Role.REDUCER]  # Reducers run the service's program.
     first = tasks[0]
     for task in tasks[1:]:
         if (task.command, task.module, task.script) != (first.command, first.module, first.script):
-            reading.remark(
+            reader.remark(
                 f"pool `{task.pool['name']}` runs something else than the primary; a topology has one program, "
                 "so the primary's is taken: let it branch by its role.",
                 task.place,
@@ -283,15 +285,15 @@ def _program(reading: _Vertex, tasks: list[_Task]) -> dict[str, Any]:
         return {"script": first.script} | args | env
     if first.command:
         return {"launcher": "command", "command": first.command} | args | env
-    return unsaid(reading.remarks, command=not reduces) | args | env
+    return missing_program(reader.remarks, command=not reduces) | args | env
 
 
 # Writing
 
 
-def write(topology: Topology, wishes: Wishes = NO_WISHES) -> Exported:
-    """A CustomJob's `displayName` and `jobSpec`, or the flags. Raises UsageError for servers and reducers together."""
-    form = wishes.form or FORMS[0]
+def write(topology: Topology, options: Wishes = DEFAULT_OPTIONS) -> Exported:
+    """Writes a CustomJob's `displayName` and `jobSpec`, or flags. Raises UsageError for both servers and reducers."""
+    form = options.form or FORMS[0]
     if count_of(topology, Role.PS) and count_of(topology, Role.REDUCER):
         raise UsageError(
             "Vertex AI's pool 2 holds parameter servers or reducers, not both, and this topology has both.",
@@ -300,7 +302,7 @@ def write(topology: Topology, wishes: Wishes = NO_WISHES) -> Exported:
         )
     remarks: list[Remark] = []
     pools = role_pools(topology, remarks, *Role)
-    runs = _Runs(topology, wishes, remarks)
+    runs = _Programs(topology, options, remarks)
     specs: list[dict[str, Any]] = [{}, {}, {}, {}]
     for pool in pools:
         position = {Role.CHIEF: 0, Role.WORKER: 1, Role.EVALUATOR: 3}.get(pool.role, 2)
@@ -309,7 +311,7 @@ def write(topology: Topology, wishes: Wishes = NO_WISHES) -> Exported:
         specs.pop()
     sizes = ("machine", "cpus", "memory_gb", "gpus", "gpu_model", "gpu_memory_gb", "args", "env")
     carried = ("script", "module", "command", "args", "env", "python")
-    remarks += left_behind(topology, pool=sizes, program=carried, filled=())
+    remarks += omission_remarks(topology, pool=sizes, program=carried, filled=())
     job = {"displayName": topology.name, "jobSpec": {"workerPoolSpecs": specs}}
     if form == "flags":
         return Exported(_flags(topology, specs, remarks), tuple(remarks))
@@ -322,15 +324,15 @@ def write(topology: Topology, wishes: Wishes = NO_WISHES) -> Exported:
 
 
 def _flags(topology: Topology, specs: list[dict[str, Any]], remarks: list[Remark]) -> str:
-    """Flags have no place for environments, and one list of arguments for all pools."""
+    """The command with flags, which have no environments and one list of arguments for all pools."""
     plain: dict[str, Any] = {"displayName": shlex.quote(topology.name), "workerPoolSpecs": specs}
     for spec in specs:
         for block in ("containerSpec", "pythonPackageSpec"):
-            said = spec.get(block, {})
-            if said.pop("env", None):
+            content = spec.get(block, {})
+            if content.pop("env", None):
                 remarks.append(Remark("flags have no place for `env`: use the YAML form."))
             for key in ("command", "args"):
-                given = said.get(key, [])
+                given = content.get(key, [])
                 if given and given != plain.setdefault(key, given):
                     remarks.append(Remark(f"flags have one list of `{key}` for all pools, the primary's: use YAML."))
     return as_flags(plain)
@@ -346,7 +348,7 @@ def _spec(pool: Pool, remarks: list[Remark]) -> dict[str, Any]:
 
 
 def _machine_for(pool: Pool, gpus: tuple[str, int] | None, remarks: list[Remark]) -> str:
-    """The machine that has these GPUs built in, else the smallest n1 with these CPUs and this memory."""
+    """The machine type with these GPUs built in, else the smallest n1 with the pool's CPUs and memory."""
     cpus, memory = pool.cpus or 0, pool.memory_gb or 0
     if gpus is not None and (built_in := machine_with(*gpus)) is not None:
         name = built_in
@@ -361,16 +363,16 @@ def _machine_for(pool: Pool, gpus: tuple[str, int] | None, remarks: list[Remark]
     return name
 
 
-class _Runs:
-    """What each pool runs, in their words."""
+class _Programs:
+    """Programs of pools in Vertex AI's terms."""
 
-    def __init__(self, topology: Topology, wishes: Wishes, remarks: list[Remark]) -> None:
+    def __init__(self, topology: Topology, options: Wishes, remarks: list[Remark]) -> None:
         self._program = topology.program
-        self._image = wishes.image or IMAGE
+        self._image = options.image or IMAGE
         self._remarks = remarks
-        # A module of a package goes as one; all else is a container's command.
+        # A module of a package is exported as one, other programs as a container's command.
         self._module = bool(self._program.module) or _runs_module(topology)
-        if not wishes.image:
+        if not options.image:
             what = "with the interpreter that runs the package" if self._module else "that holds program and packages"
             remarks.append(Remark(f"`{IMAGE}` stands for an image {what}: `--image` names it."))
 
@@ -387,8 +389,8 @@ class _Runs:
         line = words(self._program)
         given = [*self._program.args, *pool.args]
         command = line[: len(line) - len(self._program.args)]
-        said: dict[str, Any] = {"imageUri": self._image, "command": command}
-        return {"containerSpec": said | ({"args": given} if given else {}) | listed}
+        container: dict[str, Any] = {"imageUri": self._image, "command": command}
+        return {"containerSpec": container | ({"args": given} if given else {}) | listed}
 
 
 def _runs_module(topology: Topology) -> bool:
@@ -399,21 +401,21 @@ def _runs_module(topology: Topology) -> bool:
 KEY = "worker_pool_specs"
 _NAMED = re.compile(rf"\b{KEY}\b")
 _IMAGES = ("image_uri", "executor_image_uri", "output_image_uri", "package_uris", "disk_spec", "nfs_mounts")
-"""Keys whose values a script may work out, for they are left out here, and looked at for what kind they are."""
+"""Keys whose values a script may compute, since only their presence matters."""
 
 
 def is_in_script(text: str) -> bool:
-    """Whether pools are given in Python, which is not YAML or JSON too."""
+    """Whether the pools are in Python that is not also YAML or JSON."""
     return bool(_NAMED.search(text)) and is_script(text)
 
 
 def job_of_script(text: str, source: str) -> Document:
-    """The pools, and the job's name where it is written out. Raises FileProblem where the script works them out."""
+    """The pools, and the job's name if it is a literal. Raises FileProblem for computed pools."""
     script = PythonText(text, source)
     pools = script.find([KEY])
     if pools is None:
         refuse(source, 1, f"no statement here gives `{KEY}` a value.", f"Paste `{KEY} = [{{…}}, …]`.")
     name = script.find(["display_name"])
-    said = {KEY: pools, "display_name": name} if isinstance(name, ast.Constant) else {KEY: pools}
-    keys: list[ast.expr | None] = [ast.copy_location(ast.Constant(key), one) for key, one in said.items()]
-    return script.document(ast.copy_location(ast.Dict(keys, list(said.values())), pools), _IMAGES)
+    fields = {KEY: pools, "display_name": name} if isinstance(name, ast.Constant) else {KEY: pools}
+    keys: list[ast.expr | None] = [ast.copy_location(ast.Constant(key), one) for key, one in fields.items()]
+    return script.document(ast.copy_location(ast.Dict(keys, list(fields.values())), pools), _IMAGES)

@@ -1,4 +1,4 @@
-"""`--worker-pool-spec` flags of `gcloud ai custom-jobs create`, as the `workerPoolSpecs` that they stand for."""
+"""Conversion between `--worker-pool-spec` flags of `gcloud ai custom-jobs create` and `workerPoolSpecs`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KEYS = {
     "extra-packages": ("pythonPackageSpec", "extraPackages"),
     "extra-dirs": ("pythonPackageSpec", "extraDirs"),
 }
-"""What each key of a flag is in a document."""
+"""The document's key for each key of a flag."""
 _LEFT = {
     "python-package-uris": "the folder `program.workdir` is sent to every host",
     "config": "import that file by itself",
@@ -41,8 +41,7 @@ def are_flags(text: str) -> bool:
 
 
 def job_of_flags(text: str, source: str) -> tuple[dict[str, Any], list[int], list[Remark]]:
-    """(the job as a document has it, the line of each pool, remarks on other flags). Raises FileProblem for keys that
-    no flag has."""
+    """(job, line of each pool, remarks on other flags). Raises FileProblem for unknown keys of a flag."""
     job: dict[str, Any] = {"workerPoolSpecs": []}
     lines: list[int] = []
     left: list[Remark] = []
@@ -62,13 +61,13 @@ def job_of_flags(text: str, source: str) -> tuple[dict[str, Any], list[int], lis
 
 
 def _listed(value: str) -> list[str]:
-    """The entries of a list flag: between commas, or between what `^…^` names."""
+    """The entries of a list flag, separated by commas or by the separator in `^…^`."""
     match = re.match(r"\^([^^]+)\^", value)
     return value.split(",") if match is None else value[match.end() :].split(match[1])
 
 
 def _as_list(entries: list[str]) -> str:
-    """A list flag's value; entries with commas are put apart by another sign."""
+    """A list flag's value, with another separator if an entry has a comma."""
     if not any("," in entry for entry in entries) and not entries[0].startswith("^"):
         return ",".join(entries)
     sign = next(
@@ -78,7 +77,7 @@ def _as_list(entries: list[str]) -> str:
 
 
 def _option_lines(text: str, command: CommandLine) -> list[int]:
-    """The line of each option: as many lines on as there were backslashes before it."""
+    """The line of each option, counted by the backslashes before it."""
     lines = text.splitlines()
     at, found = command.line - 1, []
     column = 0
@@ -97,10 +96,10 @@ def _pool(value: str, source: str, line: int) -> dict[str, Any]:
     pool: dict[str, Any] = {}
     key = ""
     for part in value.split(",") if value.strip() else ():
-        name, equals, said = part.partition("=")
+        name, equals, item = part.partition("=")
         name = name.strip()
         if not equals and key in ("requirements", "extra-packages", "extra-dirs"):
-            continue  # A list's further entry.
+            continue  # a further entry of a list
         if name not in KEYS:
             hint = nearest(name, KEYS) or f"Allowed are {', '.join(KEYS)}."
             refuse(source, line, f"--{FLAG} has no key `{name}`.", hint)
@@ -109,19 +108,19 @@ def _pool(value: str, source: str, line: int) -> dict[str, Any]:
         block = pool
         for step in around:
             block = block.setdefault(step, {})
-        block[last] = said
+        block[last] = item
     return pool
 
 
 def as_flags(job: dict[str, Any]) -> str:
-    """The command that creates a job: what a flag cannot say is left out."""
-    said = {path: key for key, path in KEYS.items()}
+    """The command that creates a job, without the keys that flags do not have."""
+    flag_names = {path: key for key, path in KEYS.items()}
     words = ["gcloud ai custom-jobs create", f"--display-name={job['displayName']}"]
     for pool in job["workerPoolSpecs"]:
         parts = []
         for key, value in pool.items():
             inner = {(key, name): one for name, one in value.items()} if isinstance(value, dict) else {(key,): value}
-            parts += [f"{said[path]}={one}" for path, one in inner.items() if path in said]
+            parts += [f"{flag_names[path]}={one}" for path, one in inner.items() if path in flag_names]
         words.append(f"--{FLAG}={','.join(parts)}")
     for name in ("command", "args"):
         if job.get(name):

@@ -1,5 +1,4 @@
-"""What a topology says that cannot work, or hardly means what it says. The same checks serve the
-command line, the planner and the editor."""
+"""All checks of a topology's meaning, for command line, planner and editor, and those of names and pools."""
 
 from __future__ import annotations
 
@@ -7,7 +6,16 @@ from collections.abc import Sequence
 from itertools import chain, islice
 from pathlib import Path
 
-from torchyard_core.problems import MAX_PROBLEMS, Findings, LineOf, Problem, counted, error, no_lines, warning
+from torchyard_core.problems import (
+    MAX_PROBLEMS,
+    Findings,
+    LineOf,
+    Problem,
+    counted,
+    error_finding,
+    no_lines,
+    warning_finding,
+)
 from torchyard_core.topology.checks.pins import check_hosts, check_pins
 from torchyard_core.topology.checks.program import check_exclude, check_files, check_program, check_variables
 from torchyard_core.topology.checks.strategy import check_strategy
@@ -23,9 +31,9 @@ def check(
     hosts: Sequence[HostFacts] | None = None,
     line: LineOf = no_lines,
 ) -> list[Problem]:
-    """All that is wrong with a topology's meaning.
+    """All problems of a topology's meaning.
 
-    With `folder`, where its file lies, files are looked for; with `hosts`, names are held against the fleet.
+    With `folder`, that of its file, files are checked too; with `hosts`, names of hosts and GPUs.
     """
     checks = [check_names(topology), check_pools(topology), check_strategy(topology), check_pins(topology, hosts)]
     checks += [check_program(topology), check_variables(topology), check_exclude(topology)]
@@ -43,17 +51,17 @@ def check(
 
 def check_names(topology: Topology) -> Findings:
     if not topology.name.isprintable() or topology.name.strip() != topology.name:
-        yield error("bad-name", "name must be one line of text without spaces round it", "name")
+        yield error_finding("bad-name", "name must be one line of text without spaces round it", "name")
     seen: dict[str, int] = {}
     for position, pool in enumerate(topology.pools):
         if not pool.name.isprintable() or pool.name.strip() != pool.name:
-            yield error(
+            yield error_finding(
                 "bad-name", "a pool's name must be one line of text without spaces round it", "pools", position, "name"
             )
         if pool.name in seen:
             first = seen[pool.name] + 1
             message = f"pool `{pool.name}` is there twice, first as entry {first} of pools"
-            yield error("duplicate-pool", message, "pools", position, "name")
+            yield error_finding("duplicate-pool", message, "pools", position, "name")
         else:
             seen[pool.name] = position
 
@@ -61,25 +69,27 @@ def check_names(topology: Topology) -> Findings:
 def check_pools(topology: Topology) -> Findings:
     chiefs = [position for position, pool in enumerate(topology.pools) if pool.role is Role.CHIEF]
     for position in chiefs[1:]:
-        yield error("chief-count", "there is another chief pool already; a run has one chief", "pools", position)
+        yield error_finding(
+            "chief-count", "there is another chief pool already; a run has one chief", "pools", position
+        )
     if not any(pool.role.trains for pool in topology.pools):
-        yield error("no-trainers", "nothing trains: a topology needs a chief or workers", "pools")
+        yield error_finding("no-trainers", "nothing trains: a topology needs a chief or workers", "pools")
     total = sum(pool.replicas for pool in topology.pools)
     if total > MAX_REPLICAS:
-        yield error("too-many-replicas", f"{total} replicas are over the limit of {MAX_REPLICAS}", "pools")
+        yield error_finding("too-many-replicas", f"{total} replicas are over the limit of {MAX_REPLICAS}", "pools")
     for position, pool in enumerate(topology.pools):
         at = ("pools", position)
         if pool.role is Role.CHIEF and pool.replicas != 1:
-            yield error("chief-count", f"a chief pool has 1 replica, not {pool.replicas}", *at, "replicas")
+            yield error_finding("chief-count", f"a chief pool has 1 replica, not {pool.replicas}", *at, "replicas")
         if pool.min_replicas is not None and pool.min_replicas > pool.replicas:
             message = f"min_replicas is {pool.min_replicas}, more than the {counted(pool.replicas, 'replica')}"
-            yield error("min-replicas", message, *at, "min_replicas")
+            yield error_finding("min-replicas", message, *at, "min_replicas")
         if pool.gpus and pool.role in (Role.PS, Role.REDUCER):
             message = f"{pool.role} replicas use no GPU; `gpus` sets {pool.gpus} aside for nothing"
-            yield warning("gpus-unused", message, *at, "gpus")
+            yield warning_finding("gpus-unused", message, *at, "gpus")
         if not pool.gpus:
             for key in ("gpu_model", "gpu_memory_gb"):
                 if getattr(pool, key) is not None:
-                    yield warning("gpu-wish", f"`{key}` does nothing while `gpus` is 0", *at, key)
+                    yield warning_finding("gpu-wish", f"`{key}` does nothing while `gpus` is 0", *at, key)
         if len(set(pool.hosts)) != len(pool.hosts):
-            yield warning("unknown-host", "a host is listed twice", *at, "hosts")
+            yield warning_finding("unknown-host", "a host is listed twice", *at, "hosts")

@@ -1,45 +1,46 @@
-"""Whether there is something to run, and whether it can be given what the file says."""
+"""Checks of the program: launcher, script, environment, files."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
 
-from torchyard_core.problems import Findings, Place, error, near_miss, warning
+from torchyard_core.home import expand_user
+from torchyard_core.problems import Findings, Place, error_finding, near_miss, warning_finding
 from torchyard_core.topology.checks.reserved_variables import is_reserved, is_variable_name
-from torchyard_core.topology.model import Launcher, Program, StrategyKind, Topology
-from torchyard_core.topology.paths import expanded
+from torchyard_core.topology.model import Launcher, Program, Topology
+from torchyard_core.topology.strategies.registry import spec_of
 
 
 def check_program(topology: Topology) -> Findings:
-    """The launcher and its keys."""
+    """Checks the launcher and its keys."""
     program = topology.program
     if program.launcher is Launcher.COMMAND:
         if not program.command:
-            yield error("no-program", "launcher command needs `command`, like [python, trainer.py]", "program")
+            yield error_finding("no-program", "launcher command needs `command`, like [python, trainer.py]", "program")
         elif not program.command[0]:
             message = "the first word of `command` is empty; it names the program to run"
-            yield error("no-program", message, "program", "command")
+            yield error_finding("no-program", message, "program", "command")
         for key in ("script", "module"):
             if getattr(program, key) is not None:
-                yield error(
+                yield error_finding(
                     "launcher", f"`{key}` is for launcher torch; launcher command runs `command`", "program", key
                 )
     else:
         if program.command:
             message = "`command` is for launcher command; launcher torch runs `script` or `module`"
-            yield error("launcher", message, "program", "command")
+            yield error_finding("launcher", message, "program", "command")
         elif not program.script and not program.module:
-            yield error("no-program", "launcher torch needs `script` or `module`", "program")
+            yield error_finding("no-program", "launcher torch needs `script` or `module`", "program")
         if program.script and program.module:
-            yield error("launcher", "`script` and `module` are both given; keep one", "program", "module")
+            yield error_finding("launcher", "`script` and `module` are both given; keep one", "program", "module")
     for place, text in _texts(topology):
         if "\0" in text:
-            yield error("bad-text", "text for a program cannot hold a NUL character", *place)
+            yield error_finding("bad-text", "text for a program cannot hold a NUL character", *place)
 
 
 def _texts(topology: Topology) -> Iterator[tuple[Place, str]]:
-    """All that ends up in argument lists and environments."""
+    """All text that becomes an argument or an environment variable."""
     program = topology.program
     for key in ("script", "module", "python", "notify"):
         yield ("program", key), getattr(program, key) or ""
@@ -56,7 +57,7 @@ def _texts(topology: Topology) -> Iterator[tuple[Place, str]]:
 
 
 def check_variables(topology: Topology) -> Findings:
-    """Names of environment variables and secrets."""
+    """Checks the names of environment variables and secrets."""
     program = topology.program
     blocks: list[tuple[Place, dict[str, str]]] = [(("program", "env"), program.env)]
     blocks += [(("pools", position, "env"), pool.env) for position, pool in enumerate(topology.pools)]
@@ -65,7 +66,7 @@ def check_variables(topology: Topology) -> Findings:
             yield from _variable(variable, (*place, variable))
             if variable in program.secrets:
                 message = f"the secret {variable} is also written here in the open; remove one of the two"
-                yield error("secret-shown", message, *place, variable)
+                yield error_finding("secret-shown", message, *place, variable)
     for number, secret in enumerate(program.secrets):
         yield from _variable(secret, ("program", "secrets", number))
 
@@ -73,78 +74,73 @@ def check_variables(topology: Topology) -> Findings:
 def _variable(variable: str, place: Place) -> Findings:
     if not is_variable_name(variable):
         message = f"'{variable}' cannot name an environment variable: letters, digits and _ only, no digit first"
-        yield error("bad-variable", message, *place)
+        yield error_finding("bad-variable", message, *place)
     elif is_reserved(variable):
-        yield error("reserved-variable", f"Torchyard itself sets {variable}; remove it here", *place)
+        yield error_finding("reserved-variable", f"Torchyard itself sets {variable}; remove it here", *place)
 
 
 def check_exclude(topology: Topology) -> Findings:
-    """Patterns that would leave nothing out, unlike what was meant."""
+    """Checks for patterns that match nothing."""
     for number, pattern in enumerate(topology.program.exclude):
         if not ("[" in pattern or "\\" in pattern or pattern.strip() == "!"):
             continue
-        from torchyard_core.gitignore import has_meaning  # its library takes time that most files do not need
+        from torchyard_core.gitignore import is_valid_pattern  # slow to import, and rarely needed
 
-        if not has_meaning(pattern):
+        if not is_valid_pattern(pattern):
             message = f"the pattern `{pattern}` cannot be understood; write it as in .gitignore"
-            yield error("bad-pattern", message, "program", "exclude", number)
+            yield error_finding("bad-pattern", message, "program", "exclude", number)
 
 
 def check_files(topology: Topology, folder: Path) -> Findings:
-    """Whether the working folder and the script are there."""
+    """Checks that the working folder and the script exist."""
     program = topology.program
     if program.workdir is None:
         return
-    workdir = folder / expanded(program.workdir)
+    workdir = folder / expand_user(program.workdir)
     if _kind(workdir) != "folder":
         what = "is a file, not a folder" if _kind(workdir) == "file" else "is not there"
         at = ("program", "workdir") if "workdir" in program.model_fields_set else ("program",)
-        yield error("workdir-missing", f"the working folder {program.workdir} {what}", *at)
+        yield error_finding("workdir-missing", f"the working folder {program.workdir} {what}", *at)
         return
     yield from _script(program, workdir)
-    yield from _clipping(topology, workdir)
+    yield from _script_source(topology, workdir)
     if program.notify and program.notify.startswith("./") and _kind(workdir / program.notify) != "file":
-        yield warning("notify-missing", f"{program.notify} is not in the working folder", "program", "notify")
+        yield warning_finding("notify-missing", f"{program.notify} is not in the working folder", "program", "notify")
 
 
 def _script(program: Program, workdir: Path) -> Findings:
-    # A script with an absolute path is taken to be on the hosts.
+    # An absolute path is one on the hosts.
     if program.launcher is not Launcher.TORCH or not program.script or Path(program.script).is_absolute():
         return
     at = ("program", "script")
     script = workdir / program.script
     kind = _kind(script)
     if kind == "folder":
-        yield error("script-missing", f"the script {program.script} is a folder", *at)
+        yield error_finding("script-missing", f"the script {program.script} is a folder", *at)
     elif kind == "file" and not script.resolve().is_relative_to(workdir.resolve()):
         message = f"the script {program.script} lies outside the working folder, and would not be sent"
-        yield error("script-missing", message, *at)
+        yield error_finding("script-missing", message, *at)
     elif kind is None:
         beside = [path.name for path in script.parent.glob("*.py")] if _kind(script.parent) == "folder" else []
         close = near_miss(script.name, beside)
         hint = f"; did you mean `{Path(program.script).with_name(close)}`?" if close else ""
-        yield error("script-missing", f"the script {program.script} is not in the working folder{hint}", *at)
+        yield error_finding("script-missing", f"the script {program.script} is not in the working folder{hint}", *at)
 
 
-def _clipping(topology: Topology, workdir: Path) -> Findings:
-    """A step that does not wait for all workers has no norm to clip by."""
+def _script_source(topology: Topology, workdir: Path) -> Findings:
+    """Problems of the script under the topology's strategy."""
     strategy, script = topology.strategy, topology.program.script
-    if strategy.kind is not StrategyKind.SANDBLASTER or not strategy.backup_workers or not script:
+    if not script or _kind(workdir / script) != "file":
         return
     try:
         source = (workdir / script).read_text(encoding="utf-8", errors="replace")
     except (OSError, ValueError):
         return
-    if any("clip_gradients(" in line.partition("#")[0] for line in source.splitlines()):
-        message = (
-            f"{script} calls cluster.clip_gradients(), which cannot be used with `backup_workers`: set it to 0, or "
-            "clip each worker's own gradients with torch.nn.utils.clip_grad_norm_"
-        )
-        yield error("strategy-clips", message, "strategy", "backup_workers")
+    yield from spec_of(strategy.kind).check_script(strategy, script, source)
 
 
 def _kind(path: Path) -> str | None:
-    """`folder`, `file`, or None for what is not there or cannot be seen."""
+    """`folder`, `file`, or None for a path that does not exist or cannot be accessed."""
     try:
         return "folder" if path.is_dir() else "file" if path.is_file() else None
     except (OSError, ValueError):

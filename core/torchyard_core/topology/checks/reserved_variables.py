@@ -1,4 +1,4 @@
-"""Environment variables that Torchyard sets for every replica, and that a user's own may not replace."""
+"""Environment variables that Torchyard sets for every replica and that a topology may not set."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def is_reserved(variable: str) -> bool:
-    """Setting it by hand would break the run: ranks that don't find each other, GPUs of somebody else."""
+    """Whether Torchyard sets the variable, so that another value would break rendezvous or GPU assignment."""
     return variable in _NAMES or variable.startswith(_PREFIXES)
 
 

@@ -1,1 +1,1 @@
-"""A topology as an editor has it open: text, edits, undo, clipboard, recovery."""
+"""The topology that is open in an editor: text, edits, clipboard, crash recovery."""

@@ -1,7 +1,7 @@
-"""Replicas as text on the clipboard: copied in one topology, pasted in the same or another one.
+"""Copying and pasting of replicas, within a topology or between two.
 
-The text is JSON: each pool with as many replicas as were copied, and the pins of each replica by its position. No
-names of replicas are in it, since a number means nothing elsewhere.
+The text on the clipboard is JSON: each pool with the number of copied replicas, and their pins by position. It has no
+names of replicas, since their numbers differ between topologies.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ MAX_CHARACTERS = 8 * 1024 * 1024
 
 @dataclass(frozen=True)
 class Copied:
-    """Some replicas of one pool. `pins` are by replica, None where one has none."""
+    """Copied replicas of one pool, with one pin or None for each."""
 
     pool: Pool
     pins: tuple[str | None, ...]
 
 
 def copy_replicas(topology: Topology, names: Collection[str]) -> str:
-    """These replicas as text for the clipboard."""
+    """The replicas as text for the clipboard."""
     wanted = set(names)
     entries = []
     for pool, members in zip(topology.pools, members_of(topology), strict=True):
@@ -45,7 +45,7 @@ def copy_replicas(topology: Topology, names: Collection[str]) -> str:
 
 
 def read_copied(text: str) -> tuple[Copied, ...]:
-    """What `copy_replicas` wrote. Raises UsageError for any other text."""
+    """Parses the text of `copy_replicas`. Raises UsageError for any other text."""
     try:
         data = json.loads(text) if len(text) <= MAX_CHARACTERS else None
         if not isinstance(data, dict) or data.get(FORMAT) != 1:
@@ -67,11 +67,10 @@ def _entry(entry: Any) -> Copied:
 
 
 def paste_replicas(topology: Topology, copied: Sequence[Copied]) -> tuple[Topology, tuple[str, ...]]:
-    """The topology with the copied replicas in it, and their names.
+    """The topology with the copied replicas, and their names.
 
-    They join the pool of their name where that is the same in all but the number of replicas; else they become a
-    pool of their own. A pin to GPUs that another replica is pinned to is not pasted. Raises UsageError where all
-    there is to paste is a second chief.
+    They join the pool of their name if it differs only in the number of replicas, else they become a new pool. A pin
+    to GPUs of another replica's pin is dropped. Raises UsageError where only a second chief would be pasted.
     """
     pools = list(topology.pools)
     members: list[list[str | None]] = [list(names) for names in members_of(topology)]
@@ -96,7 +95,7 @@ def paste_replicas(topology: Topology, copied: Sequence[Copied]) -> tuple[Topolo
 
 
 def duplicate_replicas(topology: Topology, names: Collection[str]) -> tuple[Topology, tuple[str, ...]]:
-    """As copying and pasting them, without the clipboard."""
+    """Copies and pastes replicas without the clipboard."""
     return paste_replicas(topology, read_copied(copy_replicas(topology, names)))
 
 

@@ -1,10 +1,10 @@
-"""Snapshots of unsaved work: written a little after each change, offered again when the program that wrote them died.
+"""Snapshots of unsaved changes, restored after a crash of the program.
 
-Each open document has two files in one folder: the snapshot (`<token>.json`), and beside it a lock (`<token>.lock`)
-that holds the writer's PID and is held locked for as long as the writer lives. The lock, not the PID, is what counts:
-the system lets go of it whatever ends the program, and numbers of processes come again.
+Each open document has two files: the snapshot (`<token>.json`) and a lock file (`<token>.lock`) with the writer's PID,
+which the writer keeps locked. The lock decides whether the writer lives, not the PID: the system releases locks at any
+end of a process, but reuses PIDs.
 
-They lie in a folder of ours rather than beside the document, whose folder is sent to hosts.
+The files are in Torchyard's own folder, since the document's folder is uploaded to hosts.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ PRIVATE = 0o600
 
 @dataclass(frozen=True)
 class LeftBehind:
-    """Unsaved work of a program that is no more."""
+    """Unsaved work of a program that has crashed."""
 
     token: str
     path: Path | None
-    """The file that it would have been saved to; None for one that had none."""
+    """The document's file; None for a document that was never saved."""
     text: str
     written_at: datetime
 
 
 class Recovery:
-    """The snapshot of one open document, and those that others left behind. Writing it may raise FileProblem."""
+    """The snapshot of one open document, and access to those of crashed programs. Writing may raise FileProblem."""
 
     def __init__(self, folder: Path):
         self._folder = folder
@@ -46,7 +46,7 @@ class Recovery:
         self._lock: int | None = None
 
     def write(self, path: Path | None, text: str) -> None:
-        """Keeps the text of a document with unsaved changes."""
+        """Writes the snapshot of a document with unsaved changes."""
         if self._lock is None:
             try:
                 self._folder.mkdir(parents=True, exist_ok=True)
@@ -68,25 +68,25 @@ class Recovery:
         return lock
 
     def clear(self) -> None:
-        """There is nothing unsaved any more."""
+        """Removes the snapshot, when no change is unsaved."""
         if self._lock is not None:
             self._snapshot(self._token).unlink(missing_ok=True)
             self.abandon()
             self._lock_file(self._token).unlink(missing_ok=True)
 
     def abandon(self) -> None:
-        """Leaves what was written to whoever looks for it next."""
+        """Keeps the snapshot on disk for the next start and releases its lock."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
     def left_behind(self) -> list[LeftBehind]:
-        """Unsaved work whose writer is dead, the latest first."""
+        """Snapshots whose writers have ended, the latest first."""
         found = [work for token in self._tokens() if self._is_orphan(token) and (work := self._read(token))]
         return sorted(found, key=lambda work: work.written_at, reverse=True)
 
     def discard(self, work: LeftBehind) -> None:
-        """Forgets unsaved work: it was restored, or is not wanted."""
+        """Removes a snapshot that was restored or declined."""
         self._snapshot(work.token).unlink(missing_ok=True)
         self._lock_file(work.token).unlink(missing_ok=True)
 
@@ -126,7 +126,7 @@ class Recovery:
 
 
 def _try_lock(descriptor: int) -> bool:
-    """Locks an open file for as long as it is open, unless somebody else has."""
+    """Locks a file until it is closed. Returns False if another process has locked it."""
     try:
         if sys.platform == "win32":
             import msvcrt

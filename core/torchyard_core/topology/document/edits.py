@@ -1,9 +1,9 @@
-"""Every edit of a topology, as a function from the topology before to the topology after.
+"""Edits of a topology, as pure functions that return the changed topology.
 
-Replicas have no names of their own in a file: `worker-3` is the fourth worker, counted through all pools. So what
-takes replicas away or puts some in renumbers others, and their pins and their places in the layout go with them.
+Replicas have no names in the file: `worker-3` is the fourth worker of all pools. Adding or removing replicas therefore
+renumbers others, and their pins and positions in the layout follow them.
 
-An edit that makes no sense raises UsageError with a sentence; the topology it was given stays as it is.
+An invalid edit raises UsageError.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torchyard_core.yaml_io.model_validation import validate
 
 Block = TypeVar("Block", bound=FrozenModel)
 Members = Sequence[Sequence[str | None]]
-"""For each pool, the names its replicas have so far; None for one that is new."""
+"""For each pool, the current names of its replicas; None for a new one."""
 
 POOL_NAMES = {
     Role.CHIEF: "chief",
@@ -28,16 +28,16 @@ POOL_NAMES = {
     Role.REDUCER: "reducers",
     Role.EVALUATOR: "eval",
 }
-"""What a pool is called that an edit makes."""
+"""Names of new pools."""
 
 
 def empty_topology(name: str) -> Topology:
-    """What an editor begins with: no pools yet, which no file may have."""
+    """A topology without pools, which only an editor may have."""
     return Topology.model_construct(_fields_set={"version", "name"}, version=1, name=name, pools=(), program=Program())
 
 
 def with_parts(topology: Topology, **parts: Any) -> Topology:
-    """The topology with whole parts replaced. Parts that say nothing are left out of its file."""
+    """The topology with whole parts replaced. Empty parts are left out of its file."""
     given = {name: getattr(topology, name) for name in topology.model_fields_set} | parts
     if not given.get("pins", True):
         del given["pins"]
@@ -51,9 +51,9 @@ def with_parts(topology: Topology, **parts: Any) -> Topology:
 
 
 def changed_block(block: Block, changes: Mapping[str, Any]) -> Block:
-    """A pool, strategy or program with some keys changed. A key that gets its default is left out of the file.
+    """A pool, strategy or program with some keys changed. A key with its default is left out of the file.
 
-    Raises UsageError where a value does not belong there.
+    Raises UsageError for an invalid value.
     """
     data = block.model_dump(mode="json", exclude_unset=True)
     for key, value in changes.items():
@@ -84,15 +84,15 @@ def members_of(topology: Topology) -> list[list[str]]:
 
 
 def pools_of(topology: Topology, names: Collection[str]) -> tuple[int, ...]:
-    """Positions of the pools that these replicas are of."""
+    """Positions of the pools of the replicas."""
     wanted = set(names)
     return tuple(position for position, members in enumerate(members_of(topology)) if wanted.intersection(members))
 
 
 def rebuilt(topology: Topology, pools: Sequence[Pool], members: Members) -> Topology:
-    """The topology with these pools; `members` says who of today's replicas is where in them.
+    """The topology with new pools, in which `members` lists the present replicas of each.
 
-    Pins and places in the layout follow their replicas. Pools without members are gone.
+    Pins and positions in the layout follow their replicas. Pools without members are removed.
     """
     kept = [(pool, names) for pool, names in zip(pools, members, strict=True) if names]
     total = sum(len(names) for _, names in kept)
@@ -120,7 +120,7 @@ def _sized(pool: Pool, replicas: int) -> Pool:
 
 
 def _moved(by_name: Mapping[str, Any], known: Collection[str], renamed: Mapping[str, str]) -> dict[str, Any]:
-    """Entries under their replicas' new names. What names nobody stays: it is a problem that somebody should see."""
+    """Entries under the new names of their replicas. Entries of unknown replicas stay, since checks report them."""
     moved: dict[str, Any] = {}
     for name, value in by_name.items():
         if name not in known:
@@ -140,9 +140,9 @@ def _layout_moved(topology: Topology, known: Collection[str], renamed: Mapping[s
 def add_replicas(
     topology: Topology, role: Role, count: int = 1, *, gpus: int = 0, pool: int | None = None
 ) -> tuple[Topology, tuple[str, ...]]:
-    """More replicas of a role, in `pool` (a position), else in the role's last pool, else in a new one.
+    """Adds replicas of a role to `pool` (a position), else to the role's last pool, else to a new one.
 
-    `gpus` are those of a replica in a pool that is made for them. Returns the topology and the new ones' names.
+    `gpus` is the number per replica of a new pool. Returns the topology and the names of the new replicas.
     """
     if count < 1:
         raise UsageError(f"{count} replicas cannot be added", code="wrong-value")
@@ -169,7 +169,7 @@ def _gpus(gpus: int) -> dict[str, int]:
 
 
 def free_pool_name(topology: Topology, wish: str) -> str:
-    """The wish, or the wish with the first number that makes it new."""
+    """The wished name, with the first number that makes it unique."""
     taken = {pool.name for pool in topology.pools}
     number = 1
     name = wish
@@ -180,7 +180,7 @@ def free_pool_name(topology: Topology, wish: str) -> str:
 
 
 def remove_replicas(topology: Topology, names: Collection[str]) -> Topology:
-    """Without these replicas. Pools that lose all of theirs go too."""
+    """Removes replicas, and pools that become empty."""
     gone = set(names)
     members = [[name for name in pool if name not in gone] for pool in members_of(topology)]
     return rebuilt(topology, topology.pools, members)
@@ -190,7 +190,7 @@ def remove_replicas(topology: Topology, names: Collection[str]) -> Topology:
 
 
 def set_pools(topology: Topology, positions: Collection[int], **changes: Any) -> Topology:
-    """Some keys of some pools at once. Raises UsageError where a value does not belong there."""
+    """Changes some keys of some pools. Raises UsageError for an invalid value."""
     if "name" in changes:
         _refuse_taken_name(topology, positions, changes["name"])
     pools = list(topology.pools)
@@ -207,7 +207,7 @@ def set_pools(topology: Topology, positions: Collection[int], **changes: Any) ->
 
 
 def _without_too_high_minimum(pool: Pool, before: Pool) -> Pool:
-    """`min_replicas` gives way when there are fewer replicas; one that was too high before is left to be seen."""
+    """Lowers `min_replicas` to a reduced number of replicas. One that was too high before stays: checks report it."""
     least = pool.min_replicas
     if least is None or least <= pool.replicas or (before.min_replicas or 0) > before.replicas:
         return pool
@@ -228,17 +228,17 @@ def _refuse_taken_name(topology: Topology, positions: Collection[int], name: Any
 
 
 def set_strategy(topology: Topology, **changes: Any) -> Topology:
-    """Some keys of the strategy. Raises UsageError where a value does not belong there."""
+    """Changes some keys of the strategy. Raises UsageError for an invalid value."""
     return with_parts(topology, strategy=changed_block(topology.strategy, changes))
 
 
 def set_program(topology: Topology, **changes: Any) -> Topology:
-    """Some keys of the program. Raises UsageError where a value does not belong there."""
+    """Changes some keys of the program. Raises UsageError for an invalid value."""
     return with_parts(topology, program=changed_block(topology.program, changes))
 
 
 def set_name(topology: Topology, name: str) -> Topology:
-    """The run's name. Raises UsageError for one that cannot be."""
+    """Changes the run's name. Raises UsageError for an invalid name."""
     if not name.strip():
         raise UsageError("a topology needs a name", code="wrong-value")
     if len(name) > 100:
@@ -247,7 +247,7 @@ def set_name(topology: Topology, name: str) -> Topology:
 
 
 def set_layout(topology: Topology, layout: Mapping[str, Any] | None) -> Topology:
-    """What the editor remembers of positions, notes and frames."""
+    """Changes the editor's positions, notes and frames."""
     return with_parts(topology, layout=dict(layout) if layout else None)
 
 
@@ -255,11 +255,11 @@ def set_layout(topology: Topology, layout: Mapping[str, Any] | None) -> Topology
 
 
 def set_pins(topology: Topology, pins: Mapping[str, str | None]) -> Topology:
-    """Pins replicas; None frees one. What the targets mean is `fitting.pins_for`'s to say."""
+    """Pins replicas; None removes a pin. `manual_placement.pins_for` chooses the pins for a gesture."""
     after = {name: target for name, target in {**topology.pins, **pins}.items() if target is not None}
     return with_parts(topology, pins=after)
 
 
 def unpin(topology: Topology, names: Collection[str]) -> Topology:
-    """Leaves it to the planner where these replicas go."""
+    """Removes the pins of replicas, so that the planner places them."""
     return set_pins(topology, dict.fromkeys(names))

@@ -1,6 +1,4 @@
-"""The topology that an editor has open: a value that edits replace, the file it came from, and whether the two are
-the same. It knows no window; who shows it listens to its signals.
-"""
+"""The topology that is open in an editor, and its file. Independent of the window, which listens to its signals."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from torchyard_core.atomic_write import write_atomically
 from torchyard_core.errors import FileProblem
 from torchyard_core.problems import Problem, no_lines
 from torchyard_core.topology.document.edits import empty_topology, with_parts
-from torchyard_core.topology.document.yaml_patch import rewritten
+from torchyard_core.topology.document.yaml_patch import patch_yaml
 from torchyard_core.topology.file import TopologyFile, dump, topology_from_text
 from torchyard_core.topology.model import Pool, Role, Topology
 from torchyard_core.yaml_io.model_validation import validate
@@ -30,24 +28,24 @@ DiskState = Literal["same", "changed", "gone"]
 
 @dataclass(frozen=True)
 class Written:
-    """A value, and the very text that says it in a file."""
+    """A topology, and its text in the file."""
 
     value: Topology
     text: str
 
 
 class TopologyDocument:
-    """One open topology. `value` is never changed in place: `replace` puts another in its stead."""
+    """One open topology. `value` is immutable: `replace` sets another."""
 
     changed = Signal()
-    """The value is another one."""
+    """Emitted when `value` has been replaced."""
     path_changed = Signal()
-    """Another file, or another state of it: opened, saved, saved under another name."""
+    """Emitted when a file was opened, saved, or saved under another name."""
 
     def __init__(self) -> None:
         self.path: Path | None = None
         self.broken: tuple[Problem, ...] = ()
-        """Why the file holds no topology. The value is then an empty one, and edits are refused."""
+        """Problems of an invalid file. The value is then empty, and edits are refused."""
         self._value = empty_topology(UNTITLED)
         self._first: Written | None = None
         self._saved: Written | None = None
@@ -62,7 +60,7 @@ class TopologyDocument:
         return self._value
 
     def replace(self, value: Topology) -> None:
-        """The value is `value` from now on."""
+        """Replaces the value."""
         if self.broken:
             raise FileProblem("this file holds no topology, so there is nothing to change.", code="broken_file")
         if value is self._value:
@@ -73,8 +71,7 @@ class TopologyDocument:
 
     @property
     def text(self) -> str:
-        """The value as a file says it: the text as read or saved where it says the same, else written anew around
-        what did not change."""
+        """The text of the value: as read or saved if the value is the same, else with the changed parts rewritten."""
         if self.broken:
             return self._broken_text
         if self._text is None:
@@ -88,14 +85,14 @@ class TopologyDocument:
         for known in (self._saved, self._first):
             if known is not None:
                 bom = BOM if known.text.startswith(BOM) else ""
-                text = rewritten(known.text.removeprefix(BOM), known.value, self._value)
+                text = patch_yaml(known.text.removeprefix(BOM), known.value, self._value)
                 if text is not None:
                     return bom + text
         return dump(self._value)
 
     @property
     def is_modified(self) -> bool:
-        """Whether there is anything to save."""
+        """Whether there are unsaved changes."""
         if self.broken:
             return False
         if self._saved is None:
@@ -104,18 +101,18 @@ class TopologyDocument:
 
     @property
     def name(self) -> str:
-        """What a title calls it: the file's name."""
+        """The file's name, for titles."""
         return self.path.name if self.path is not None else UNTITLED
 
     @property
     def folder(self) -> Path | None:
-        """Where its file lies; what `workdir` is relative to."""
+        """Folder of the file, to which `workdir` is relative."""
         return self.path.parent if self.path is not None else None
 
     def as_file(self) -> TopologyFile:
-        """As if it had been read from its file: with lines for problems, ready to check, plan and launch.
+        """The document as if read from its file: with lines for problems, ready to check, plan and launch.
 
-        Unlike reading, this takes a topology without pools for what it is: a beginning.
+        Unlike for a file, a topology without pools is not a problem.
         """
         parsed = parse(self.text.removeprefix(BOM), str(self.path or UNTITLED))
         return TopologyFile(parsed, self.folder, self._value, parsed.problems)
@@ -123,13 +120,13 @@ class TopologyDocument:
     # Files
 
     def start_new(self, value: Topology | None = None) -> None:
-        """A document that is in no file."""
+        """Starts a document without a file."""
         self._become(None, value or empty_topology(UNTITLED), None, None)
 
     def open(self, path: Path | str) -> None:
-        """Reads a file. Raises FileProblem where there is no text to read, and stays as it was.
+        """Opens a file. Raises FileProblem, without effect, for one that is not readable text.
 
-        Text that is no topology is opened all the same: `broken` says why.
+        Text that is not a topology is opened nevertheless, with its problems in `broken`.
         """
         path = Path(path).absolute()
         text = read_text(path)
@@ -142,7 +139,7 @@ class TopologyDocument:
             self._become(path, value, Written(value, exact), raw)
 
     def reload(self) -> None:
-        """Reads its file again. Raises FileProblem."""
+        """Reads the file again. Raises FileProblem."""
         if self.path is not None:
             self.open(self.path)
 
@@ -163,7 +160,7 @@ class TopologyDocument:
         self.changed.emit()
 
     def save(self, path: Path | str | None = None, *, over_changes: bool = False) -> None:
-        """Writes the file whole or not at all, `path` as another file.
+        """Writes the file atomically; with `path`, under another name.
 
         Raises FileProblem: `read_only_file`, `changed_on_disk` (not with `over_changes`), `unwritable_file`.
         """
@@ -188,7 +185,7 @@ class TopologyDocument:
         self.path_changed.emit()
 
     def disk_state(self) -> DiskState:
-        """Whether the file is as it was read or written last."""
+        """Compares the file with its state when it was last read or written."""
         if self.path is None or self._on_disk is None:
             return "same"
         try:
@@ -199,13 +196,13 @@ class TopologyDocument:
             return "changed"
 
     def keep_mine(self) -> None:
-        """What is on the disk now is known, and what is here is to replace it at the next save."""
+        """Lets the next save replace the file's changed content."""
         if self.path is None:
             return
         try:
             self._on_disk = self.path.read_bytes()
         except OSError:
-            self._on_disk = None  # Gone: the next save makes it anew.
+            self._on_disk = None  # The next save creates the removed file.
         self._saved = None
         self.path_changed.emit()
 
@@ -215,7 +212,7 @@ class TopologyDocument:
 
 
 def topology_in(text: str, path: Path | None = None) -> tuple[Topology | None, tuple[Problem, ...]]:
-    """The topology in a text, a beginning without pools too, or None and what is wrong with it."""
+    """The topology in a text, which may have no pools, or None and the problems of the text."""
     source = str(path or UNTITLED)
     try:
         file = topology_from_text(text.removeprefix(BOM), source, path.parent if path is not None else None)
@@ -227,7 +224,7 @@ def topology_in(text: str, path: Path | None = None) -> tuple[Topology | None, t
 
 
 def _draft(document: Document) -> Topology | None:
-    """A topology that lacks nothing but pools: what an editor may save before any are drawn."""
+    """A topology that lacks only pools, as an editor may save before any are drawn."""
     data = document.data
     if not isinstance(data, dict) or document.problems or data.get("pools") != []:
         return None
@@ -238,7 +235,7 @@ def _draft(document: Document) -> Topology | None:
 
 
 def _as_problem(problem: FileProblem, source: str) -> Problem:
-    """The sentence of a file that does not parse, with its line apart."""
+    """The error of a file that does not parse, as a problem with a line."""
     text = problem.message.removeprefix(f"{source}:")
     number, colon, rest = text.partition(":")
     line = int(number) if colon and number.isdecimal() else None
@@ -247,7 +244,7 @@ def _as_problem(problem: FileProblem, source: str) -> Problem:
 
 
 def _is_read_only(path: Path) -> bool:
-    """Also of a file that nobody may write to, where we are root and could."""
+    """Whether the file has no write permission, which counts for root too."""
     try:
         mode = path.stat().st_mode
     except OSError:

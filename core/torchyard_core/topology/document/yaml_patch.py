@@ -1,8 +1,8 @@
-"""A changed topology written into the text it was read from: what did not change keeps its letters and comments.
+"""Patching of a topology's YAML text: unchanged parts stay byte for byte, with their comments.
 
-A value is changed where it stands, if the text is of a shape where that can be. Else the unit is a key at the top of
-the file, and within `pools` one entry: what changed is written anew. The result is read back; where it does not say
-the same, or the text is of a shape that this does not know, there is none.
+A value is replaced in place where the style of the text allows it. Otherwise the changed key at the top of the file,
+or the changed entry of `pools`, is rewritten as a whole. The result is parsed again; there is none if it differs from
+the topology or if the text has an unsupported style.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torchyard_core.errors import FileProblem
-from torchyard_core.topology.document.yaml_value_edits import CannotKeep, Changes
+from torchyard_core.topology.document.yaml_value_edits import UnsupportedStyle, ValueEdits
 from torchyard_core.topology.file import topology_from_text
 from torchyard_core.topology.model import Topology
 from torchyard_core.yaml_io.writer import dump_flow, dump_yaml
@@ -20,8 +20,8 @@ from torchyard_core.yaml_io.yaml_file import Document, parse
 Lines = list[str]
 
 
-def rewritten(text: str, before: Topology, after: Topology) -> str | None:
-    """`text`, which says `before`, with what makes it say `after`; None where that cannot be done."""
+def patch_yaml(text: str, before: Topology, after: Topology) -> str | None:
+    """Patches `text`, the YAML of `before`, to that of `after`. Returns None for an unsupported style."""
     try:
         document = parse(text, "topology")
     except FileProblem:
@@ -29,7 +29,7 @@ def rewritten(text: str, before: Topology, after: Topology) -> str | None:
     if not isinstance(document.data, dict) or (not document.spans[()].exact and document.spans[()].flow):
         return None
     for in_place in (True, False):
-        written = _Pieces(document, before.as_data(), in_place).saying(after.as_data())
+        written = _TopLevelParts(document, before.as_data(), in_place).text_of(after.as_data())
         try:
             read = topology_from_text(written)
         except FileProblem:
@@ -39,8 +39,8 @@ def rewritten(text: str, before: Topology, after: Topology) -> str | None:
     return None
 
 
-class _Pieces:
-    """A file cut at the keys of its top level."""
+class _TopLevelParts:
+    """A file, split at the keys of its top level."""
 
     def __init__(self, document: Document, data: Mapping[str, Any], in_place: bool):
         self._document = document
@@ -55,8 +55,8 @@ class _Pieces:
         ends = [line for line, _ in starts[1:]] + [len(self._lines) + 1]
         self._of_key = {key: self._lines[line - 1 : end - 1] for (line, key), end in zip(starts, ends, strict=True)}
 
-    def saying(self, data: Mapping[str, Any]) -> str:
-        """The text that says `data`, its keys in the file's order and new ones after them."""
+    def text_of(self, data: Mapping[str, Any]) -> str:
+        """The text of `data`, with keys in the file's order and new ones after them."""
         order = [key for key in self._of_key if key in data] + [key for key in data if key not in self._of_key]
         lines = list(self._header)
         for key in order:
@@ -69,32 +69,32 @@ class _Pieces:
             return old
         if old and self._in_place and (same_shape := self._changed_in_place(key, value)) is not None:
             return same_shape
-        # Comments and empty lines after an entry belong to what follows it.
+        # Comments and empty lines after an entry belong to the next one.
         body, tail = _cut_tail(old)
         if key == "pools" and body and value and (pools := self._pools(body, value)) is not None:
             return pools + tail
-        return self._anew({key: value}) + tail
+        return self._rewritten({key: value}) + tail
 
     def _changed_in_place(self, key: str, value: Any) -> Lines | None:
         first = self._document.composed.key_lines[(key,)] - 1
         start = sum(map(len, self._lines[:first]))
         end = start + sum(map(len, self._of_key[key]))
         if end > len(self._document.text):
-            return None  # Its last line had no end, and was given one.
-        changes = Changes(self._document)
+            return None  # Its last line had no line break, but has one now.
+        changes = ValueEdits(self._document)
         try:
-            changes.note((key,), self._data[key], value)
-            return changes.applied(start, end).splitlines(keepends=True)
-        except CannotKeep:
+            changes.record((key,), self._data[key], value)
+            return changes.text_with_edits(start, end).splitlines(keepends=True)
+        except UnsupportedStyle:
             return None
 
-    def _anew(self, data: Any, indent: str = "", flow: bool = False) -> Lines:
+    def _rewritten(self, data: Any, indent: str = "", flow: bool = False) -> Lines:
         text = f"- {dump_flow(data[0])}\n" if flow else dump_yaml(data)
         text = text.replace("\n", self._newline)
         return [indent + line for line in text.splitlines(keepends=True)]
 
     def _pools(self, body: Lines, pools: Sequence[Any]) -> Lines | None:
-        """The entries of `pools`, those that are as they were letter for letter."""
+        """The entries of `pools`, unchanged ones byte for byte."""
         first = self._document.composed.key_lines[("pools",)]
         old = self._data["pools"]
         starts = [self._document.spans[("pools", position)].line - first for position in range(len(old))]
@@ -112,7 +112,7 @@ class _Pieces:
         for pool in pools:
             same = next((position for position in unused if old[position] == pool), None)
             if same is None:
-                lines += self._anew([pool], indent, flow)
+                lines += self._rewritten([pool], indent, flow)
             else:
                 unused.remove(same)
                 lines += chunks[same]

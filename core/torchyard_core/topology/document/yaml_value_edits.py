@@ -1,7 +1,7 @@
-"""Values changed where they stand in a text, so that all round them keeps its letters: style, order, comments.
+"""Replacement of single values in YAML text, which leaves style, order and comments around them.
 
-Known are scalars and lists in brackets in any place, and keys that come or go in blocks written either way. What
-else changes (a list by dashes, text over several lines) is for the caller to write anew.
+Supported are scalars and lists in brackets anywhere, and adding or removing keys in block and flow mappings. The
+caller rewrites other changed values, such as block lists and multi-line text.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from torchyard_core.yaml_io.yaml_file import Document
 _COMMA = re.compile(r"\s*,[ \t]*")
 
 
-class CannotKeep(Exception):
-    """The text is of a shape in which this change is not known."""
+class UnsupportedStyle(Exception):
+    """Raised when the style of the text does not support a change in place."""
 
 
 @dataclass
-class Changes:
-    """What to write instead of what, by offsets in a document's text."""
+class ValueEdits:
+    """Replacements, by offsets in a document's text."""
 
     document: Document
     found: list[tuple[int, int, str]] = field(default_factory=list)
 
-    def applied(self, start: int, end: int) -> str:
-        """That part of the text with its changes."""
+    def text_with_edits(self, start: int, end: int) -> str:
+        """The part of the text between two offsets, with its changes."""
         text, at = [], start
         for first, last, instead in sorted(self.found):
             if first < at or last > end:
-                raise CannotKeep
+                raise UnsupportedStyle
             text += [self.document.text[at:first], instead]
             at = last
         return "".join([*text, self.document.text[at:end]])
 
-    def note(self, place: Place, old: Any, new: Any) -> None:
-        """Notes what makes the value at a place, which is `old`, say `new`. Raises CannotKeep."""
+    def record(self, place: Place, old: Any, new: Any) -> None:
+        """Records the changes that turn the value `old` at a place into `new`. Raises CannotKeep."""
         if old == new:
             return
         span = self._span(place)
@@ -49,26 +49,26 @@ class Changes:
             self._note_keys(place, span, old, new)
         elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new) and not span.flow:
             for position, (before, after) in enumerate(zip(old, new, strict=True)):
-                self.note((*place, position), before, after)
+                self.record((*place, position), before, after)
         elif span.exact and span.end > span.start and self.document.text[span.start] not in "|>&*!":
             self.found.append((span.start, span.end, dump_flow(new)))
         else:
-            raise CannotKeep
+            raise UnsupportedStyle
 
     def _span(self, place: Place) -> Span:
         if place not in self.document.spans:
-            raise CannotKeep
+            raise UnsupportedStyle
         return self.document.spans[place]
 
     def _note_keys(self, place: Place, span: Span, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
         kept = [key for key in old if key in new]
         gone = [key for key in old if key not in new]
         come = {key: value for key, value in new.items() if key not in old}
-        # The last key of the block is where new ones are written behind: it must not go at the same time.
+        # New keys are inserted after the last key of the block, so that it cannot be removed at the same time.
         if not kept or (gone and come):
-            raise CannotKeep
+            raise UnsupportedStyle
         for key in kept:
-            self.note((*place, key), old[key], new[key])
+            self.record((*place, key), old[key], new[key])
         for key in gone:
             self._take_out(place, key, span.flow)
         if come:
@@ -78,7 +78,7 @@ class Changes:
         text = self.document.text
         last = max((self._span((*place, key)) for key in old), key=lambda span: span.end)
         if not last.exact:
-            raise CannotKeep
+            raise UnsupportedStyle
         pairs = [f"{dump_flow(key)}: {dump_flow(value)}" for key, value in come.items()]
         if flow:
             self.found.append((last.end, last.end, "".join(f", {pair}" for pair in pairs)))
@@ -86,12 +86,12 @@ class Changes:
         newline = "\r\n" if "\r\n" in text else "\n"
         end = text.find("\n", last.end)
         if end < 0:
-            raise CannotKeep
+            raise UnsupportedStyle
         indent = " " * self._column((*place, next(iter(old))))
         self.found.append((end + 1, end + 1, "".join(f"{indent}{pair}{newline}" for pair in pairs)))
 
     def _column(self, key: Place) -> int:
-        """Where a key of a block stands in its line."""
+        """Column of a key in its line."""
         line = self.document.text.splitlines()[self.document.composed.key_lines[key] - 1]
         word = re.match(r"(?: |- )*", line)
         assert word is not None
@@ -100,13 +100,13 @@ class Changes:
     def _take_out(self, place: Place, key: str, flow: bool) -> None:
         text, span = self.document.text, self._span((*place, key))
         if not span.exact:
-            raise CannotKeep
+            raise UnsupportedStyle
         if not flow:
             begin = text.rfind("\n", 0, span.start) + 1
             end = text.find("\n", span.end) + 1
             alone = text[begin:].lstrip(" ").startswith(f"{key}:")
             if not end or not alone or "\n" in text[span.start : span.end]:
-                raise CannotKeep
+                raise UnsupportedStyle
             self.found.append((begin, end, ""))
             return
         opened = max(text.rfind("{", 0, span.start), text.rfind(",", 0, span.start))
@@ -115,4 +115,4 @@ class Changes:
         elif comma := _COMMA.match(text, span.end):
             self.found.append((opened + 1, comma.end(), ""))
         else:
-            raise CannotKeep
+            raise UnsupportedStyle

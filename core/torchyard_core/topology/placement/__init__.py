@@ -1,1 +1,1 @@
-"""Which replica runs on which host and GPU."""
+"""Placement: assignment of replicas to hosts and GPUs."""

@@ -1,4 +1,4 @@
-"""How much of a host is still free while replicas are laid on it."""
+"""Free capacity of a host during placement."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from torchyard_core.topology.model import Pool, Role
 
 TRAINERS, SERVERS, EVALUATORS = "trainers", "servers", "evaluators"
 GB_IN_GIB = 1e9 / 2**30
-"""A GB that a pool asks for is 10⁹ bytes: a host or a GPU that is sold as 64 GB shows some less than 64 GiB."""
+"""GiB per GB. A pool's GB are 10⁹ bytes, since a host or GPU sold with 64 GB reports less than 64 GiB."""
 
 
-def kin(role: Role) -> str:
-    """Which replicas count as alike when they are spread: all trainers, all servers and reducers."""
+def spread_class(role: Role) -> str:
+    """Class of replicas that are spread evenly: all trainers, or all servers and reducers."""
     if role.trains:
         return TRAINERS
     return EVALUATORS if role is Role.EVALUATOR else SERVERS
 
 
-class Room:
-    """A host's free GPUs, CPUs and memory. Of a host that was never checked there is no end."""
+class HostCapacity:
+    """Free GPUs, CPUs and memory of a host; unlimited for a host that was never checked."""
 
     def __init__(self, host: HostFacts, order: int):
         self.host = host
@@ -29,19 +29,19 @@ class Room:
         self.free = [gpu for gpu in sorted(host.gpus, key=lambda gpu: gpu.index) if gpu.uuid not in host.busy_gpus]
         self.cpus = inf if host.cpus is None or not host.checked else float(host.cpus)
         self.memory_gb = inf if host.memory_gb is None or not host.checked else host.memory_gb
-        """In GiB, as hosts tell it."""
+        """In GiB, the unit of host facts."""
         self.replicas = 0
-        self.kin: Counter[str] = Counter()
+        self.class_counts: Counter[str] = Counter()
         self._named: set[int] = set()
 
     def matching(self, pool: Pool) -> list[Gpu]:
-        """Free GPUs that the pool may use."""
+        """Free GPUs that satisfy the pool's requirements."""
         if pool.gpu_model is None and pool.gpu_memory_gb is None:
             return self.free
         return [gpu for gpu in self.free if suits(gpu, pool)]
 
     def free_gpus(self, pool: Pool) -> float:
-        """How many GPUs the pool could still get here."""
+        """Number of GPUs that the pool could still use."""
         return len(self.matching(pool)) if self.host.checked else inf
 
     def fits(self, pool: Pool) -> bool:
@@ -53,7 +53,7 @@ class Room:
         )
 
     def take(self, pool: Pool) -> tuple[Gpu, ...]:
-        """Lays one replica of a pool that fits here: its GPUs, lowest index first."""
+        """Reserves capacity for a replica of a pool that fits, and returns its GPUs, lowest index first."""
         if self.host.checked:
             gpus = tuple(self.matching(pool)[: pool.gpus])
         else:
@@ -61,7 +61,7 @@ class Room:
         return self.take_these(pool, gpus)
 
     def take_these(self, pool: Pool, gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
-        """Lays one replica onto GPUs that are free."""
+        """Reserves capacity for a replica on the given free GPUs."""
         taken = {gpu.uuid for gpu in gpus}
         if taken:
             self.free = [gpu for gpu in self.free if gpu.uuid not in taken]
@@ -69,11 +69,11 @@ class Room:
         self.cpus -= pool.cpus or 0
         self.memory_gb -= (pool.memory_gb or 0) * GB_IN_GIB
         self.replicas += 1
-        self.kin[kin(pool.role)] += 1
+        self.class_counts[spread_class(pool.role)] += 1
         return gpus
 
     def named(self, index: int) -> Gpu | None:
-        """The free GPU of that index. On a host that was never checked there is one until it is taken."""
+        """The free GPU of an index, or None. A host that was never checked has one for each index."""
         if self.host.checked:
             return next((gpu for gpu in self.free if gpu.index == index), None)
         return None if index in self._named else self._imagined(index)
@@ -92,7 +92,7 @@ class Room:
 
 
 def suits(gpu: Gpu, pool: Pool) -> bool:
-    """Whether a GPU is of the model and size that the pool asks for."""
+    """Whether a GPU has the model and memory that the pool requires."""
     if pool.gpu_model is not None and pool.gpu_model.lower() not in gpu.name.lower():
         return False
     return pool.gpu_memory_gb is None or gpu.memory_mb >= pool.gpu_memory_gb * GB_IN_GIB * 2**10

@@ -1,4 +1,4 @@
-"""Why a pool's replicas found no host, as a sentence."""
+"""Messages for replicas that no host can take."""
 
 from __future__ import annotations
 
@@ -8,37 +8,37 @@ from collections.abc import Callable, Sequence
 from torchyard_core.problems import counted
 from torchyard_core.topology.machine_types import machine
 from torchyard_core.topology.model import Pool
-from torchyard_core.topology.placement.capacity import GB_IN_GIB, Room, suits
+from torchyard_core.topology.placement.capacity import GB_IN_GIB, HostCapacity, suits
 
 
-def why_not(names: Sequence[str], pool: Pool, rooms: Sequence[Room], allowed: Sequence[Room]) -> str:
+def explain_infeasible(
+    names: Sequence[str], pool: Pool, capacities: Sequence[HostCapacity], allowed: Sequence[HostCapacity]
+) -> str:
     """`worker-3 needs 2 GPUs of ≥ 40 GB; the most any host has free is 1 (on gpu-a)`.
 
-    `rooms` are all hosts, `allowed` those that the pool's `hosts` and `labels` leave.
+    `capacities` are all hosts, `allowed` those that match the pool's `hosts` and `labels`.
     """
     who = names[0]
     if len(names) > 1:
         who += f" {'and' if len(names) == 2 else 'to'} {names[-1]}"
     needs = "needs" if len(names) == 1 else "each need"
-    if not rooms:
+    if not capacities:
         return f"{who} cannot be placed: the fleet has no hosts; add one with `torchyard hosts add`"
     if not allowed:
         return f"{who} {needs} {_wanted_host(pool)}; the fleet has none"
-    booked = ", ".join(
-        f"{room.host.name} is booked by {room.host.booked_by}" for room in allowed if room.host.booked_by
-    )
-    allowed = [room for room in allowed if not room.host.booked_by]
+    booked = ", ".join(f"{one.host.name} is booked by {one.host.booked_by}" for one in allowed if one.host.booked_by)
+    allowed = [capacity for capacity in allowed if not capacity.host.booked_by]
     if not allowed:
         return f"{who} cannot be placed: {booked}"
     also = f" ({booked})" if booked else ""
-    short: Callable[[Room], float] | None = None
-    if pool.gpus > (most := max(room.free_gpus(pool) for room in allowed)):
+    short: Callable[[HostCapacity], float] | None = None
+    if pool.gpus > (most := max(capacity.free_gpus(pool) for capacity in allowed)):
         wanted = gpu_wish(pool) + _as_machine(pool, "gpu_model")
         return f"{who} {needs} {wanted}; {_most_gpus(pool, allowed, most)}"
-    if pool.cpus is not None and pool.cpus > max(room.cpus for room in allowed):
-        what, short = f"{pool.cpus:g} CPUs{_as_machine(pool, 'cpus')}", lambda room: room.cpus
-    elif pool.memory_gb is not None and pool.memory_gb * GB_IN_GIB > max(room.memory_gb for room in allowed):
-        what, short = f"{pool.memory_gb:g} GB of memory{_as_machine(pool, 'memory_gb')}", lambda room: room.memory_gb
+    if pool.cpus is not None and pool.cpus > max(capacity.cpus for capacity in allowed):
+        what, short = f"{pool.cpus:g} CPUs{_as_machine(pool, 'cpus')}", lambda one: one.cpus
+    elif pool.memory_gb is not None and pool.memory_gb * GB_IN_GIB > max(capacity.memory_gb for capacity in allowed):
+        what, short = f"{pool.memory_gb:g} GB of memory{_as_machine(pool, 'memory_gb')}", lambda one: one.memory_gb
     if short is not None:
         best = max(allowed, key=short)
         most_free = f"{max(0, short(best)):.4g} (on {best.host.name})"
@@ -47,7 +47,7 @@ def why_not(names: Sequence[str], pool: Pool, rooms: Sequence[Room], allowed: Se
 
 
 def _as_machine(pool: Pool, key: str) -> str:
-    """` (machine large_model)` where a wish is the machine type's."""
+    """` (machine large_model)` for a requirement that comes from the machine type."""
     wish = getattr(pool, key)
     is_its = pool.machine is not None and wish is not None and getattr(machine(pool.machine), key) == wish
     return f" (machine {pool.machine})" if is_its else ""
@@ -69,9 +69,9 @@ def _wanted_host(pool: Pool) -> str:
     return f"a host labelled {labels}"
 
 
-def _most_gpus(pool: Pool, allowed: Sequence[Room], most: float) -> str:
-    best = max(allowed, key=lambda room: room.free_gpus(pool))
-    there = max(sum(suits(gpu, pool) for gpu in room.host.gpus) for room in allowed)
+def _most_gpus(pool: Pool, allowed: Sequence[HostCapacity], most: float) -> str:
+    best = max(allowed, key=lambda capacity: capacity.free_gpus(pool))
+    there = max(sum(suits(gpu, pool) for gpu in capacity.host.gpus) for capacity in allowed)
     if not there:
         return "no host has any"
     if not most:
@@ -79,13 +79,13 @@ def _most_gpus(pool: Pool, allowed: Sequence[Room], most: float) -> str:
     return f"the most any host has free is {most:g} (on {best.host.name})"
 
 
-def _by_others(rooms: Sequence[Room]) -> str:
-    """` (4 used by kim, 2 booked by lee until 18:00)`: those that are taken by no replica of this design."""
+def _by_others(capacities: Sequence[HostCapacity]) -> str:
+    """` (4 used by kim, 2 booked by lee until 18:00)`: GPUs in use by others than this topology."""
     ways = Counter(
-        why.replace("somebody else", "others")
-        for room in rooms
-        for gpu in room.host.gpus
-        if (why := room.host.why_taken(gpu)) is not None
+        why.replace("another user", "others")
+        for capacity in capacities
+        for gpu in capacity.host.gpus
+        if (why := capacity.host.why_taken(gpu)) is not None
     )
     return f" ({', '.join(f'{count} {why}' for why, count in ways.most_common())})" if ways else ""
 

@@ -1,7 +1,7 @@
-"""Where replicas may be put by hand: what a drop onto a host or a slot means, and why it cannot be.
+"""Placement by hand: pins for a drop onto a host or GPU, and the reasons to refuse one.
 
-A *target* is what a gesture points at: `gpu-b` (a host), `gpu-b:2` (one of its slots, the first of as many as the
-replicas take), or nothing, which leaves the choice to the planner.
+The *target* of a gesture is `gpu-b` (a host), `gpu-b:2` (the first of the GPUs that the replicas take), or empty,
+which leaves the choice to the planner.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from torchyard_core.topology.replicas import Replica, replicas_of
 def pins_for(
     topology: Topology, hosts: Sequence[HostFacts], names: Sequence[str], target: str
 ) -> dict[str, str | None]:
-    """The pins that putting these replicas there makes. Raises UsageError with the reason why there are none.
+    """The pins of replicas that are dropped on a target. Raises UsageError with the reason for a refusal.
 
-    On a slot, replicas take GPUs from there on, in their order, past those that others are pinned to or hold.
-    Replicas that take no GPU, and those that are put on a host as a whole, are pinned to the host.
+    On a GPU, the replicas take GPUs from that index on, in their order, except those pinned or used by others.
+    Replicas without GPUs, and those dropped on a host as a whole, are pinned to the host.
     """
     if not target:
         return dict.fromkeys(names)
@@ -50,7 +50,7 @@ def pins_for(
 
 
 class _Slots:
-    """A host's GPUs while pins are handed out."""
+    """Free GPUs of a host while pins are assigned."""
 
     def __init__(self, topology: Topology, host: HostFacts, names: Sequence[str]):
         self._host = host
@@ -67,17 +67,17 @@ class _Slots:
         try:
             choice = parse_pin(text)
         except ValueError:
-            return  # The problems dock says so.
+            return  # Checks report the invalid pin.
         if choice.host == self._host.name:
             self._holders.update(dict.fromkeys(choice.indices or (), f"taken by {name}"))
 
     def take(self, replica: Replica, first: int, *, exactly: bool) -> list[int]:
-        """GPUs for a replica from `first` on; `exactly` there, where the mouse is, or else the reason why not."""
+        """GPUs for a replica from index `first` on; with `exactly`, only at `first`. Raises UsageError."""
         wanted = replica.pool.gpus
         if not self._end:
             raise UsageError(f"{self._host.name} has no GPU, and {replica.name} takes {counted(wanted, 'GPU')}")
         if exactly:
-            # Near the end a replica of several GPUs moves down as far as it must.
+            # Near the last GPU, a replica of several GPUs begins at a lower index.
             first = max(0, min(first, self._end - wanted))
             if first in self._holders:
                 raise UsageError(f"{self._host.name}:{first} is {self._holders[first]}", code="pin-clash")
@@ -101,9 +101,9 @@ def _written(indices: Sequence[int]) -> str:
 
 
 def why_not(topology: Topology, hosts: Sequence[HostFacts], names: Sequence[str], target: str) -> str:
-    """Why these replicas cannot be put there, as a sentence; empty where they can.
+    """The reason why replicas cannot be dropped on a target; empty if they can.
 
-    Also refused is what leaves a replica without a place that has one now.
+    A drop that leaves another placed replica without a place is refused too.
     """
     try:
         pins = pins_for(topology, hosts, names, target)
@@ -113,7 +113,7 @@ def why_not(topology: Topology, hosts: Sequence[HostFacts], names: Sequence[str]
 
 
 def why_not_new(topology: Topology, hosts: Sequence[HostFacts], role: Role, target: str, *, gpus: int = 0) -> str:
-    """Why one more replica of this role cannot be added there; empty where it can."""
+    """The reason why a new replica of the role cannot be added on a target; empty if it can."""
     try:
         grown, names = add_replicas(topology, role, gpus=gpus)
     except UsageError as problem:
@@ -123,7 +123,7 @@ def why_not_new(topology: Topology, hosts: Sequence[HostFacts], role: Role, targ
 
 def _what_breaks(before: Placement, after: Placement, pins: Mapping[str, str | None]) -> str:
     for problem in after.problems:
-        # Pins come first in a placement: a pin that fails is named by itself.
+        # Pins are placed first: the message for a pin that fails names only that.
         if problem.severity == "error" and problem.path.removeprefix("pins.") in pins:
             return problem.message
     lost = before.slots.keys() - after.slots.keys()

@@ -1,4 +1,4 @@
-"""What a pin says: a host, or GPUs of one. Also how GPUs are named elsewhere (`HOST:0-3`)."""
+"""Syntax of pins and of GPU names elsewhere: a host, or GPUs of one (`HOST:0-3`)."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ MAX_GPU_INDEX = 1023
 
 @dataclass(frozen=True, slots=True)
 class GpuChoice:
-    """A host, and which of its GPUs: `indices` is None where any will do, empty for none at all."""
+    """A host and some of its GPUs: `indices` is None for any GPU, empty for none."""
 
     host: str
     indices: tuple[int, ...] | None = None
     every: bool = False
-    """All GPUs of the host: `HOST:*`."""
+    """Whether it means all GPUs of the host: `HOST:*`."""
 
 
 def parse_pin(text: str) -> GpuChoice:
-    """Reads `HOST`, `HOST:2`, `HOST:0-3`, `HOST:0,2`, `HOST:*` or `HOST:cpu`.
+    """Parses `HOST`, `HOST:2`, `HOST:0-3`, `HOST:0,2`, `HOST:*` or `HOST:cpu`.
 
-    Raises ValueError with a sentence.
+    Raises ValueError with a message for the user.
     """
     host, colon, gpus = text.strip().partition(":")
     if not _HOST.fullmatch(host):

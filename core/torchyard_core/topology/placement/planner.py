@@ -1,19 +1,19 @@
-"""Which replica goes to which host and onto which of its GPUs. Deterministic: the same question, the same answer.
+"""Deterministic placement of replicas on hosts and GPUs.
 
-Pins come first, those to GPUs before those to hosts. Then pools by how little there is for them to choose from, so
-that those who could go anywhere leave it to them; among equals trainers, then evaluators, then servers and reducers.
-Where that leaves somebody out, other turns are tried too, and the answer that places most trainers, then most of all,
-is given.
+Pins are placed first, those to GPUs before those to hosts. Pools follow in order of their choice of GPUs or hosts,
+smallest first, so that flexible pools leave scarce GPUs to the others; among equals trainers, then evaluators, then
+servers and reducers. If that leaves replicas without a place, other orders are tried too, and the placement with the
+most trainers, then the most replicas, is returned.
 
-- *pack* stays on a host while it fits; then it takes the smallest host that holds all that is left, else the
-  largest. The chief packs together with the workers, so it is near them.
-- *spread* goes round the hosts: first the one with the fewest of its kin (trainers; servers and reducers), then
-  with the fewest replicas of the run. Pools without GPUs spread unless they say otherwise.
-- A chief without GPUs goes where most workers are, once these have their places.
-- A machine type stands for its CPUs, memory and GPU model where the pool does not say its own. Hosts with the label
-  `machine` of that type come first.
-- Servers and reducers go to hosts without GPUs as long as one has room.
-- A host that was never checked counts as able; packing takes it after those that are known to be.
+- *pack* stays on a host while it fits; then it takes the smallest host that holds all remaining replicas, else the
+  largest. The chief packs together with the workers.
+- *spread* takes the host with the fewest replicas of the same class (trainers; servers and reducers), then with the
+  fewest replicas of the run. It is the default of pools without GPUs.
+- A chief without GPUs goes to the host with the most workers, after these are placed.
+- A machine type provides CPUs, memory and GPU model where the pool does not set them. Hosts with the label `machine`
+  of that type come first.
+- Servers and reducers go to hosts without GPUs as long as one has capacity.
+- A host that was never checked counts as able; packing takes it after the checked ones.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from torchyard_core.problems import LineOf, Problem, no_lines
 from torchyard_core.topology.host_facts import Gpu, HostFacts
 from torchyard_core.topology.machine_types import same_machine, with_machine_sizes
 from torchyard_core.topology.model import PlacementRule, Pool, Role, Topology
-from torchyard_core.topology.placement.capacity import SERVERS, TRAINERS, Room, kin
-from torchyard_core.topology.placement.infeasibility import why_not
+from torchyard_core.topology.placement.capacity import SERVERS, TRAINERS, HostCapacity, spread_class
+from torchyard_core.topology.placement.infeasibility import explain_infeasible
 from torchyard_core.topology.placement.pin_syntax import GpuChoice, parse_pin
 from torchyard_core.topology.replicas import Replica, replicas_of
 
 MANY = 1_000_000
-"""More GPUs than any fleet has: pools that take GPUs come before pools that take none."""
+"""More GPUs than any fleet has, so that pools with GPUs come before pools without."""
 MACHINE_LABEL = "machine"
-"""By which hosts say of what machine type they are."""
+"""Label of a host's machine type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,45 +49,45 @@ class Slot:
 
 @dataclass(frozen=True)
 class Placement:
-    """Slots by replica, and why the others have none."""
+    """Slots by replica, and the problems of the replicas without one."""
 
     slots: Mapping[str, Slot]
     problems: tuple[Problem, ...]
 
 
 def place(topology: Topology, hosts: Sequence[HostFacts], line: LineOf = no_lines) -> Placement:
-    """Gives every replica that fits a host and GPUs. GPUs in a host's `busy_gpus` are left alone."""
+    """Assigns a host and GPUs to every replica that fits. GPUs in a host's `busy_gpus` are not used."""
     topology = with_machine_sizes(topology)
-    best = _Placing(topology, hosts, line)
-    tried = [best.order(_usual_turn)]
-    best.go(tried[0])
+    best = _PlacementAttempt(topology, hosts, line)
+    tried = [best.order(_usual_order)]
+    best.place_pools(tried[0])
     if best.is_worth_another_try():
-        for turn in (_turn_by_what_is_spare, _turn_by_size):
-            other = _Placing(topology, hosts, line)
-            if (order := other.order(turn)) in tried or not best.short:
+        for order_key in (_order_by_spare_choice, _order_by_size):
+            other = _PlacementAttempt(topology, hosts, line)
+            if (order := other.order(order_key)) in tried or not best.short:
                 continue
             tried.append(order)
-            other.go(order)
-            # Of equals the first one stays: the usual turns keep chief and workers together.
+            other.place_pools(order)
+            # The first of equal results stays: the usual order keeps chief and workers together.
             best = max(best, other, key=lambda one: one.placed)
     return best.placement()
 
 
-class _Placing:
-    """One way to place a topology: what is pinned, then pool by pool in some order."""
+class _PlacementAttempt:
+    """One attempt to place a topology: pinned replicas, then pool by pool in some order."""
 
     def __init__(self, topology: Topology, hosts: Sequence[HostFacts], line: LineOf):
         self._topology = topology
         self._hosts = hosts
         self._line = line
-        self._rooms = [Room(host, order) for order, host in enumerate(hosts)]
-        self._by_name = {room.host.name: room for room in self._rooms}
+        self._capacities = [HostCapacity(host, order) for order, host in enumerate(hosts)]
+        self._by_name = {capacity.host.name: capacity for capacity in self._capacities}
         self._slots: dict[str, Slot] = {}
         self._failed_pins: set[str] = set()
         self._choices: dict[object, float] = {}
         self._problems: list[Problem] = []
         self.short: list[int] = []
-        """Pools of which not all have a place."""
+        """Pools with replicas that have no place."""
         self._replicas = replicas_of(topology)
         self._place_pinned(self._replicas)
         settled = {*self._slots, *self._failed_pins}
@@ -97,17 +97,17 @@ class _Placing:
             if replica.name not in settled:
                 self.left.setdefault(replica.pool_index, []).append(replica)
 
-    def order(self, turn: Callable[[_Placing, int], tuple[float, ...]]) -> list[int]:
-        """The pools as their turns come."""
-        return sorted(self.left, key=partial(turn, self))
+    def order(self, order_key: Callable[[_PlacementAttempt, int], tuple[float, ...]]) -> list[int]:
+        """The positions of the pools, sorted by a key."""
+        return sorted(self.left, key=partial(order_key, self))
 
-    def go(self, order: Sequence[int]) -> None:
-        """Places pool by pool."""
+    def place_pools(self, order: Sequence[int]) -> None:
+        """Places the pools in an order."""
         self.short = [pool_index for pool_index in order if not self._place_pool(pool_index)]
 
     @property
     def placed(self) -> tuple[int, int]:
-        """How good it is: trainers, and all replicas that have a place."""
+        """Numbers of placed trainers and of all placed replicas, by which attempts are compared."""
         trainers = sum(replica.role.trains and replica.name in self._slots for replica in self._replicas)
         return trainers, len(self._slots)
 
@@ -119,21 +119,21 @@ class _Placing:
         return Placement(self._slots, tuple(self._problems))
 
     def is_worth_another_try(self) -> bool:
-        """Whether somebody was left out who would have fitted, had others not come first."""
+        """Whether a replica without a place would fit if other pools came later."""
         if len(self.left) < 2:
             return False
-        empty = [Room(host, order) for order, host in enumerate(self._hosts)] if self.short else []
+        empty = [HostCapacity(host, order) for order, host in enumerate(self._hosts)] if self.short else []
         pools = map(self.pool, self.short)
-        return any(room.fits(pool) for pool in pools for room in self._allowed(pool, empty))
+        return any(capacity.fits(pool) for pool in pools for capacity in self._allowed(pool, empty))
 
     def choice(self, pool: Pool) -> float:
-        """How much there is that would do for a pool: GPUs, or hosts where it sets CPUs or memory aside."""
+        """Number of GPUs that suit a pool, or of hosts for a pool that reserves only CPUs or memory."""
         if not pool.gpus and pool.cpus is None and pool.memory_gb is None:
             return inf
         wish = (pool.hosts, tuple(sorted(pool.labels.items())), pool.gpus > 0, pool.gpu_model, pool.gpu_memory_gb)
         if wish not in self._choices:
-            allowed = self._allowed(pool, self._rooms)
-            gpus = sum(room.free_gpus(pool) for room in allowed)
+            allowed = self._allowed(pool, self._capacities)
+            gpus = sum(capacity.free_gpus(pool) for capacity in allowed)
             self._choices[wish] = gpus if pool.gpus else MANY + len(allowed)
         return self._choices[wish]
 
@@ -152,31 +152,31 @@ class _Placing:
                 choices.append((replica, parse_pin(text)))
             except ValueError as problem:
                 self._fail_pin(replica, f"{replica.name} cannot be placed: {problem}")
-        # A pin to GPUs must find them free, whatever a pin to the host would take.
+        # Pins to GPUs come before pins to hosts, which could take the same GPUs.
         for replica, choice in sorted(choices, key=lambda pair: not pair[1].indices):
             self._place_pin(replica, choice)
 
     def _place_pin(self, replica: Replica, choice: GpuChoice) -> None:
-        room = self._by_name.get(choice.host)
-        if room is None:
+        capacity = self._by_name.get(choice.host)
+        if capacity is None:
             self._fail_pin(replica, f"{replica.name} is pinned to {choice.host}, which the fleet does not have")
             return
         if not choice.indices:
-            if room.fits(replica.pool):
-                self._slots[replica.name] = Slot(room.host.name, room.take(replica.pool))
+            if capacity.fits(replica.pool):
+                self._slots[replica.name] = Slot(capacity.host.name, capacity.take(replica.pool))
             else:
-                reason = why_not([replica.name], replica.pool, [room], [room])
+                reason = explain_infeasible([replica.name], replica.pool, [capacity], [capacity])
                 self._fail_pin(replica, f"on {choice.host}, where it is pinned, {reason}")
             return
-        gpus = tuple(gpu for index in choice.indices if (gpu := room.named(index)) is not None)
+        gpus = tuple(gpu for index in choice.indices if (gpu := capacity.named(index)) is not None)
         if len(gpus) < len(choice.indices):
             there = {gpu.index for gpu in gpus}
             missing = next(index for index in choice.indices if index not in there)
             self._fail_pin(
-                replica, f"{replica.name} is pinned to {choice.host}:{missing}, {_why_not_free(room.host, missing)}"
+                replica, f"{replica.name} is pinned to {choice.host}:{missing}, {_why_not_free(capacity.host, missing)}"
             )
             return
-        self._slots[replica.name] = Slot(room.host.name, room.take_these(replica.pool, gpus))
+        self._slots[replica.name] = Slot(capacity.host.name, capacity.take_these(replica.pool, gpus))
 
     def _fail_pin(self, replica: Replica, message: str) -> None:
         self._failed_pins.add(replica.name)
@@ -186,40 +186,40 @@ class _Placing:
     # Pools
 
     def _place_pool(self, pool_index: int) -> bool:
-        """Whether all of the pool's replicas have a place."""
+        """Places a pool and returns whether all of its replicas have a place."""
         replicas, pool = self.left[pool_index], self.pool(pool_index)
-        allowed = self._allowed(pool, self._rooms)
+        allowed = self._allowed(pool, self._capacities)
         rule = pool.placement or (PlacementRule.PACK if pool.gpus else PlacementRule.SPREAD)
-        if pool.placement is None and not any(room.host.checked for room in allowed):
-            rule = PlacementRule.SPREAD  # Packing needs to know how much fits.
+        if pool.placement is None and not any(capacity.host.checked for capacity in allowed):
+            rule = PlacementRule.SPREAD  # Packing needs known capacities.
         if rule is PlacementRule.PACK:
-            rooms = self._packed(pool, allowed, len(replicas))
+            capacities = self._packed(pool, allowed, len(replicas))
         else:
-            rooms = self._spread(pool, allowed)
+            capacities = self._spread(pool, allowed)
         for position, replica in enumerate(replicas):
-            room = next(rooms, None)
-            if room is None:
+            capacity = next(capacities, None)
+            if capacity is None:
                 names = [other.name for other in replicas[position:]]
-                message = why_not(names, pool, self._rooms, allowed)
+                message = explain_infeasible(names, pool, self._capacities, allowed)
                 line = self._line(("pools", pool_index))
                 self._problems.append(Problem("error", "no-room", message, line, f"pools.{pool.name}"))
                 return False
-            self._slots[replica.name] = Slot(room.host.name, room.take(pool))
+            self._slots[replica.name] = Slot(capacity.host.name, capacity.take(pool))
         return True
 
-    def _allowed(self, pool: Pool, among: Sequence[Room]) -> Sequence[Room]:
-        """Hosts that the pool's `hosts` and `labels` leave, in the order of `hosts`, else of the fleet."""
-        rooms = among
+    def _allowed(self, pool: Pool, among: Sequence[HostCapacity]) -> Sequence[HostCapacity]:
+        """Hosts that match the pool's `hosts` and `labels`, in the order of `hosts`, else of the fleet."""
+        capacities = among
         if pool.hosts:
-            by_name = {room.host.name: room for room in among}
-            rooms = [by_name[name] for name in dict.fromkeys(pool.hosts) if name in by_name]
+            by_name = {capacity.host.name: capacity for capacity in among}
+            capacities = [by_name[name] for name in dict.fromkeys(pool.hosts) if name in by_name]
         wanted = pool.labels.items()
         if not wanted:
-            return rooms
-        return [room for room in rooms if all(room.host.labels.get(key) == value for key, value in wanted)]
+            return capacities
+        return [one for one in capacities if all(one.host.labels.get(key) == value for key, value in wanted)]
 
     def _companions(self, pool: Pool) -> int:
-        """GPUs of the workers without a place that the chief had better leave room for on its host."""
+        """Number of GPUs of unplaced workers that should fit on the chief's host too."""
         if pool.role is not Role.CHIEF:
             return 0
         return sum(
@@ -229,117 +229,118 @@ class _Placing:
             if replica.role is Role.WORKER and replica.name not in self._slots
         )
 
-    def _packed(self, pool: Pool, allowed: Sequence[Room], count: int) -> Iterator[Room]:
-        """A host for each of `count` replicas in turn, as few hosts as can be."""
+    def _packed(self, pool: Pool, allowed: Sequence[HostCapacity], count: int) -> Iterator[HostCapacity]:
+        """A host for each of `count` replicas, on as few hosts as possible."""
         companions = self._companions(pool)
-        # Of equals the first one comes first: the order of `hosts`, else of the fleet.
-        rooms = sorted(allowed, key=lambda room: self._pack_key(room, pool, inf))
-        most = max((room.free_gpus(pool) for room in rooms), default=0) if pool.gpus else 0
+        # Equals keep the order of `hosts`, else of the fleet.
+        capacities = sorted(allowed, key=lambda capacity: self._pack_key(capacity, pool, inf))
+        most = max((capacity.free_gpus(pool) for capacity in capacities), default=0) if pool.gpus else 0
         current = self._last_of_trainers(allowed) if pool.role is Role.WORKER else None
-        if current is not None and not _is_machine_of(current, pool) and _is_machine_of(rooms[0], pool):
-            current = None  # There are hosts of the machine type that the pool names.
+        if current is not None and not _is_machine_of(current, pool) and _is_machine_of(capacities[0], pool):
+            current = None  # Hosts of the pool's machine type come first.
         for number in range(count):
             if current is None or not current.fits(pool):
                 wanted = (count - number) * pool.gpus + companions
-                # What has no room for one of them now will have none later; while no host holds all of them, the
-                # next in line is the best.
+                # A host without capacity for one replica has none later. While no host holds all of them, the next in
+                # the list is the best.
                 if wanted <= most:
-                    rooms = sorted(rooms, key=lambda room: self._pack_key(room, pool, wanted))
-                first = next((at for at, room in enumerate(rooms) if room.fits(pool)), len(rooms))
-                rooms = rooms[first:]
-                if not rooms:
+                    capacities = sorted(capacities, key=lambda capacity: self._pack_key(capacity, pool, wanted))
+                first = next((at for at, capacity in enumerate(capacities) if capacity.fits(pool)), len(capacities))
+                capacities = capacities[first:]
+                if not capacities:
                     return
-                current = rooms[0]
+                current = capacities[0]
             yield current
 
-    def _last_of_trainers(self, allowed: Sequence[Room]) -> Room | None:
-        """The host where the chief, or another pool of workers, went last."""
+    def _last_of_trainers(self, allowed: Sequence[HostCapacity]) -> HostCapacity | None:
+        """The host on which the chief, or another pool of workers, was placed last."""
         for name in reversed(self._slots):
             if name.startswith((f"{Role.CHIEF}-", f"{Role.WORKER}-")):
-                room = self._by_name[self._slots[name].host]
-                return room if room in allowed else None
+                capacity = self._by_name[self._slots[name].host]
+                return capacity if capacity in allowed else None
         return None
 
-    def _pack_key(self, room: Room, pool: Pool, wanted: float) -> tuple[float, ...]:
-        free = room.free_gpus(pool) if pool.gpus else 0.0
+    def _pack_key(self, capacity: HostCapacity, pool: Pool, wanted: float) -> tuple[float, ...]:
+        free = capacity.free_gpus(pool) if pool.gpus else 0.0
         holds_all = free >= wanted
-        # A chief whose workers all have their places joins most of them.
-        joins = room.kin[TRAINERS] if pool.role is Role.CHIEF and wanted == pool.gpus else 0
+        # A chief whose workers are all placed joins most of them.
+        joins = capacity.class_counts[TRAINERS] if pool.role is Role.CHIEF and wanted == pool.gpus else 0
         return (
-            not _is_machine_of(room, pool),
-            not room.host.checked,
-            self._shuns(room, pool),
+            not _is_machine_of(capacity, pool),
+            not capacity.host.checked,
+            self._avoids(capacity, pool),
             -joins,
             not holds_all,
             free if holds_all else -free,
-            -room.kin[kin(pool.role)],
+            -capacity.class_counts[spread_class(pool.role)],
         )
 
-    def _spread(self, pool: Pool, allowed: Sequence[Room]) -> Iterator[Room]:
-        """Hosts in turn, for as long as one has room."""
+    def _spread(self, pool: Pool, allowed: Sequence[HostCapacity]) -> Iterator[HostCapacity]:
+        """Hosts for the replicas, as long as one has capacity."""
 
-        def key(room: Room) -> tuple[float, ...]:
-            near = -room.kin[TRAINERS] if pool.role is Role.CHIEF else room.kin[kin(pool.role)]
-            other = not _is_machine_of(room, pool)
-            return (other, self._shuns(room, pool), near, room.replicas, not room.host.checked)
+        def key(capacity: HostCapacity) -> tuple[float, ...]:
+            counts = capacity.class_counts
+            near = -counts[TRAINERS] if pool.role is Role.CHIEF else counts[spread_class(pool.role)]
+            other = not _is_machine_of(capacity, pool)
+            return (other, self._avoids(capacity, pool), near, capacity.replicas, not capacity.host.checked)
 
-        heap = [(key(room), position, room) for position, room in enumerate(allowed)]
+        heap = [(key(capacity), position, capacity) for position, capacity in enumerate(allowed)]
         heapq.heapify(heap)
         while heap:
-            _, position, room = heap[0]
-            if not room.fits(pool):
+            _, position, capacity = heap[0]
+            if not capacity.fits(pool):
                 heapq.heappop(heap)
                 continue
-            yield room
-            heapq.heapreplace(heap, (key(room), position, room))
+            yield capacity
+            heapq.heapreplace(heap, (key(capacity), position, capacity))
 
-    def _shuns(self, room: Room, pool: Pool) -> bool:
-        """Servers and reducers leave hosts with GPUs to those that use them."""
-        return kin(pool.role) == SERVERS and bool(room.host.gpus)
+    def _avoids(self, capacity: HostCapacity, pool: Pool) -> bool:
+        """Whether a pool avoids a host: servers and reducers avoid hosts with GPUs."""
+        return spread_class(pool.role) == SERVERS and bool(capacity.host.gpus)
 
     def _warn_of_unchecked(self) -> None:
         used = {slot.host for slot in self._slots.values()}
-        for room in self._rooms:
-            if room.host.name in used and not room.host.checked:
-                known = f"what {room.host.name} has is not known yet, and it counts as able"
+        for capacity in self._capacities:
+            if capacity.host.name in used and not capacity.host.checked:
+                known = f"what {capacity.host.name} has is not known yet, and it counts as able"
                 message = f"{known}; see `torchyard hosts check`"
-                path = f"hosts.{room.host.name}"
+                path = f"hosts.{capacity.host.name}"
                 self._problems.append(Problem("warning", "unchecked-host", message, path=path))
 
 
-# Turns
+# Orders of pools
 
 
-def _usual_turn(placing: _Placing, pool_index: int) -> tuple[float, ...]:
-    """By how little there is to choose from."""
-    pool = placing.pool(pool_index)
+def _usual_order(attempt: _PlacementAttempt, pool_index: int) -> tuple[float, ...]:
+    """By the choice of GPUs or hosts, smallest first."""
+    pool = attempt.pool(pool_index)
     after = {Role.WORKER: 1, Role.EVALUATOR: 3, Role.PS: 4, Role.REDUCER: 4}.get(pool.role, 0)
-    if pool.role is Role.CHIEF and not pool.gpus and placing.workers_take_gpus():
+    if pool.role is Role.CHIEF and not pool.gpus and attempt.workers_take_gpus():
         after = 2
-    return placing.choice(pool), after, pool_index
+    return attempt.choice(pool), after, pool_index
 
 
-def _turn_by_what_is_spare(placing: _Placing, pool_index: int) -> tuple[float, ...]:
-    """By how little is left to choose from once the pool has its share."""
-    pool = placing.pool(pool_index)
-    share = len(placing.left[pool_index]) * max(1, pool.gpus)
-    return placing.choice(pool) - share, *_usual_turn(placing, pool_index)
+def _order_by_spare_choice(attempt: _PlacementAttempt, pool_index: int) -> tuple[float, ...]:
+    """By the choice that remains after placing the pool, smallest first."""
+    pool = attempt.pool(pool_index)
+    share = len(attempt.left[pool_index]) * max(1, pool.gpus)
+    return attempt.choice(pool) - share, *_usual_order(attempt, pool_index)
 
 
-def _turn_by_size(placing: _Placing, pool_index: int) -> tuple[float, ...]:
-    """Largest replicas first: what is small finds a place in what they leave."""
-    pool = placing.pool(pool_index)
-    return -pool.gpus, -(pool.cpus or 0), -(pool.memory_gb or 0), *_usual_turn(placing, pool_index)
+def _order_by_size(attempt: _PlacementAttempt, pool_index: int) -> tuple[float, ...]:
+    """Largest replicas first, since small ones fit into the remaining capacity."""
+    pool = attempt.pool(pool_index)
+    return -pool.gpus, -(pool.cpus or 0), -(pool.memory_gb or 0), *_usual_order(attempt, pool_index)
 
 
-def _is_machine_of(room: Room, pool: Pool) -> bool:
-    """Whether a host says that it is of the pool's machine type; for a pool without one, any host will do."""
-    named = room.host.labels.get(MACHINE_LABEL)
+def _is_machine_of(capacity: HostCapacity, pool: Pool) -> bool:
+    """Whether a host has the label of the pool's machine type; True for a pool without a type."""
+    named = capacity.host.labels.get(MACHINE_LABEL)
     return pool.machine is None or (named is not None and same_machine(named, pool.machine))
 
 
 def _why_not_free(host: HostFacts, index: int) -> str:
-    """Why a GPU that a pin names cannot be had."""
+    """The reason why a pinned GPU is not free."""
     gpu = host.gpu_at(index)
     if gpu is None:
         return "which does not exist" if host.checked else "which is taken"
@@ -348,4 +349,4 @@ def _why_not_free(host: HostFacts, index: int) -> str:
         return "which is taken"
     if not user and gpu.uuid in host.gpu_bookings:
         return f"which is {host.why_taken(gpu)}"
-    return f"which {user} is using" if user else "which somebody else is using"
+    return f"which {user} is using" if user else "which another user is using"

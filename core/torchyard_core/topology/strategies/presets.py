@@ -1,9 +1,11 @@
-"""Presets as data in `resources/presets`, one file each: a strategy with the pools that it needs, other frameworks'
-ways of training, and CloudML's scale tiers."""
+"""Presets: a strategy with the pools that it needs, as another framework trains, or as one of CloudML's scale tiers.
+
+The presets of strategies are part of their descriptors, the others are files in `resources/presets`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -22,49 +24,51 @@ from torchyard_core.topology.document.edits import (
 from torchyard_core.topology.model import MAX_REPLICAS, Role, Strategy, StrategyKind, Topology
 from torchyard_core.topology.replicas import replicas_of
 from torchyard_core.topology.strategies.reduction_cost import reducers_for_bandwidth, reducers_that_beat_the_ring
+from torchyard_core.topology.strategies.registry import all_specs, spec_of
+from torchyard_core.topology.strategies.spec import StrategySpec
 from torchyard_core.yaml_io.parser import compose
 
-PRESETS = tuple(kind for kind in StrategyKind if kind is not StrategyKind.NONE)
-"""The strategies that have one, named as their kind."""
+PRESETS = tuple(spec.kind for spec in all_specs() if spec.preset is not None)
+"""The strategies with a preset, whose key is their kind."""
 GROUPS = ("strategies", "frameworks", "scale tiers")
-"""What a file's `group` may be, in the order in which they are shown."""
+"""Values of `group`, in the order of display."""
 BEATS_RING = "beats_ring"
-"""What a file says for the reducers' number: as many as are by themselves faster than a ring."""
+"""Value of `replicas`: as many reducers as are faster than a ring."""
 BANDWIDTH = "bandwidth"
-"""The same by Vertex AI's rule: as much bandwidth as the workers have, from `worker_gbps` and `reducer_gbps`."""
-ENOUGH = 1
-"""Reducers where no number beats the ring: somebody asked for them."""
+"""Value of `replicas`: as much bandwidth as the workers have, by `worker_gbps` and `reducer_gbps` (Vertex AI)."""
+MIN_REDUCERS = 1
+"""Reducers for topologies in which no number of them is faster than a ring."""
 
 
 @dataclass(frozen=True)
 class PresetPool:
-    """A pool as a preset has it."""
+    """A pool of a preset."""
 
     name: str
     role: Role
     replicas: int | None
-    """None: by the rule for reducers."""
+    """None: computed, as BEATS_RING or BANDWIDTH say."""
     gpus: int
-    said: Mapping[str, Any]
-    """All that its file says."""
+    data: Mapping[str, Any]
+    """All keys of the pool in the preset."""
 
 
 @dataclass(frozen=True)
 class Preset:
-    """What a preset adds to a design."""
+    """A strategy and pools to add to a topology."""
 
     key: str
-    """The name of its file."""
+    """The kind of its strategy, or the name of its file."""
     group: str
     title: str
     sentence: str
-    """What it adds to a design that has nothing yet."""
+    """What it adds to an empty topology."""
     strategy: dict[str, Any]
     pools: tuple[PresetPool, ...]
 
     def as_data(self) -> dict[str, Any]:
-        """As its file has it."""
-        pools = [dict(pool.said) for pool in self.pools]
+        """The preset as in a file."""
+        pools = [dict(pool.data) for pool in self.pools]
         return {"name": self.key, "group": self.group, "title": self.title, "sentence": self.sentence} | {
             "strategy": self.strategy, "pools": pools,
         }  # fmt: skip
@@ -72,7 +76,9 @@ class Preset:
 
 @cache
 def preset(key: str) -> Preset:
-    """A preset by the name of its file, read when it is first asked for. Raises UsageError where there is none."""
+    """The preset of a strategy's kind or of a file's name. Raises UsageError for an unknown key."""
+    if key in PRESETS:
+        return _strategy_preset(spec_of(StrategyKind(key)))
     if key not in _keys():
         meant = nearest(key, _keys())
         hint = meant or f"There are {', '.join(_keys())}."
@@ -80,35 +86,46 @@ def preset(key: str) -> Preset:
     name = f"presets/{key}.yaml"
     text = files("torchyard_resources").joinpath(name).read_text(encoding="utf-8")
     data = compose(text, name).data
-    pools = tuple(
+    return Preset(key, data["group"], data["title"], data["sentence"], dict(data["strategy"]), _pools(data["pools"]))
+
+
+def _strategy_preset(spec: StrategySpec) -> Preset:
+    chosen = spec.preset
+    assert chosen is not None, spec.kind
+    strategy = {"kind": spec.kind.value, **chosen.settings}
+    return Preset(spec.kind.value, GROUPS[0], spec.title, chosen.sentence, strategy, _pools(chosen.pools))
+
+
+def _pools(pools: Iterable[Mapping[str, Any]]) -> tuple[PresetPool, ...]:
+    return tuple(
         PresetPool(
-            said["name"],
-            Role(said["role"]),
-            None if said["replicas"] in (BEATS_RING, BANDWIDTH) else int(said["replicas"]),
-            int(said.get("gpus", 0)),
-            said,
+            pool["name"],
+            Role(pool["role"]),
+            None if pool["replicas"] in (BEATS_RING, BANDWIDTH) else int(pool["replicas"]),
+            int(pool.get("gpus", 0)),
+            pool,
         )
-        for said in data["pools"]
+        for pool in pools
     )
-    return Preset(key, data["group"], data["title"], data["sentence"], dict(data["strategy"]), pools)
 
 
 @cache
 def _keys() -> tuple[str, ...]:
     folder = files("torchyard_resources").joinpath("presets")
-    return tuple(sorted(file.name.removesuffix(".yaml") for file in folder.iterdir() if file.name.endswith(".yaml")))
+    names = (file.name for file in folder.iterdir() if file.name.endswith(".yaml"))
+    return tuple(sorted((*PRESETS, *(name.removesuffix(".yaml") for name in names))))
 
 
 @cache
 def all_presets() -> tuple[Preset, ...]:
-    """All that the folder holds: by group, strategies in the order of their kinds, tiers by how much they take."""
+    """All presets: by group, strategies in the order of their kinds, tiers by how much they take."""
     kinds = [kind.value for kind in PRESETS]
 
     def order(one: Preset) -> tuple[int, int, int, str]:
         kind = kinds.index(one.key) if one.key in kinds else len(kinds)
         size = sum(pool.replicas or 0 for pool in one.pools) if one.group == GROUPS[-1] else 0
         if one.key == "custom":
-            size = MAX_REPLICAS  # Whatever its numbers, it comes after the tiers that are fixed.
+            size = MAX_REPLICAS  # after the tiers of fixed size
         return GROUPS.index(one.group), kind, size, one.key
 
     return tuple(sorted((preset(key) for key in _keys()), key=order))
@@ -120,10 +137,10 @@ def presets_of(group: str) -> tuple[Preset, ...]:
 
 
 def with_preset(topology: Topology, key: str, *, has_gpus: bool) -> tuple[Topology, tuple[str, ...]]:
-    """The topology with the preset's strategy and pools, and the names of the replicas that are new.
+    """The topology with the preset's strategy and pools, and the names of the new replicas.
 
-    A role that the design has already stays as it is: those numbers are somebody's. The strategy's other settings go
-    back to their defaults. Without GPUs anywhere the new trainers ask for none.
+    Pools of a role that the topology already has stay as they are. Other settings of the strategy are reset. Without
+    `has_gpus` the new trainers ask for no GPUs.
     """
     chosen = preset(key)
     defaults = {name: field.get_default(call_default_factory=True) for name, field in Strategy.model_fields.items()}
@@ -135,7 +152,7 @@ def with_preset(topology: Topology, key: str, *, has_gpus: bool) -> tuple[Topolo
             continue
         count = pool.replicas if pool.replicas is not None else _by_rule(after, pool)
         after, names = add_replicas(after, pool.role, count, gpus=pool.gpus if has_gpus else 0)
-        more = {name: value for name, value in pool.said.items() if name not in _OWN_WAY}
+        more = {name: value for name, value in pool.data.items() if name not in _COMPUTED_KEYS}
         if not has_gpus:
             more = {name: value for name, value in more.items() if not name.startswith("gpu_")}
         if more:
@@ -147,26 +164,26 @@ def with_preset(topology: Topology, key: str, *, has_gpus: bool) -> tuple[Topolo
 
 
 def preset_topology(key: str) -> Topology:
-    """A topology of the preset alone, on hosts with GPUs; what it runs is for its owner to fill in.
+    """A topology of the preset alone, for hosts with GPUs and with a placeholder for the script.
 
-    Raises UsageError where there is no such preset.
+    Raises UsageError for an unknown preset.
     """
     made, _ = with_preset(empty_topology(key.replace("_", "-")), key, has_gpus=True)
     return set_program(made, script="train.py")
 
 
-_OWN_WAY = ("name", "role", "replicas", "gpus", "worker_gbps", "reducer_gbps")
-"""Keys of a preset's pool that are not handed on as they are."""
+_COMPUTED_KEYS = ("name", "role", "replicas", "gpus", "worker_gbps", "reducer_gbps")
+"""Keys of a preset's pool that are not copied as they are."""
 
 
 def _by_rule(topology: Topology, pool: PresetPool) -> int:
-    if pool.said["replicas"] == BEATS_RING:
+    if pool.data["replicas"] == BEATS_RING:
         return reducers_for(topology)
     trainers = sum(replica.role.trains for replica in replicas_of(topology))
-    return reducers_for_bandwidth(trainers, pool.said["worker_gbps"], pool.said["reducer_gbps"])
+    return reducers_for_bandwidth(trainers, pool.data["worker_gbps"], pool.data["reducer_gbps"])
 
 
 def reducers_for(topology: Topology) -> int:
-    """How many reducers are worth their while beside a topology's trainers."""
+    """Number of reducers that are faster than a ring of the topology's trainers, at least MIN_REDUCERS."""
     trainers = sum(replica.role.trains for replica in replicas_of(topology))
-    return reducers_that_beat_the_ring(trainers) or ENOUGH
+    return reducers_that_beat_the_ring(trainers) or MIN_REDUCERS

@@ -1,8 +1,8 @@
-"""How long a step's exchange takes over a ring, over reducers, or over both: the arithmetic of roles.md.
+"""Duration of a step's exchange over a ring, over reducers, or over both.
 
-In units of M/B: the time that a model's gradients need over one host's link. N trainers, S reducers, full-duplex
-links of equal speed, everything pipelined. What runs decides by the same formulas
-(`torchyard_roles.strategies.reduction_server.reduction_plan`); a test holds the two together.
+The unit is M/B, the time that a model's gradients take over one host's link. The formulas hold for N trainers, S
+reducers, full-duplex links of equal bandwidth, and pipelined transfers. The run chooses by the same formulas
+(`torchyard_roles.strategies.reduction_server.reduction_plan`); a test compares the two.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from enum import StrEnum
 
 
 class Reduction(StrEnum):
-    """Who sums the gradients."""
+    """Which processes sum the gradients."""
 
     RING = "ring"
     REDUCERS = "reducers"
     MIXED = "mixed"
-    """Reducers and trainers, each its share."""
+    """Reducers and trainers, each a part."""
 
 
 @dataclass(frozen=True)
-class Reckoned:
-    """The best way for so many trainers and reducers, and what the others would take."""
+class ReductionCost:
+    """The fastest reduction for a number of trainers and reducers, and the durations of all."""
 
     best: Reduction
     times: dict[Reduction, float]
-    """In M/B, of those that are possible. With as many reducers as trainers, mixed is reducers alone."""
+    """Durations in M/B of the possible reductions. With as many reducers as trainers, MIXED equals REDUCERS."""
 
     @property
     def time(self) -> float:
@@ -35,42 +35,42 @@ class Reckoned:
 
 
 def ring_time(trainers: int) -> float:
-    """2(N−1)/N."""
+    """2(N−1)/N, in M/B."""
     return 2 * (trainers - 1) / trainers
 
 
 def reducers_time(trainers: int, reducers: int) -> float:
-    """max(1, N/S)."""
+    """max(1, N/S), in M/B."""
     return max(1.0, trainers / reducers)
 
 
 def mixed_time(trainers: int, reducers: int) -> float:
-    """2N(N−1)/D, D = N²+kN−2k, for k < N reducers beside N trainers that reduce too."""
+    """2N(N−1)/D in M/B with D = N²+kN−2k, for N trainers that reduce too and k < N reducers."""
     divisor = trainers**2 + reducers * trainers - 2 * reducers
     return 2 * trainers * (trainers - 1) / divisor
 
 
-def reckon(trainers: int, reducers: int) -> Reckoned:
-    """The fastest way; of those that are as fast the one with fewest parts: the ring, then reducers alone."""
+def fastest_reduction(trainers: int, reducers: int) -> ReductionCost:
+    """The fastest reduction; among equals the ring first, then reducers alone."""
     if trainers < 2:
-        return Reckoned(Reduction.RING, {Reduction.RING: 0.0})
+        return ReductionCost(Reduction.RING, {Reduction.RING: 0.0})
     times = {Reduction.RING: ring_time(trainers)}
     if reducers:
         times[Reduction.REDUCERS] = reducers_time(trainers, reducers)
         if reducers < trainers:
             times[Reduction.MIXED] = mixed_time(trainers, reducers)
-    return Reckoned(min(times, key=lambda way: round(times[way], 9)), times)
+    return ReductionCost(min(times, key=lambda reduction: round(times[reduction], 9)), times)
 
 
 def reducers_that_beat_the_ring(trainers: int) -> int | None:
-    """The fewest reducers that are by themselves faster than the ring: S > N²/(2(N−1)). None where none are."""
+    """The fewest reducers that alone are faster than the ring: S > N²/(2(N−1)). None where none are."""
     if trainers < 3:
-        return None  # A ring of two takes as long as one way over the link: nothing is faster.
+        return None  # A ring of two takes as long as one transfer over a link, the lower bound.
     return trainers**2 // (2 * (trainers - 1)) + 1
 
 
 def reducers_for_bandwidth(trainers: int, trainer_gbps: float, reducer_gbps: float) -> int:
-    """The fewest reducers whose links together carry what all trainers' do: Vertex AI's sizing rule.
+    """The fewest reducers with the total bandwidth of all trainers: Vertex AI's sizing rule.
 
     8 trainers of 100 Gbps need 25 reducers of 32 Gbps. Raises ValueError for links without bandwidth.
     """

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from torchyard_core.topology.model import Strategy, StrategyKind
+from torchyard_core.topology.model import Strategy
+from torchyard_core.topology.strategies.registry import spec_of
 from torchyard_core.topology.strategies.traffic import MOST_EDGES, Pattern, Traffic
 from torchyard_gui.canvas.edges.gutters import Gutters
 from torchyard_gui.canvas.edges.routes import Hop, HopLook, Trunk, between, lay_trunk, loop
@@ -67,7 +68,7 @@ def wiring_of(traffic: Traffic, host_of: Mapping[str, str], strategy: Strategy) 
         trunk=tuple((host, _port(host, sources, targets, traffic)) for host in sorted(trunk) if len(trunk) > 1),
         neighbours=_pairs(traffic, Pattern.NEIGHBOURS, host_of),
         checkpoints=_pairs(traffic, Pattern.CHECKPOINTS, host_of),
-        in_step=not strategy.kind.is_asynchronous,
+        in_step=not spec_of(strategy.kind).is_asynchronous,
         label=_label(strategy),
         count=count if count > MOST_EDGES else 0,
     )
@@ -107,9 +108,7 @@ def _pairs(traffic: Traffic, pattern: Pattern, host_of: Mapping[str, str]) -> tu
 
 def _label(strategy: Strategy) -> tuple[str, ...]:
     """How often it exchanges, where that is not once a step."""
-    if strategy.kind is StrategyKind.DOWNPOUR:
-        push = translate("Canvas", "push {steps}").format(steps=strategy.push_every)
-        return push, translate("Canvas", "pull {steps}").format(steps=strategy.pull_every)
-    if strategy.kind is StrategyKind.HOGWILD:
-        return (translate("Canvas", "f = {steps}").format(steps=strategy.sync_every),)
-    return ()
+    return tuple(
+        translate("Canvas", template).format(steps=getattr(strategy, key))
+        for template, key in spec_of(strategy.kind).edge_labels
+    )

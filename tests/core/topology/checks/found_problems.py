@@ -1,4 +1,4 @@
-"""What is wrong with topologies that tests write in a few words."""
+"""Problems of topologies that tests write in a few words."""
 
 from __future__ import annotations
 

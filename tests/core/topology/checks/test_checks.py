@@ -1,4 +1,4 @@
-"""What a topology says that cannot work: each as a sentence with a code and a line."""
+"""Problems of a topology, each with a message, a code and a line."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_more_than_one_chief() -> None:
     ]
 
 
-def test_nobody_who_trains() -> None:
+def test_a_topology_without_trainers() -> None:
     [line] = problems("{name: e, role: evaluator, replicas: 1}")
     assert line == "4: error no-trainers nothing trains: a topology needs a chief or workers"
 
@@ -57,7 +57,7 @@ def test_more_replicas_than_anyone_means() -> None:
     assert line == "4: error too-many-replicas 12000 replicas are over the limit of 10000"
 
 
-def test_gpus_that_nobody_uses() -> None:
+def test_gpus_of_roles_that_use_none() -> None:
     lines = problems(WORKERS, "{name: s, role: ps, replicas: 1, gpus: 2}", strategy="{kind: downpour}")
     assert lines == ["6: warning gpus-unused ps replicas use no GPU; `gpus` sets 2 aside for nothing"]
     [line] = problems("{name: w, role: worker, replicas: 1, gpu_model: A100}")
@@ -100,7 +100,7 @@ def test_a_pool_that_the_strategy_does_not_use(kind: str, pool: str, severity: s
     assert line.startswith(f"6: {severity} strategy-ignores pool ")
 
 
-def test_a_surplus_pool_is_told_what_to_do_with_it() -> None:
+def test_the_message_for_a_surplus_pool_names_the_strategies_that_use_it() -> None:
     [line] = problems(WORKERS, SERVERS, REDUCERS, strategy="{kind: downpour}")
     assert line == (
         "7: error strategy-ignores pool `r` has nothing to do: downpour uses no reducer. "
@@ -169,7 +169,7 @@ def test_a_chief_and_one_worker_are_one_group_which_is_hardly_meant() -> None:
     assert problems("{name: w, role: worker, replicas: 2}", strategy="{kind: hogwild}") == []
 
 
-def test_a_bound_of_staleness_that_groups_in_turns_exceed_is_said() -> None:
+def test_a_bound_of_staleness_that_groups_in_turns_exceed_is_a_warning() -> None:
     strategy = "{kind: downpour, max_staleness: 2}"
     assert problems(WORKERS, SERVERS, strategy=strategy) == [
         "3: warning strategy-counts the pushes of 2 groups that take turns are 3 versions old, and would be dropped "
@@ -246,7 +246,7 @@ def test_a_listed_host_that_the_fleet_lacks() -> None:
     assert found == ["5: error unknown-host the fleet has no host `gpu-bb`; did you mean `gpu-b`?"]
 
 
-def test_a_file_that_is_wrong_from_end_to_end_is_told_so_in_seconds() -> None:
+def test_a_file_with_errors_everywhere_is_checked_in_seconds() -> None:
     hosts = [host(f"gpu-{index}") for index in range(256)]
     pools = [f"{{name: w{index}, role: worker, replicas: 1, hosts: [gpv-{index}]}}" for index in range(3000)]
     pins = ", ".join(f"wroker-{index}: gpu-0" for index in range(3000))
@@ -261,13 +261,13 @@ def test_a_file_that_is_wrong_from_end_to_end_is_told_so_in_seconds() -> None:
 # The table of codes
 
 
-def test_every_code_that_is_said_is_in_the_table_and_every_one_in_it_is_said() -> None:
+def test_the_table_has_exactly_the_codes_in_the_source() -> None:
     root = Path(next(iter(torchyard_core.__path__)))
-    files = [path for folder in ("topology", "launch", "fleet") for path in (root / folder).glob("*.py")]
+    files = [path for folder in ("topology", "yaml_io", "launch", "fleet") for path in (root / folder).rglob("*.py")]
     said: set[str] = set()
     for path in files:
         source = path.read_text(encoding="utf-8")
-        said |= set(re.findall(r"\b(?:error|warning)\(\s*\"([a-z-]+)\"", source))
+        said |= set(re.findall(r"\b(?:error|warning|finding)(?:_finding)?\(\s*\"([a-z-]+)\"", source))
         said |= set(re.findall(r"Problem\(\s*\"(?:error|warning)\",\s*\"([a-z-]+)\"", source))
     assert said == set(CODES)
 

@@ -1,4 +1,4 @@
-"""What a topology's program says that cannot run, and files that are not where it says."""
+"""Checks of a topology's program and its files."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def checked(folder: Path, program: str, strategy: str = "") -> list[str]:
     return [problem.printed("t").removeprefix("t:") for problem in read_topology(path).check()]
 
 
-def test_a_script_that_is_there_is_no_problem(tmp_path: Path) -> None:
+def test_an_existing_script_is_no_problem(tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "train.py").write_text("")
     assert checked(tmp_path, "{script: src/train.py}") == []
@@ -137,7 +137,7 @@ def test_a_working_folder_that_is_none(tmp_path: Path, workdir: str, what: str) 
     assert line.endswith(what)
 
 
-def test_a_notify_program_that_is_not_there_is_a_warning(tmp_path: Path) -> None:
+def test_a_missing_notify_program_is_a_warning(tmp_path: Path) -> None:
     [line] = checked(tmp_path, "{module: m, notify: ./tell.sh}")
     assert line == "4: warning notify-missing ./tell.sh is not in the working folder"
     assert checked(tmp_path, "{module: m, notify: mail-me}") == []

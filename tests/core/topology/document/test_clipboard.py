@@ -87,6 +87,6 @@ GOOD = json.loads(copy_replicas(CLUSTER, ["worker-0"]))
         json.dumps({**GOOD, "replicas": [{**GOOD["replicas"][0], "pins": [7]}]}),
     ],
 )
-def test_other_text_on_the_clipboard_is_told(text: str) -> None:
+def test_other_text_on_the_clipboard_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="the clipboard holds no replicas"):
         read_copied(text)

@@ -71,7 +71,7 @@ def test_no_folder_is_no_work(folder: Path) -> None:
     assert Recovery(folder).left_behind() == []
 
 
-def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(FileProblem, match="cannot be written"):
         Recovery(tmp_path / "file" / "recovery").write(None, "x")

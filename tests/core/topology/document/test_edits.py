@@ -100,7 +100,7 @@ def test_all_can_be_removed() -> None:
     assert "pins" not in dump(value)
 
 
-def test_a_pin_of_nobody_stays_where_it_can_be_seen() -> None:
+def test_a_pin_of_an_unknown_replica_stays() -> None:
     value = topology("{name: a, role: worker, replicas: 2}", pins="{worker-9: h, worker-1: g}")
     assert remove_replicas(value, ["worker-0"]).pins == {"worker-9": "h", "worker-0": "g"}
 

@@ -200,7 +200,7 @@ def test_a_document_without_a_file_wants_a_name() -> None:
     assert problem.value.code == "no_file"
 
 
-def test_a_file_that_somebody_else_changed_is_not_written_over(document: TopologyDocument, file: Path) -> None:
+def test_a_file_that_changed_on_disk_is_not_overwritten(document: TopologyDocument, file: Path) -> None:
     file.write_text(WITH_COMMENTS + "# theirs\n")
     document.replace(set_name(document.value, "mine"))
     assert document.disk_state() == "changed"
@@ -233,7 +233,7 @@ def test_a_read_only_file_is_left_alone_even_by_root(document: TopologyDocument,
     assert not document.is_read_only
 
 
-def test_problems_are_told_with_the_lines_of_the_text_as_it_is_now(document: TopologyDocument) -> None:
+def test_problems_have_the_lines_of_the_current_text(document: TopologyDocument) -> None:
     document.replace(set_pools(document.value, [0], env={"RANK": "1"}))
     line = next(problem.line for problem in document.as_file().check() if problem.code == "reserved-variable")
     assert line is not None

@@ -1,4 +1,4 @@
-"""An edit changes its own letters of a file: style, order and comments of all else stay."""
+"""An edit changes only its own part of a file: style, order and comments elsewhere stay."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torchyard_core.topology.document.edits import (
     set_program,
     set_strategy,
 )
-from torchyard_core.topology.document.yaml_patch import rewritten
+from torchyard_core.topology.document.yaml_patch import patch_yaml
 from torchyard_core.topology.file import topology_from_text
 from torchyard_core.topology.model import Role, Topology
 
@@ -68,13 +68,13 @@ EDITS: list[tuple[Edit, str, str]] = [
 def test_only_what_changes_is_written(edit: Edit, old: str, new: str, newline: str) -> None:
     text = TEXT.replace("\n", newline)
     before = read(text)
-    assert rewritten(text, before, edit(before)) == TEXT.replace(old, new).replace("\n", newline)
+    assert patch_yaml(text, before, edit(before)) == TEXT.replace(old, new).replace("\n", newline)
 
 
 def test_a_key_that_goes_takes_nothing_else_along() -> None:
     more = TEXT.replace("gpus: 1, hosts: [gpu-a, gpu-b]}", "cpus: 4, gpus: 1, hosts: [gpu-a, gpu-b]}")
     before = read(more)
-    written = rewritten(more, before, set_pools(before, [1], cpus=None))
+    written = patch_yaml(more, before, set_pools(before, [1], cpus=None))
     assert written is not None
     assert read(written).pools[1].cpus is None
     assert "  - {role: worker, name: workers, replicas: 4, " in written
@@ -86,7 +86,7 @@ def test_a_new_pool_is_written_as_its_neighbours_are() -> None:
     flow = TEXT.replace("  - name: eval\n    role: evaluator   # beside\n    replicas: 1  # one will do\n", "")
     before = read(flow)
     grown, _ = add_replicas(before, Role.PS, 2)
-    written = rewritten(flow, before, grown)
+    written = patch_yaml(flow, before, grown)
     assert written is not None
     assert "  - {name: servers, role: ps, replicas: 2" in written
     assert flow.splitlines()[7] in written.splitlines()
@@ -95,10 +95,10 @@ def test_a_new_pool_is_written_as_its_neighbours_are() -> None:
 def test_pins_come_below_and_keep_their_style_from_then_on() -> None:
     before = read(TEXT)
     pinned = set_pins(before, {"worker-1": "gpu-a:1"})
-    written = rewritten(TEXT, before, pinned)
+    written = patch_yaml(TEXT, before, pinned)
     assert written == TEXT + "pins:\n  worker-1: gpu-a:1\n"
     flow = TEXT + 'pins: {worker-1: "gpu-a:1"}   # by hand\n'
-    again = rewritten(flow, pinned, set_pins(pinned, {"worker-2": "gpu-a:2"}))
+    again = patch_yaml(flow, pinned, set_pins(pinned, {"worker-2": "gpu-a:2"}))
     assert again == TEXT + "pins: {worker-1: \"gpu-a:1\", worker-2: 'gpu-a:2'}   # by hand\n"
 
 
@@ -106,5 +106,5 @@ def test_aliases_and_folded_text_are_never_changed_wrongly() -> None:
     odd = TEXT.replace('{OMP_NUM_THREADS: "1"}', "&e {A: x}") + "layout: {notes: *e}\n"
     before = read(odd)
     after = set_program(before, env={"A": "y"})
-    written = rewritten(odd, before, after)
+    written = patch_yaml(odd, before, after)
     assert written is None or read(written) == after

@@ -44,7 +44,7 @@ def test_a_host_as_target_pins_to_the_host() -> None:
     assert pins_for(ONE_EACH, HOSTS, ["worker-0", "worker-1"], "b") == {"worker-0": "b", "worker-1": "b"}
 
 
-def test_who_takes_no_gpu_is_pinned_to_the_host_of_the_slot() -> None:
+def test_a_replica_without_gpus_is_pinned_to_the_host_of_the_slot() -> None:
     servers = topology("{name: w, role: worker, replicas: 1}", "{name: s, role: ps, replicas: 1}")
     assert pins_for(servers, HOSTS, ["ps-0"], "b:1") == {"ps-0": "b"}
 
@@ -64,7 +64,7 @@ def test_a_host_that_was_never_checked_counts_as_able() -> None:
     [
         ("c:0", "the fleet has no host c"),
         ("a:0", "a:0 is taken by worker-3"),
-        ("b:1", "b:1 is used by somebody else"),
+        ("b:1", "b:1 is used by another user"),
         ("cpu:0", "cpu has no GPU, and worker-0 takes 1 GPU"),
         ("cpu", "on cpu, where it is pinned, worker-0 needs 1 GPU"),
         ("b:3", ""),
@@ -78,7 +78,7 @@ def test_the_reason_why_it_does_not_fit(target: str, reason: str) -> None:
     assert said.startswith(reason) if reason else said == ""
 
 
-def test_a_used_gpu_is_refused_by_the_name_of_who_uses_it() -> None:
+def test_the_refusal_of_a_used_gpu_names_its_user() -> None:
     kims = replace(host("b", 2, busy=(1,)), gpu_users={"GPU-b-1": "kim"})
     assert why_not(ONE_EACH, [kims], ["worker-0"], "b:1") == "b:1 is used by kim"
 

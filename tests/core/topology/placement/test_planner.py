@@ -53,7 +53,7 @@ def test_pools_without_gpus_spread_by_the_number_of_replicas() -> None:
     assert where(placed) == {"worker-0": "a", "worker-1": "b", "worker-2": "c"}
 
 
-def test_pools_without_gpus_pack_where_they_are_told_to() -> None:
+def test_pools_without_gpus_pack_if_their_placement_says_so() -> None:
     placed = place(topology(workers(3, "placement: pack")), [host("a"), host("b")])
     assert set(where(placed).values()) == {"a"}
 
@@ -80,7 +80,7 @@ def test_a_chief_without_gpus_goes_where_most_workers_are() -> None:
     assert placed.slots["chief-0"].host == "b"
 
 
-def test_servers_leave_hosts_with_gpus_alone_where_there_is_a_choice() -> None:
+def test_servers_avoid_hosts_with_gpus() -> None:
     servers = "{name: s, role: ps, replicas: 3}"
     asked = topology(workers(1, "gpus: 1"), servers, strategy="{kind: downpour}")
     assert {name: slot.host for name, slot in place(asked, [host("gpu", 1), host("cpu")]).slots.items()} == {
@@ -106,7 +106,7 @@ def test_those_with_little_to_choose_from_come_first() -> None:
     assert placed.slots["evaluator-0"].host == "a"
 
 
-# What a pool asks for
+# Requirements of a pool
 
 
 def test_a_gpu_model_is_part_of_the_name_whatever_the_capitals() -> None:
@@ -136,7 +136,7 @@ def test_replicas_without_cpus_reserve_none() -> None:
     assert len(place(topology(workers(50)), [host("a", cpus=2)]).slots) == 50
 
 
-def test_who_uses_gpus_is_named_where_that_leaves_none() -> None:
+def test_users_of_gpus_are_named_where_none_is_free() -> None:
     kims = replace(host("a", 2, busy=(0, 1)), gpu_users={"GPU-a-0": "kim", "GPU-a-1": "kim"})
     placed = place(topology(workers(1, "gpus: 1"), pins="{}"), [kims])
     assert reasons(placed) == ["worker-0 needs 1 GPU; all of them are taken (2 used by kim)"]
@@ -176,7 +176,7 @@ def test_a_pin_to_all_of_a_host_gives_what_the_pool_takes(pin: str) -> None:
 @pytest.mark.parametrize(
     ("pin", "reason"),
     [
-        ("a:0", "worker-0 is pinned to a:0, which somebody else is using"),
+        ("a:0", "worker-0 is pinned to a:0, which another user is using"),
         ("a:9", "worker-0 is pinned to a:9, which does not exist"),
         ("z", "worker-0 is pinned to z, which the fleet does not have"),
         ("b", "on b, where it is pinned, worker-0 needs 1 GPU; no host has any"),
@@ -234,7 +234,7 @@ def test_hosts_labelled_with_the_machine_type_come_first(rule: str) -> None:
     assert placed.slots["ps-0"].host == "b"
 
 
-def test_a_type_that_nobody_knows_asks_for_nothing_but_its_label() -> None:
+def test_an_unknown_machine_type_requires_only_its_label() -> None:
     assert where(place(topology(workers(1, "machine: our-box")), [host("a", cpus=1)])) == {"worker-0": "a"}
     hosts = [host("a"), host("b", labels={"machine": "our-box"})]
     assert where(place(topology(workers(1, "machine: our-box")), hosts)) == {"worker-0": "b"}
@@ -265,7 +265,7 @@ EVALUATOR = "{name: e, role: evaluator, replicas: 1, gpus: "
         ),
     ],
 )
-def test_nobody_is_left_out_because_others_came_first(pools: tuple[str, ...], gpus: tuple[int, ...]) -> None:
+def test_no_replica_is_left_out_because_of_the_order_of_pools(pools: tuple[str, ...], gpus: tuple[int, ...]) -> None:
     placed = place(topology(*pools), [host(f"h{index}", count) for index, count in enumerate(gpus)])
     assert placed.problems == ()
 
@@ -312,7 +312,7 @@ def test_the_answer_is_partial_and_says_what_is_missing(pool: str, reason: str) 
     assert [problem.code for problem in placed.problems] == ["no-room"]
 
 
-def test_what_no_host_has_at_once_is_told_so() -> None:
+def test_a_combination_that_no_host_has_is_named() -> None:
     hosts = [host("a", 4, cpus=1), host("b", cpus=64)]
     [reason] = reasons(place(topology(workers(1, "gpus: 1, cpus: 8")), hosts))
     assert reason == "worker-0 needs 1 GPU and 8 CPUs; no host has all of it free at once"

@@ -1,4 +1,4 @@
-"""A preset sets the strategy and adds what it needs; what is there already is somebody's."""
+"""A preset sets the strategy and adds the pools that it needs; existing pools stay."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_settings_of_the_strategy_before_are_gone_and_groups_fit_the_workers() -
     assert after.strategy.model_dump(exclude_unset=True) == {"kind": StrategyKind.DOWNPOUR, "worker_groups": 1}
 
 
-# All that the folder holds
+# All presets
 
 
 @pytest.mark.parametrize("key", KEYS)
@@ -137,7 +137,7 @@ def test_the_reduction_server_preset_of_vertex_goes_by_that_rule_and_the_designs
     assert counts(after) == {"worker": 5, "reducer": 16}
 
 
-def test_a_tier_asks_for_no_gpu_where_there_is_none() -> None:
+def test_a_tier_asks_for_no_gpu_on_hosts_without_gpus() -> None:
     after, _ = with_preset(empty_topology("x"), "basic_gpu", has_gpus=False)
     assert (after.pools[0].gpus, after.pools[0].gpu_model) == (0, None)
 

@@ -1,4 +1,4 @@
-"""Edges and groups follow from the strategy, and nothing else."""
+"""Edges and groups of each strategy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from torchyard_core.topology.model import Launcher, Pool, Program, Role, Strategy, StrategyKind, Topology
-from torchyard_core.topology.strategies.traffic import Pattern, Traffic, traffic_of
+from torchyard_core.topology.strategies.topology_traffic import traffic_of
+from torchyard_core.topology.strategies.traffic import Pattern, Traffic
 
 Kind = StrategyKind
 
@@ -108,5 +109,5 @@ def test_without_its_servers_a_strategy_has_no_edges_yet(kind: StrategyKind) -> 
     assert traffic_of(design(kind, (Role.WORKER, 4))).bundles == ()
 
 
-def test_another_framework_decides_by_itself_who_talks_to_whom() -> None:
+def test_a_command_launcher_has_no_traffic() -> None:
     assert traffic_of(design(Kind.SANDBLASTER, (Role.WORKER, 2), (Role.PS, 1), launcher="command")) == Traffic()

@@ -9,7 +9,7 @@ import pytest
 from tests.gui.canvas import samples
 from torchyard_core.launch.rank_assignment import Plan, plan
 from torchyard_core.topology.model import Role, Strategy, StrategyKind
-from torchyard_core.topology.strategies.traffic import traffic_of
+from torchyard_core.topology.strategies.topology_traffic import traffic_of
 from torchyard_gui.canvas.edges.edge_items import EdgeItem, TrunkItem
 from torchyard_gui.canvas.edges.traffic import Wiring, lay, wiring_of
 from torchyard_gui.canvas.geometry import Box

@@ -12,8 +12,8 @@ from pytestqt.qtbot import QtBot
 from tests.gui.topology.conftest import DIGITS
 from tests.gui.topology.page_driver import CONTROL, Driver
 from torchyard_core.topology.model import Launcher, ReductionOrder, Role, Strategy, StrategyKind
+from torchyard_core.topology.strategies.registry import all_specs, spec_of
 from torchyard_gui.topology.inspector.fields import ChoiceField, LineField, LinesField, PairsField
-from torchyard_gui.topology.inspector.strategy_group import USES
 
 
 def test_it_says_what_is_selected(digits: Driver) -> None:
@@ -284,14 +284,14 @@ def test_a_strategys_settings_are_there_with_a_sentence_each_and_no_others(digit
     digits.page.editor.set_strategy("kind", kind.value, "strategy")
     rows = digits.page.inspector.strategy.group.rows
     shown = {key for key, row in rows.items() if row.isVisible()}
-    assert shown == {"kind", *USES.get(kind, ())}
+    assert shown == {"kind", *spec_of(kind).settings}
     assert all(rows[key].note.text() for key in shown - {"kind"})
     ignored = [problem for problem in digits.page.problems.problems if problem.code == "strategy-ignores"]
     assert ignored == []
 
 
 def test_every_setting_is_some_strategys() -> None:
-    assert {key for keys in USES.values() for key in keys} | {"kind"} == set(Strategy.model_fields)
+    assert {key for spec in all_specs() for key in spec.settings} | {"kind"} == set(Strategy.model_fields)
 
 
 def test_a_setting_is_typed_or_chosen_and_taken_back(digits: Driver) -> None:

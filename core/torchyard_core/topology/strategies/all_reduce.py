@@ -1,0 +1,31 @@
+"""Descriptor of all_reduce: trainers average their gradients over a ring."""
+
+from __future__ import annotations
+
+from torchyard_core.topology.model import StrategyKind
+from torchyard_core.topology.strategies.reduction_cost import ring_time
+from torchyard_core.topology.strategies.spec import ExchangeCost, Participants, StrategyPreset, StrategySpec
+from torchyard_core.topology.strategies.traffic import Traffic, ring
+
+
+def _traffic(participants: Participants) -> Traffic:
+    return Traffic(ring(participants.trainers))
+
+
+def _exchange_cost(trainers: int, servers: int) -> ExchangeCost:
+    sentence = "{trainers} round a ring: a step's exchange takes about {time}·M/B."
+    return ExchangeCost((sentence,), {"time": ring_time(trainers)})
+
+
+SPEC = StrategySpec(
+    StrategyKind.ALL_REDUCE,
+    title="All-reduce",
+    sentence="After each step all trainers average their gradients with each other.",
+    preset=StrategyPreset(  # SINGA's AllReduce: 1 group of 3 workers, which are also 3 servers
+        "Three workers round a ring.",
+        ({"name": "workers", "role": "worker", "replicas": 3, "gpus": 1},),
+    ),
+    shared_settings=("on_nan",),
+    traffic=_traffic,
+    exchange_cost=_exchange_cost,
+)

@@ -1,0 +1,88 @@
+"""Descriptor of downpour: worker groups push to and pull from parameter servers, each at its own pace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from torchyard_core.problems import Findings, warning_finding
+from torchyard_core.topology.model import Role, StrategyKind, Topology
+from torchyard_core.topology.replicas import Replica
+from torchyard_core.topology.strategies.spec import (
+    Participants,
+    RoleCounts,
+    StrategyPreset,
+    StrategySetting,
+    StrategySpec,
+)
+from torchyard_core.topology.strategies.traffic import Bundle, Traffic, groups_of, served
+
+
+def _traffic(participants: Participants) -> Traffic:
+    groups = participants.groups
+    if not participants.servers or not groups:
+        return Traffic()
+    server_groups = _server_groups(participants.servers, participants.strategy.server_groups)
+    bundles: list[Bundle] = []
+    for number, group in enumerate(groups):
+        bundles += served(group, server_groups[number % len(server_groups)], in_step=False)
+    return Traffic(tuple(bundles), (*groups_of(groups, serves=False), *groups_of(server_groups, serves=True)))
+
+
+def _server_groups(servers: Sequence[Replica], groups: int) -> tuple[Sequence[Replica], ...]:
+    """The servers cut into contiguous blocks, larger first."""
+    count = max(1, min(groups, len(servers)))
+    size, larger = divmod(len(servers), count)
+    ends = [number * size + min(number, larger) for number in range(count + 1)]
+    return tuple(servers[begin:end] for begin, end in pairwise(ends))
+
+
+def _check(topology: Topology, counts: RoleCounts) -> Findings:
+    """The exchange of a group overlaps its next step, so that a gradient is two of its exchanges old."""
+    strategy = topology.strategy
+    groups = strategy.worker_groups or counts[Role.WORKER]
+    if groups > 1 and strategy.max_staleness < 2 * groups - 1:
+        message = (
+            f"the pushes of {groups} groups that take turns are {2 * groups - 1} versions old, and would be dropped "
+            f"with `max_staleness` {strategy.max_staleness}: set it to {2 * groups - 1} or more"
+        )
+        yield warning_finding("strategy-counts", message, "strategy", "max_staleness")
+
+
+SPEC = StrategySpec(
+    StrategyKind.DOWNPOUR,
+    title="Downpour",
+    sentence="Groups of trainers push to and pull from servers, each at its own pace.",
+    preset=StrategyPreset(  # SINGA's 2 groups of 2 workers with 1 group of 2 servers
+        "Two groups of two workers, each at its own pace, with two parameter servers.",
+        (
+            {"name": "workers", "role": "worker", "replicas": 4, "gpus": 1},
+            {"name": "servers", "role": "ps", "replicas": 2},
+        ),
+        {"worker_groups": 2},
+    ),
+    server_role=Role.PS,
+    is_asynchronous=True,
+    own_settings=(
+        StrategySetting(
+            "push_every", "Push every", "Steps between two pushes of gradients to the servers. More steps send less."
+        ),
+        StrategySetting(
+            "pull_every",
+            "Pull every",
+            "Steps between two pulls of parameters from the servers. More steps see older ones.",
+        ),
+        StrategySetting(
+            "max_staleness",
+            "Most stale",
+            "A push from parameters that are more versions old than this is dropped and counted.",
+        ),
+        StrategySetting(
+            "warm_start_steps", "Warm start", "Steps that group 0 trains alone before the other groups begin."
+        ),
+    ),
+    shared_settings=("worker_groups", "server_groups", "reduction_order", "on_nan"),
+    edge_labels=(("push {steps}", "push_every"), ("pull {steps}", "pull_every")),
+    traffic=_traffic,
+    check=_check,
+)

@@ -1,0 +1,70 @@
+"""Descriptor of reduction_server: reducers sum the gradients of all trainers."""
+
+from __future__ import annotations
+
+from torchyard_core.problems import Findings, error_finding
+from torchyard_core.topology.model import Role, StrategyKind, Topology
+from torchyard_core.topology.strategies.reduction_cost import Reduction, fastest_reduction, reducers_that_beat_the_ring
+from torchyard_core.topology.strategies.spec import (
+    ExchangeCost,
+    Participants,
+    RoleCounts,
+    StrategyPreset,
+    StrategySpec,
+)
+from torchyard_core.topology.strategies.traffic import Traffic, ring, served
+
+_COST_SENTENCES = {
+    Reduction.RING: "{trainers}, {servers}: the ring is as fast, about {time}·M/B, and is taken.",
+    Reduction.MIXED: "{trainers}, {servers}: mixed, about {time}·M/B; the ring takes {ring}, reducers alone {alone}.",
+    Reduction.REDUCERS: "{trainers}, {servers}: reducers alone, about {time}·M/B; the ring takes {ring}.",
+}
+
+
+def _traffic(participants: Participants) -> Traffic:
+    trainers, reducers = participants.trainers, participants.servers
+    if not reducers:
+        return Traffic()
+    best = fastest_reduction(len(trainers), len(reducers)).best
+    if best is Reduction.RING:
+        return Traffic(ring(trainers))  # The run ignores reducers that would slow it down.
+    return Traffic(served(trainers, reducers), trainers_reduce=best is Reduction.MIXED)
+
+
+def _exchange_cost(trainers: int, servers: int) -> ExchangeCost | None:
+    if not servers:
+        return None
+    cost = fastest_reduction(trainers, servers)
+    values = {"time": cost.time, "ring": cost.times[Reduction.RING], "alone": cost.times[Reduction.REDUCERS]}
+    sentences = [_COST_SENTENCES[cost.best]]
+    least = reducers_that_beat_the_ring(trainers)
+    if least is not None and servers < least:
+        sentences.append("Reducers alone beat the ring from {least} on.")
+        values["least"] = least
+    return ExchangeCost(tuple(sentences), values)
+
+
+def _check(topology: Topology, counts: RoleCounts) -> Findings:
+    processes = sum(pool.replicas * max(1, pool.gpus) for pool in topology.pools if pool.role.trains)
+    if processes == 1:
+        message = "reduction_server sums the gradients of 2 workers or more, and there is 1: add one, or choose none"
+        yield error_finding("strategy-counts", message, "strategy", "kind")
+
+
+SPEC = StrategySpec(
+    StrategyKind.REDUCTION_SERVER,
+    title="Reduction server",
+    sentence="Reducers on hosts of their own sum the gradients of all trainers.",
+    preset=StrategyPreset(
+        "Four workers, and as many reducers as beat a ring, more than N²/(2(N−1)).",
+        (
+            {"name": "workers", "role": "worker", "replicas": 4, "gpus": 1},
+            {"name": "reducers", "role": "reducer", "replicas": "beats_ring"},
+        ),
+    ),
+    server_role=Role.REDUCER,
+    shared_settings=("bucket_mb", "reduction_order", "on_nan"),
+    traffic=_traffic,
+    exchange_cost=_exchange_cost,
+    check=_check,
+)

@@ -1,0 +1,56 @@
+"""Registry of the strategies' descriptors and of the settings that several strategies share."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+
+from torchyard_core.topology.model import OnNan, ReductionOrder, StrategyKind
+from torchyard_core.topology.strategies.spec import StrategySetting, StrategySpec
+
+SHARED_SETTINGS = (
+    StrategySetting(
+        "worker_groups",
+        "Worker groups",
+        "So many blocks of workers train as one each. The chief is in the first.",
+        if_unset="each worker alone",
+    ),
+    StrategySetting(
+        "server_groups",
+        "Server groups",
+        "So many blocks of servers, each with all parameters. Only 1 runs; several copies are Hogwild's.",
+    ),
+    StrategySetting(
+        "reduction_order",
+        "Sum gradients",
+        "By rank, two runs are equal bit by bit. As they come is faster.",
+        choices=((ReductionOrder.RANK, "by rank"), (ReductionOrder.ARRIVAL, "as they come")),
+    ),
+    StrategySetting(
+        "on_nan",
+        "On NaN or Inf",
+        "What happens to a step whose gradients are not finite. Skipped steps are counted.",
+        choices=((OnNan.FAIL, "fail"), (OnNan.SKIP, "skip the step")),
+    ),
+    StrategySetting(
+        "bucket_mb", "Bucket, MiB", "Gradients are sent in buckets of this size while others are still computed."
+    ),
+)
+"""Settings that have an effect under more than one strategy."""
+
+
+@cache
+def spec_of(kind: StrategyKind) -> StrategySpec:
+    """The `SPEC` of the module that is named like the kind."""
+    spec: StrategySpec = import_module(f"torchyard_core.topology.strategies.{kind.value}").SPEC
+    return spec
+
+
+def all_specs() -> tuple[StrategySpec, ...]:
+    """All descriptors, in the order of `StrategyKind`."""
+    return tuple(spec_of(kind) for kind in StrategyKind)
+
+
+def all_settings() -> tuple[StrategySetting, ...]:
+    """All settings but the kind."""
+    return (*SHARED_SETTINGS, *(setting for spec in all_specs() for setting in spec.own_settings))

@@ -1,0 +1,74 @@
+"""Descriptor of sandblaster: trainers in step with parameter servers, which run the optimizer."""
+
+from __future__ import annotations
+
+from torchyard_core.problems import Findings, counted, error_finding
+from torchyard_core.topology.model import Role, Strategy, StrategyKind, Topology
+from torchyard_core.topology.strategies.reduction_cost import reducers_time, ring_time
+from torchyard_core.topology.strategies.spec import (
+    ExchangeCost,
+    Participants,
+    RoleCounts,
+    StrategyPreset,
+    StrategySetting,
+    StrategySpec,
+)
+from torchyard_core.topology.strategies.traffic import Traffic, served
+
+
+def _traffic(participants: Participants) -> Traffic:
+    return Traffic(served(participants.trainers, participants.servers))
+
+
+def _exchange_cost(trainers: int, servers: int) -> ExchangeCost | None:
+    if not servers:
+        return None
+    sentence = "{trainers}, {servers}: a step's exchange takes about {time}·M/B; a ring {ring}."
+    return ExchangeCost((sentence,), {"time": reducers_time(trainers, servers), "ring": ring_time(trainers)})
+
+
+def _check(topology: Topology, counts: RoleCounts) -> Findings:
+    backups = topology.strategy.backup_workers
+    trainers = counts[Role.CHIEF] + counts[Role.WORKER]
+    if backups and backups >= trainers:
+        message = f"{backups} backup workers leave none of the {counted(trainers, 'trainer')} to count"
+        yield error_finding("strategy-counts", message, "strategy", "backup_workers")
+
+
+def _check_script(strategy: Strategy, script: str, source: str) -> Findings:
+    """Clipping by norm needs the gradients of all workers, but a step with backup workers does not wait for them."""
+    if not strategy.backup_workers:
+        return
+    if any("clip_gradients(" in line.partition("#")[0] for line in source.splitlines()):
+        message = (
+            f"{script} calls cluster.clip_gradients(), which cannot be used with `backup_workers`: set it to 0, or "
+            "clip each worker's own gradients with torch.nn.utils.clip_grad_norm_"
+        )
+        yield error_finding("strategy-clips", message, "strategy", "backup_workers")
+
+
+SPEC = StrategySpec(
+    StrategyKind.SANDBLASTER,
+    title="Sandblaster",
+    sentence="Trainers send gradients to parameter servers and wait for the sum.",
+    preset=StrategyPreset(  # SINGA's 1 group of 3 workers with 1 group of 2 servers
+        "Three workers in step with two parameter servers.",
+        (
+            {"name": "workers", "role": "worker", "replicas": 3, "gpus": 1},
+            {"name": "servers", "role": "ps", "replicas": 2},
+        ),
+    ),
+    server_role=Role.PS,
+    own_settings=(
+        StrategySetting(
+            "backup_workers",
+            "Backup workers",
+            "A step waits for all but so many trainers; the slowest ones' gradients are dropped.",
+        ),
+    ),
+    shared_settings=("server_groups", "reduction_order", "on_nan"),
+    traffic=_traffic,
+    exchange_cost=_exchange_cost,
+    check=_check,
+    check_script=_check_script,
+)

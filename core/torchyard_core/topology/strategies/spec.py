@@ -1,0 +1,113 @@
+"""Descriptor of a strategy: what the checks, the editor, the canvas and the presets know about it.
+
+Each module of this package that is named like a `StrategyKind` holds the descriptor of that kind as `SPEC`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torchyard_core.problems import Findings
+from torchyard_core.topology.model import Role, Strategy, StrategyKind, Topology
+from torchyard_core.topology.replicas import Replica
+from torchyard_core.topology.strategies.traffic import Traffic
+
+RoleCounts = Mapping[Role, int]
+"""Number of replicas of each role."""
+
+
+@dataclass(frozen=True)
+class StrategySetting:
+    """A setting as the editor shows it. Default and bounds are those of its field in `model.Strategy`."""
+
+    key: str
+    """Name of the field."""
+    title: str
+    sentence: str
+    """What the setting does."""
+    choices: tuple[tuple[str, str], ...] = ()
+    """Values and their titles, for a field that is an enum."""
+    if_unset: str = ""
+    """What the editor shows in the empty field of a setting whose default is None."""
+
+
+@dataclass(frozen=True)
+class StrategyPreset:
+    """What the strategy's preset adds to an empty topology."""
+
+    sentence: str
+    pools: tuple[Mapping[str, Any], ...]
+    """Pools as in a preset's file (`resources/presets`)."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ExchangeCost:
+    """Estimated duration of the exchange of one step."""
+
+    sentences: tuple[str, ...]
+    """Templates of `values`, `{trainers}` and `{servers}`."""
+    values: Mapping[str, float]
+    """Durations in M/B: M is the size of the gradients in bytes, B the bandwidth of a host's link in bytes a second."""
+
+
+@dataclass(frozen=True)
+class Participants:
+    """The replicas among which a strategy exchanges gradients or parameters."""
+
+    strategy: Strategy
+    trainers: tuple[Replica, ...]
+    groups: tuple[tuple[Replica, ...], ...]
+    """The worker groups, without empty ones."""
+    servers: tuple[Replica, ...]
+    """Replicas of the strategy's `server_role`."""
+
+
+def _no_traffic(participants: Participants) -> Traffic:
+    return Traffic()
+
+
+def _no_cost(trainers: int, servers: int) -> ExchangeCost | None:
+    return None
+
+
+def _no_findings(*_: object) -> Findings:
+    return iter(())
+
+
+@dataclass(frozen=True)
+class StrategySpec:
+    """Descriptor of one strategy. Its behaviour in a run is the class of the same name in `torchyard_roles`."""
+
+    kind: StrategyKind
+    title: str
+    sentence: str
+    """What the strategy does, shown where one is chosen."""
+    preset: StrategyPreset | None = None
+    server_role: Role | None = None
+    """Role of the servers that the strategy cannot work without."""
+    is_asynchronous: bool = False
+    """Whether each worker group trains at its own pace, as a torch world and a gang of its own."""
+    trainers_serve: bool = False
+    """Whether each worker group serves the parameters by itself, without pools of servers."""
+    own_settings: tuple[StrategySetting, ...] = ()
+    """Settings of this strategy alone; other kinds ignore them with a warning."""
+    shared_settings: tuple[str, ...] = ()
+    """Keys of `registry.SHARED_SETTINGS` that have an effect."""
+    edge_labels: tuple[tuple[str, str], ...] = ()
+    """Labels of the canvas' edges: templates of `{steps}`, and the setting that gives the number."""
+    traffic: Callable[[Participants], Traffic] = _no_traffic
+    """Edges and groups; without edges while servers are missing."""
+    exchange_cost: Callable[[int, int], ExchangeCost | None] = _no_cost
+    """By the numbers of trainers (2 or more) and servers; None for an exchange that no step waits for."""
+    check: Callable[[Topology, RoleCounts], Findings] = _no_findings
+    """Problems that no other strategy has."""
+    check_script: Callable[[Strategy, str, str], Findings] = _no_findings
+    """Problems of the script, by its path and source."""
+
+    @property
+    def settings(self) -> frozenset[str]:
+        """Keys of all settings that have an effect."""
+        return frozenset((*(setting.key for setting in self.own_settings), *self.shared_settings))

@@ -1,0 +1,37 @@
+"""Traffic of a topology: the edges and groups of its strategy, and the evaluators' edges."""
+
+from __future__ import annotations
+
+from torchyard_core.topology.model import Launcher, Role, Topology
+from torchyard_core.topology.replicas import Replica, replicas_of
+from torchyard_core.topology.strategies.registry import spec_of
+from torchyard_core.topology.strategies.spec import Participants
+from torchyard_core.topology.strategies.traffic import Bundle, Pattern, Traffic, by_pool
+from torchyard_core.topology.strategies.worker_groups import worker_groups
+
+
+def traffic_of(topology: Topology) -> Traffic:
+    """Edges and groups of a topology. A strategy without the servers that it needs has no edges."""
+    replicas = replicas_of(topology)
+    evaluation = _evaluation(replicas)
+    if topology.program.launcher is Launcher.COMMAND:
+        return Traffic(evaluation)  # The framework decides which replicas communicate.
+    strategy = topology.strategy
+    spec = spec_of(strategy.kind)
+    traffic = spec.traffic(
+        Participants(
+            strategy,
+            trainers=tuple(replica for replica in replicas if replica.role.trains),
+            groups=tuple(group for group in worker_groups(topology, replicas) if group),
+            servers=tuple(replica for replica in replicas if replica.role is spec.server_role),
+        )
+    )
+    return Traffic((*traffic.bundles, *evaluation), traffic.groups, traffic.trainers_reduce)
+
+
+def _evaluation(replicas: tuple[Replica, ...]) -> tuple[Bundle, ...]:
+    chief = next((replica for replica in replicas if replica.role.trains), None)  # the chief pool's, else worker-0
+    if chief is None:
+        return ()
+    evaluators = [replica for replica in replicas if replica.role is Role.EVALUATOR]
+    return tuple(Bundle(Pattern.CHECKPOINTS, (chief.name,), names, in_step=False) for names in by_pool(evaluators))

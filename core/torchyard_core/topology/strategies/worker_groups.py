@@ -1,0 +1,30 @@
+"""Worker groups: the torch worlds that the trainers of a topology form."""
+
+from __future__ import annotations
+
+from torchyard_core.topology.model import Role, Topology
+from torchyard_core.topology.replicas import Replica
+from torchyard_core.topology.strategies.registry import spec_of
+
+
+def worker_group_count(topology: Topology) -> int:
+    """Number of worker groups; 1 under a synchronous strategy."""
+    if not spec_of(topology.strategy.kind).is_asynchronous:
+        return 1
+    workers = sum(pool.replicas for pool in topology.pools if pool.role is Role.WORKER)
+    return max(1, min(topology.strategy.worker_groups or workers, workers))
+
+
+def worker_groups(topology: Topology, replicas: tuple[Replica, ...]) -> tuple[tuple[Replica, ...], ...]:
+    """The trainers by worker group: contiguous blocks of workers, larger first, the chief first in group 0."""
+    chiefs = tuple(replica for replica in replicas if replica.role is Role.CHIEF)
+    workers = tuple(replica for replica in replicas if replica.role is Role.WORKER)
+    count = worker_group_count(topology)
+    size, larger = divmod(len(workers), count)
+    groups: list[tuple[Replica, ...]] = []
+    taken = 0
+    for group in range(count):
+        end = taken + size + (group < larger)
+        groups.append((chiefs if group == 0 else ()) + workers[taken:end])
+        taken = end
+    return tuple(groups)
