@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from tests.agent.enforcement.calendars import HOUR, booking
 from tests.agent.keeper.keeper_cluster import Yard, eventually, replica, shell
 from torchyard_agent.protocol import journal_replay
-from torchyard_agent.protocol.calendar import rfc3339
+from torchyard_agent.protocol.timestamps import rfc3339
 
 Play = Callable[[Callable[[Yard], Awaitable[None]]], None]
 
