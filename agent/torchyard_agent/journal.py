@@ -1,29 +1,20 @@
-"""The run's journal: one JSON object a line, appended, never changed (its reader is `daemon.journal_file`)."""
+"""The journal of a run: a file of JSON lines that is only appended to; its writer and its reader."""
 
 from __future__ import annotations
 
 import json
 import logging
 import os
-import time
 from collections.abc import Iterator
 from typing import Any, Callable
+
+from torchyard_agent.protocol import timestamps
 
 log = logging.getLogger(__name__)
 
 
-def now() -> str:
-    """This moment."""
-    return at(time.time())
-
-
-def at(seconds: float) -> str:
-    """A time since 1970: RFC 3339, UTC, with milliseconds."""
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{int(seconds * 1000) % 1000:03d}Z"
-
-
 class Journal:
-    """Appends whole lines and tells `on_growth`. A full disk delays lines and never ends a run."""
+    """Appends events and calls `on_growth` after each. A full disk delays the writing and never ends a run."""
 
     def __init__(self, path: str, on_growth: Callable[[], None]):
         self.epoch = os.urandom(8).hex()
@@ -34,19 +25,19 @@ class Journal:
         self._on_growth = on_growth
 
     def write(self, event: str, **fields: Any) -> None:
-        """Nothing is written after `close`: the run's end is the last word."""
+        """Appends an event; does nothing after `close`."""
         if self._closed:
             return
         self._seq += 1
-        entry = {"epoch": self.epoch, "seq": self._seq, "time": now(), "event": event, **fields}
+        entry = {"epoch": self.epoch, "seq": self._seq, "time": timestamps.now(), "event": event, **fields}
         line = json.dumps(entry, separators=(",", ":"), ensure_ascii=False)
-        # Half a character (a lone surrogate) becomes its JSON escape: what programs say is not always text.
+        # A lone surrogate becomes its JSON escape: the output of programs is not always valid text.
         self._unwritten += line.encode("utf-8", "backslashreplace") + b"\n"
         self.flush()
         self._on_growth()
 
     def flush(self) -> None:
-        """Writes what a full disk kept back."""
+        """Writes events that a full disk has delayed."""
         while self._unwritten:
             try:
                 written = os.write(self._file, self._unwritten)
@@ -56,7 +47,7 @@ class Journal:
             self._unwritten = self._unwritten[written:]
 
     def close(self) -> None:
-        """On the disk, not only in the kernel's memory, before anyone believes that the run has ended."""
+        """Closes the file, synced: the run's end must not be lost in a power cut after it was reported."""
         self.flush()
         self._closed = True
         try:
@@ -70,15 +61,17 @@ _IN_EVERY_EVENT = ("epoch", "seq", "time", "event")
 
 
 class JournalReader:
-    """Hands out the whole lines that were written since it last looked."""
+    """Reads the events that were written since its last read."""
 
     def __init__(self, run_dir: str):
         self._path = os.path.join(run_dir, "journal.jsonl")
         self._offset = 0
 
     def read(self) -> list[dict[str, Any]]:
-        """New events in their order. A line that is still being written waits for the next look; one that a power cut
-        has damaged (its end may be filled with zeros) is left out.
+        """New events in order.
+
+        An incomplete line is left for the next read; one damaged by a power cut (possibly filled with zeros) is
+        skipped.
         """
         try:
             with open(self._path, "rb") as file:
@@ -102,7 +95,7 @@ def _events(lines: bytes) -> Iterator[dict[str, Any]]:
 
 
 def after(events: list[dict[str, Any]], seen: list[Any] | None) -> list[dict[str, Any]]:
-    """The events that a client, which last saw (epoch, sequence), has not seen; all of them for another epoch."""
+    """The events that a client has not seen; `seen` is its last one (epoch, sequence). All events for another epoch."""
     if not seen:
         return events
     for position, event in enumerate(events):

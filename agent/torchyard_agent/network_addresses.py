@@ -1,18 +1,16 @@
-"""This host's own addresses, and TCP ports held for a run until its processes listen on them."""
+"""This host's own addresses and interfaces."""
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import random
 import socket
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from torchyard_agent.protocol.jsonrpc import RpcError
 
 _DISCARD_PORT = 9
-"""A UDP socket's `connect` sends nothing; any port does."""
+"""Any port works: the `connect` of a UDP socket sends nothing."""
 _RTM_GETADDR = 22
 _NLMSG_ERROR, _NLMSG_DONE = 2, 3
 _REQUEST_DUMP = 0x301
@@ -56,7 +54,7 @@ def interface_of(address: str) -> str | None:
 
 
 def _own_addresses(family: int) -> Iterator[tuple[int, bytes]]:
-    """(interface's index, packed address) of all own addresses: rtnetlink(7), as `ip address` asks for them."""
+    """(interface index, packed address) of all own addresses, by rtnetlink(7) as in `ip address`."""
     length = _HEADER.size + _ADDRESS_MESSAGE.size
     request = _HEADER.pack(length, _RTM_GETADDR, _REQUEST_DUMP, 1, 0) + _ADDRESS_MESSAGE.pack(family, 0, 0, 0, 0)
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE) as kernel:
@@ -88,110 +86,3 @@ def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 def _aligned(size: int) -> int:
     return size + 3 & ~3
-
-
-class NoPortFree(RpcError):
-    """The range that the firewall lets through is used up."""
-
-    def __init__(self, wanted: int, free: int, first_last: Sequence[int] | None):
-        if first_last is None:
-            where, hint = "of this host's ports", "Look what uses so many there: `ss -tan`."
-        else:
-            where = f"of the ports {first_last[0]}-{first_last[1]}"
-            hint = "Let runs there end, or widen `ports` of this host in the fleet file and in its firewall."
-        count = "1 is" if wanted == 1 else f"{wanted} are"
-        left = "none is" if free == 0 else f"only {free} {'is' if free == 1 else 'are'}"
-        super().__init__(f"{count} needed {where}, but {left} free", "no_port", hint)
-
-
-class HeldPorts:
-    """TCP ports that are bound, so that nobody else is given them, but not listened on.
-
-    Whoever they are meant for (torch's TCPStore, NCCL, gloo, our own servers) binds over them with SO_REUSEADDR,
-    as all of them do, and listens. They stay held meanwhile, for the next generation of a gang.
-    """
-
-    def __init__(self, sockets: dict[int, socket.socket]):
-        self._sockets = sockets
-
-    @property
-    def ports(self) -> list[int]:
-        return list(self._sockets)
-
-    def take(self, port: int) -> socket.socket:
-        """The bound socket itself, for listening on it in this process. It is held no longer: the caller closes it."""
-        return self._sockets.pop(port)
-
-    def release(self) -> None:
-        """Lets go of all. May be called twice."""
-        sockets, self._sockets = self._sockets, {}
-        for held in sockets.values():
-            held.close()
-
-
-def hold_ports(count: int, first_last: Sequence[int] | None = None, address: str = "") -> HeldPorts:
-    """Holds `count` ports, all or none. Raises NoPortFree.
-
-    `first_last`: the range [first, last] to choose from; None for any. `address`: where to hold them; "" for all
-    addresses, IPv4 and IPv6, which is what TCPStore listens on. Ports that still have connections in TIME_WAIT are
-    left alone.
-    """
-    held: dict[int, socket.socket] = {}
-    try:
-        for port in _candidates(count, first_last):
-            if len(held) == count:
-                break
-            if port in held:
-                continue
-            bound = _bind(port, address)
-            if bound is not None:
-                held[bound.getsockname()[1]] = bound
-        if len(held) < count:
-            raise NoPortFree(count, len(held), first_last)
-    except BaseException:
-        for bound in held.values():
-            bound.close()
-        raise
-    return HeldPorts(held)
-
-
-def _candidates(count: int, first_last: Sequence[int] | None) -> Iterator[int]:
-    """Ports to try. From anywhere in a range, so that hosts and runs that start together rarely try the same."""
-    if first_last is None:
-        yield from [0] * (count + 16)
-        return
-    first, last = first_last
-    size = last - first + 1
-    start = random.randrange(size) if size > 0 else 0
-    for step in range(size):
-        yield first + (start + step) % size
-
-
-def _bind(port: int, address: str) -> socket.socket | None:
-    """A socket bound to the port, or None where anybody else has it.
-
-    Bound without SO_REUSEADDR, which Linux allows only where nobody else has bound the port, be it without listening
-    (with SO_REUSEADDR on both it would let two hold it). The option is set afterwards, which lets others bind over.
-    """
-    for family, where in _places(address):
-        bound = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        try:
-            if family == socket.AF_INET6:
-                bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(address != ""))
-            bound.bind((where, port))
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            return bound
-        except OSError as error:
-            bound.close()
-            if error.errno in (errno.EADDRINUSE, errno.EACCES):  # somebody has it; or below 1024 and we may not
-                return None
-            if family == socket.AF_INET6 and address == "":
-                continue  # a host without IPv6
-            raise
-    return None
-
-
-def _places(address: str) -> list[tuple[int, str]]:
-    if address == "":
-        return [(socket.AF_INET6, "::"), (socket.AF_INET, "")] if socket.has_ipv6 else [(socket.AF_INET, "")]
-    return [(socket.AF_INET6 if ":" in address else socket.AF_INET, address)]

@@ -138,7 +138,7 @@ def _connect(address: str) -> socket.socket:
             raise TimeoutError(f"the process that holds the name @{address[1:]} accepts no connections") from None
         client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 0, 0))
         if (uid := peer_uid(client)) != os.getuid():
-            from torchyard_agent.telemetry.process_usage import user_name
+            from torchyard_agent.telemetry.process_owners import user_name
 
             raise PermissionError(
                 f"the name @{address[1:]} is held by a process of user {user_name(uid)} (UID {uid}); "

@@ -9,8 +9,9 @@ import pytest
 
 from tests.agent.enforcement.calendars import HOUR, T0, A, B, booking, enforcement, login, snapshot
 from torchyard_agent.protocol import calendar
-from torchyard_agent.protocol.calendar import parse, rfc3339, seconds_of
+from torchyard_agent.protocol.calendar import parse
 from torchyard_agent.protocol.jsonrpc import RpcError
+from torchyard_agent.protocol.timestamps import parse_timestamp, rfc3339
 from torchyard_core.booking.model import Booking, Login, State
 from torchyard_core.booking.rules.enforcement import Enforcement
 from torchyard_core.booking.rules.team_rules import Rules
@@ -49,8 +50,8 @@ def test_what_a_store_makes_is_what_an_agent_reads() -> None:
 @pytest.mark.parametrize("day", ["1970-01-01", "2024-02-29", "2026-12-31", "2099-03-01"])
 def test_times_are_read_as_the_library_reads_them(zone: Any, day: str) -> None:
     moment = datetime.fromisoformat(f"{day}T23:59:58").replace(tzinfo=zone) + timedelta(days=1)
-    assert seconds_of(moment.isoformat()) == moment.timestamp()
-    assert seconds_of(rfc3339(moment.timestamp())) == moment.timestamp()
+    assert parse_timestamp(moment.isoformat()) == moment.timestamp()
+    assert parse_timestamp(rfc3339(moment.timestamp())) == moment.timestamp()
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from torchyard_agent.network_addresses import HeldPorts, NoPortFree, address_towards, hold_ports, interface_of
+from torchyard_agent.network_addresses import address_towards, interface_of
+from torchyard_agent.port_reservation import HeldPorts, NoPortFree, hold_ports
 from torchyard_agent.protocol.jsonrpc import RpcError
 
 AGENT = Path(__file__).resolve().parents[2] / "agent"
@@ -109,7 +110,7 @@ def test_the_same_port_is_never_held_twice_by_two_processes() -> None:
     first, last = free_range(40)
     source = (
         "import sys\n"
-        "from torchyard_agent.network_addresses import hold_ports\n"
+        "from torchyard_agent.port_reservation import hold_ports\n"
         "held = hold_ports(10, (int(sys.argv[1]), int(sys.argv[2])))\n"
         "print(*held.ports, flush=True)\n"
         "sys.stdin.read()\n"

@@ -18,7 +18,7 @@ from tools import strategy_pictures
 from tests.lab.boot import REPOSITORY
 from torchyard_agent.daemon.rpc_methods import Methods
 from torchyard_agent.keeper.keeper import Keeper
-from torchyard_agent.keeper.timeouts import Patience
+from torchyard_agent.keeper.timeouts import Timeouts
 from torchyard_agent.protocol import metrics_report
 from torchyard_agent.protocol.placeholders import NAMES
 from torchyard_core.cli.root_command import app
@@ -183,7 +183,7 @@ def test_each_method_of_the_daemon_is_in_the_table_and_no_other() -> None:
 
 def test_each_method_of_a_keeper_is_named() -> None:
     async def names() -> list[str]:
-        keeper = Keeper("", "node", "run", Patience())
+        keeper = Keeper("", "node", "run", Timeouts())
         keeper._reports.close()
         return list(keeper._methods())
 

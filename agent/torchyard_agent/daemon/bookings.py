@@ -23,11 +23,11 @@ from torchyard_agent.enforcement import booking_usage
 from torchyard_agent.enforcement.booking_usage import Idle, Used
 from torchyard_agent.enforcement.enforcer import Policing
 from torchyard_agent.enforcement.process_activity import Activity
-from torchyard_agent.protocol import calendar
+from torchyard_agent.protocol import calendar, timestamps
 from torchyard_agent.protocol import paths as places
 from torchyard_agent.protocol.calendar import OFF, Calendar
 from torchyard_agent.protocol.jsonrpc import RpcError
-from torchyard_agent.telemetry.process_usage import UNKNOWN
+from torchyard_agent.telemetry.process_owners import UNKNOWN
 from torchyard_agent.telemetry.procfs import read_all
 from torchyard_agent.unix_socket_rpc import Connection, Method
 
@@ -119,7 +119,7 @@ class Bookings:
         if kept:
             await self._keep(told, snapshot, host, str(params.get("revision", ""))[: calendar.MAX_TEXT])
         assert self._calendar is not None
-        return {"kept": kept, "taken": calendar.rfc3339(self._calendar.taken)}
+        return {"kept": kept, "taken": timestamps.rfc3339(self._calendar.taken)}
 
     async def confirm(self, connection: Connection, params: Params) -> Any:
         """The snapshot of this revision still holds at `taken`: `kept` where it is the one that is known here."""
@@ -151,7 +151,7 @@ class Bookings:
         """What was seen of idle bookings and of use, at `since` or later."""
         since = params.get("since")
         try:
-            after = 0.0 if since is None else calendar.seconds_of(since)
+            after = 0.0 if since is None else timestamps.parse_timestamp(since)
         except ValueError as error:
             raise RpcError(str(error), "params") from None
         return {"host": self._host, **booking_usage.to_json(self._idle, self._uses, after)}
@@ -161,7 +161,7 @@ class Bookings:
         known, now = self._calendar, time.time()
         enforcement = known.enforcement_on(self._host) if known is not None else calendar.Enforcement()
         return {
-            "taken": calendar.rfc3339(known.taken) if known is not None else None,
+            "taken": timestamps.rfc3339(known.taken) if known is not None else None,
             "fresh": known is not None and known.is_fresh(now),
             "from": known.person if known is not None else None,
             "host": self._host,

@@ -16,7 +16,7 @@ import time
 from functools import partial
 from typing import Any
 
-from torchyard_agent import network_addresses
+from torchyard_agent import network_addresses, port_reservation
 from torchyard_agent.protocol.jsonrpc import RpcError
 from torchyard_agent.unix_socket_rpc import Connection, Method
 
@@ -115,7 +115,7 @@ class _Listener:
         # Behind NAT the host does not have the address that others reach it by.
         self._address = address if network_addresses.interface_of(address) else ""
         self._sockets: list[socket.socket] = []
-        self._held: network_addresses.HeldPorts | None = None
+        self._held: port_reservation.HeldPorts | None = None
         self._visitors: set[asyncio.Task[None]] = set()
 
     @property
@@ -132,7 +132,7 @@ class _Listener:
 
     def hold(self, port_range: Any) -> None:
         """Listens at a port of the range. Raises NoPortFree."""
-        held = network_addresses.hold_ports(1, port_range, self._address)
+        held = port_reservation.hold_ports(1, port_range, self._address)
         listening = held.take(held.ports[0])
         self._sockets.append(listening)
         self._serve(listening)

@@ -75,7 +75,7 @@ def _gpus(uuids: list[str]) -> list[dict[str, Any]]:
     """Each chosen GPU: its health, the XIDs of the kernel's log (None: nobody may look), and whose processes it has."""
     from torchyard_agent.telemetry import xid_errors  # with NVML, and ctypes, only where there are GPUs
     from torchyard_agent.telemetry.nvml import Nvml
-    from torchyard_agent.telemetry.process_usage import Owners
+    from torchyard_agent.telemetry.process_owners import Owners
 
     nvml = Nvml.open()
     if nvml is None:

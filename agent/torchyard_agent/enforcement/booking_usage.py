@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from torchyard_agent.protocol.calendar import Booked, rfc3339, seconds_of
+from torchyard_agent.protocol.calendar import Booked
+from torchyard_agent.protocol.timestamps import parse_timestamp, rfc3339
 
 IDLE_PERCENT = 5
 """Utilisation below which a GPU without processes is idle."""
@@ -106,8 +107,13 @@ def to_json(idle: Mapping[str, Idle], uses: Iterable[Used], since: float = 0.0) 
 def from_json(data: Mapping[str, Any]) -> tuple[dict[str, Idle], list[Used]]:
     """Raises ValueError, KeyError or TypeError for what `to_json` did not make."""
     idle = {
-        str(one["booking"]): Idle(tuple(map(str, one["gpus"])), seconds_of(one["since"]), seconds_of(one["seen"]))
+        str(one["booking"]): Idle(
+            tuple(map(str, one["gpus"])), parse_timestamp(one["since"]), parse_timestamp(one["seen"])
+        )
         for one in data["idle"]
     }
-    uses = [Used(**{**one, "start": seconds_of(one["start"]), "end": seconds_of(one["end"])}) for one in data["uses"]]
+    uses = [
+        Used(**{**one, "start": parse_timestamp(one["start"]), "end": parse_timestamp(one["end"])})
+        for one in data["uses"]
+    ]
     return idle, uses

@@ -24,11 +24,12 @@ from torchyard_agent.enforcement.escalation import Act
 from torchyard_agent.enforcement.process_identity import Identity
 from torchyard_agent.enforcement.process_origin import find_origin, is_in_group_below
 from torchyard_agent.peer_credentials import peer_pid
-from torchyard_agent.protocol.calendar import Calendar, Enforcement, rfc3339
+from torchyard_agent.protocol.calendar import Calendar, Enforcement
 from torchyard_agent.protocol.jsonrpc import RpcError
 from torchyard_agent.protocol.paths import gpu_socket
+from torchyard_agent.protocol.timestamps import rfc3339
 from torchyard_agent.telemetry.display_servers import is_display_server
-from torchyard_agent.telemetry.process_usage import Owners
+from torchyard_agent.telemetry.process_owners import Owners
 
 REMEMBERED = 50
 """Acts that `bookings.status` tells; the audit has them all."""

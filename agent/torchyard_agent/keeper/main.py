@@ -1,7 +1,7 @@
-"""A keeper as a process.
+"""The process of a keeper.
 
-Its imports come late: what they bring along is decided first. OpenSSL, which `hashlib` would load, is 4 MB
-resident for each run on a host; Python's own SHA-256 is enough for the gang link's few frames.
+Its imports follow the decision to leave out OpenSSL, which `hashlib` would load: 4 MB resident for each run on a host.
+Python's own SHA-256 is fast enough for the few frames of the gang link.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 
 
 def main(agent_dir: str, node: str, run_id: str) -> int:
-    """Keeps one run on this host until it is over. 1 where the run has a keeper already."""
+    """Serves one run on this host until it is over. Returns 1 if the run already has a keeper here."""
     _leave_out_openssl()
     import asyncio
     import logging
@@ -22,11 +22,11 @@ def main(agent_dir: str, node: str, run_id: str) -> int:
     from torchyard_agent.keeper import control_socket
     from torchyard_agent.keeper.keeper import Keeper
     from torchyard_agent.keeper.processes import process_control
-    from torchyard_agent.keeper.timeouts import Patience
+    from torchyard_agent.keeper.timeouts import Timeouts
     from torchyard_agent.protocol import paths
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    for number in (signal.SIGHUP, signal.SIGINT):  # a terminal's; a keeper belongs to none
+    for number in (signal.SIGHUP, signal.SIGINT):  # sent by terminals, to which no keeper belongs
         signal.signal(number, signal.SIG_IGN)
     process_control.become_subreaper()
     process_control.raise_descriptor_limit()
@@ -35,8 +35,8 @@ def main(agent_dir: str, node: str, run_id: str) -> int:
     listener = unix_socket_rpc.bind(name)
 
     async def keep() -> int:
-        keeper = Keeper(agent_dir, node, run_id, Patience.read(os.environ))
-        # Every socket is bound before the keeper can be found.
+        keeper = Keeper(agent_dir, node, run_id, Timeouts.read(os.environ))
+        # Published only after all sockets are bound.
         if not control_socket.publish(folder, name):
             print(f"the run {run_id} has a keeper on this host already", file=sys.stderr)
             return 1
@@ -50,7 +50,7 @@ def main(agent_dir: str, node: str, run_id: str) -> int:
 
 
 def _leave_out_openssl() -> None:
-    """Some distributions build Python without SHA-256 of its own: there OpenSSL stays."""
+    """Keeps OpenSSL where a distribution has built Python without its own SHA-256."""
     has_own = any(importlib.util.find_spec(name) for name in ("_sha2", "_sha256"))
     if has_own and "hashlib" not in sys.modules:
-        sys.modules["_hashlib"] = None  # type: ignore[assignment]  # Python's own word for: not to be imported
+        sys.modules["_hashlib"] = None  # type: ignore[assignment]  # Python's convention for "cannot be imported"

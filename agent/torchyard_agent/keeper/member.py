@@ -1,4 +1,4 @@
-"""A member's part: holds a line to the primary, does what it says, and stops its own ranks when it is gone."""
+"""A member of a run: obeys the primary over the gang link, and ends its own ranks when the primary is lost."""
 
 from __future__ import annotations
 
@@ -8,21 +8,25 @@ import os
 import socket
 from typing import Any
 
+from torchyard_agent.background_threads import in_a_thread
 from torchyard_agent.keeper.checkpoints import checkpoint_folders
-from torchyard_agent.keeper.checkpoints.checkpoint_replication import Receiving
+from torchyard_agent.keeper.checkpoints.checkpoint_replication import CheckpointReceiver
 from torchyard_agent.keeper.decisions import state_machine
-from torchyard_agent.keeper.link import gang_link
+from torchyard_agent.keeper.decisions.events import HostReturned
+from torchyard_agent.keeper.decisions.instructions import RecordGangRestart, RecordReplicaState
+from torchyard_agent.keeper.link import gang_link, messages
 from torchyard_agent.keeper.link.gang_link import NETWORK_ERRORS, Line, Message, Stream
-from torchyard_agent.keeper.processes.rank_supervisor import Share
-from torchyard_agent.keeper.resources import Ground, in_a_thread
-from torchyard_agent.keeper.run_status import Record
-from torchyard_agent.keeper.timeouts import Patience
-from torchyard_agent.protocol import messages
+from torchyard_agent.keeper.link.messages import FromMember, FromPrimary
+from torchyard_agent.keeper.processes.rank_supervisor import RankSupervisor
+from torchyard_agent.keeper.resources import RunResources
+from torchyard_agent.keeper.run_status import RunStatus
+from torchyard_agent.keeper.timeouts import Timeouts
 from torchyard_agent.protocol.jsonrpc import RpcError
+from torchyard_agent.protocol.messages import Member as MemberAddress
 from torchyard_agent.protocol.run_states import ReplicaState, RunState
 
-AGAIN_S = (0.02, 0.5)
-"""Between two attempts to reach the primary: soon at first, when it is just starting too, then less and less."""
+RETRY_S = (0.02, 0.5)
+"""The shortest and longest pause between attempts to reach the primary, which may just be starting."""
 
 log = logging.getLogger(__name__)
 
@@ -30,72 +34,77 @@ log = logging.getLogger(__name__)
 class Member:
     """The keeper of a host that is not the primary.
 
-    Once the primary has been silent for the length of the lease, the run is over as far as this host can know: its
-    ranks end, its GPUs are free. But it may be this host alone that was cut off, and the primary waits for it: so it
-    goes on calling for `host_wait_s`, and takes part again once it is heard.
+    When its lease expires, the member ends its ranks and frees its GPUs. It may be this host alone that was cut off,
+    while the primary waits for it: the member keeps calling for `host_wait_s`, and rejoins the run if it is answered.
     """
 
     def __init__(
         self,
         host: str,
-        primary: messages.Member,
-        share: Share,
-        record: Record,
-        ground: Ground,
+        primary: MemberAddress,
+        ranks: RankSupervisor,
+        status: RunStatus,
+        resources: RunResources,
         secret: bytes,
-        patience: Patience,
+        timeouts: Timeouts,
     ):
         self._host = host
         self._primary = primary
-        self._share = share
-        self._record = record
-        self._ground = ground
+        self._ranks = ranks
+        self._status = status
+        self._resources = resources
         self._secret = secret
-        self._patience = patience
+        self._timeouts = timeouts
         self._loop = asyncio.get_running_loop()
-        self._line = Line(self._hear)
+        self._line = Line(lambda data: self._on_message(messages.decode_from_primary(data)))
         self._epoch = os.urandom(8).hex()
         self._met = False
         self._host_wait_s = 0.0
         self._cut_off = False
-        """Whether this host's ranks have been ended because the primary was not heard."""
-        self._let_go = False
-        """Whether it held GPUs until then, which others may have now."""
-        self._turning = asyncio.Lock()
-        """Held while this host withdraws from the run or comes back to it."""
+        """Whether this host has ended its ranks because its lease expired."""
+        self._released_gpus = False
+        """Whether it has unlocked GPUs then, which other runs may have locked since."""
+        self._rejoining = asyncio.Lock()
+        """Held while this host leaves the run or rejoins it."""
         self._last_error = "no answer"
         self._finished: asyncio.Future[tuple[RunState, str]] = self._loop.create_future()
-        """How the run ends here where the primary does not tell."""
-        folder = checkpoint_folders.checkpoints_dir(share.place.folder)
-        self._carrying = Receiving(folder, share.place.run_id, host, self._dial, self._line.send)
-        self._carries = False
-        """Whether the primary has checkpoints carried."""
-        share.tell = self._line.send
+        """How the run ends here if the primary does not say."""
+        folder = checkpoint_folders.checkpoints_dir(ranks.place.folder)
+        self._replication = CheckpointReceiver(folder, ranks.place.run_id, host, self._dial, self._send)
+        self._replicates = False
+        """Whether checkpoints of the run are replicated."""
+        ranks.send = self._send
 
     async def run(self) -> None:
-        """Returns when the primary has told the run's end, or is gone and nothing of the run is left here."""
-        self._record.start()
-        tasks = [self._loop.create_task(self._keep_in_touch()), self._loop.create_task(self._watch_lease())]
+        """Returns when the run has ended, or the primary is lost and no process of the run is left here."""
+        self._status.start()
+        tasks = [self._loop.create_task(self._keep_connected()), self._loop.create_task(self._watch_lease())]
         waited: set[asyncio.Future[Any]] = {self._finished, *tasks}
         try:
             await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
             for task in tasks:
                 if task.done():
                     task.result()
-            if self._record.ended is None:
+            if self._status.ended is None:
                 await self._end_alone(*self._finished.result())
         finally:
             for task in tasks:
                 task.cancel()
-            self._carrying.close()
+            self._replication.close()
             self._line.close()
 
-    def stop(self, reason: str, *, force: bool, told: Message | None = None) -> None:
-        """Passes the wish on to the primary; where it cannot be reached, this host leaves on its own."""
-        if told is not None:
-            self._record.asked(told)
+    def _send(self, message: FromMember) -> None:
+        self._line.send(messages.encode(message))
+
+    def stop(self, reason: str, *, force: bool, asked: Message | None = None) -> None:
+        """Forwards the request to the primary; if that is unreachable, this host leaves the run by itself.
+
+        `asked`: the journal entry of a user's request.
+        """
+        if asked is not None:
+            self._status.asked(asked)
         if self._met and not self._cut_off:
-            self._line.send({"say": "stop", "reason": reason, "force": force, "asked": told})
+            self._send(messages.ForwardedStop(reason, force, asked))
         else:
             self._leave(RunState.STOPPED, reason)
 
@@ -104,14 +113,14 @@ class Member:
             self._finished.set_result((state, why))
 
     async def _dial(self, introduction: Message) -> tuple[Stream, Message]:
-        """A connection to the primary beside the gang link. Raises one of NETWORK_ERRORS."""
+        """A connection to the primary in addition to the gang link. Raises one of NETWORK_ERRORS."""
         address = await _resolved(self._primary["address"])
         return await gang_link.call(address, self._primary["gang_port"], self._secret, introduction)
 
-    async def _keep_in_touch(self) -> None:
-        """Connects, and connects again whenever the connection breaks."""
+    async def _keep_connected(self) -> None:
+        """Connects to the primary, again whenever the connection breaks."""
         address, port = self._primary["address"], self._primary["gang_port"]
-        again_s = AGAIN_S[0]
+        retry_s = RETRY_S[0]
         while not self._finished.done():
             cut_off = self._cut_off
             introduction = {"host": self._host, "epoch": self._epoch, "got": self._line.got, "cut_off": cut_off}
@@ -123,64 +132,64 @@ class Member:
                     self._leave(RunState.FAILED, "the run has ended on its primary host")
             else:
                 self._met = True
-                async with self._turning:
-                    # This host may have withdrawn while it was calling: the primary must know before it is back.
+                async with self._rejoining:
+                    # If this host left the run while it was calling, the primary must be told before it rejoins.
                     understood = answer["lost"] or cut_off or not self._cut_off
                     if understood and (answer["lost"] or self._cut_off):
-                        await self._come_back()
+                        await self._rejoin()
                 if understood and not self._finished.done():
                     await self._line.converse(stream, int(answer["got"]))
                 stream.abort()
-                again_s = AGAIN_S[0]
-            await asyncio.sleep(again_s)
-            again_s = min(again_s * 1.5, AGAIN_S[1])
+                retry_s = RETRY_S[0]
+            await asyncio.sleep(retry_s)
+            retry_s = min(retry_s * 1.5, RETRY_S[1])
 
     async def _watch_lease(self) -> None:
-        """The lease: a member that does not hear the primary ends its own ranks, so that no second set ever runs."""
+        """Ends the ranks of this host when its lease expires, so that no second generation can run beside them."""
         name, beat_at = self._primary["host"], 0.0
-        join_by = self._loop.time() + self._patience.join_within_s
+        join_by = self._loop.time() + self._timeouts.join_within_s
         while True:
-            await asyncio.sleep(min(self._patience.heartbeat_s, self._patience.lease_s / 10))
+            await asyncio.sleep(min(self._timeouts.heartbeat_s, self._timeouts.lease_s / 10))
             now = self._loop.time()
             if now >= beat_at:
-                beat_at = now + self._patience.heartbeat_s
+                beat_at = now + self._timeouts.heartbeat_s
                 self._line.beat()
             silent_s = now - self._line.heard_at
             if self._cut_off:
-                if silent_s > self._patience.lease_s + self._host_wait_s:
+                if silent_s > self._timeouts.lease_s + self._host_wait_s:
                     self._leave(RunState.FAILED, f"the primary host {name} did not come back")
                     return
-            elif self._met and silent_s > self._patience.lease_s:
-                async with self._turning:
+            elif self._met and silent_s > self._timeouts.lease_s:
+                async with self._rejoining:
                     silent_s = self._loop.time() - self._line.heard_at
-                    if silent_s <= self._patience.lease_s:  # it came back to the run while this waited for its turn
+                    if silent_s <= self._timeouts.lease_s:  # it has rejoined while this waited for the lock
                         continue
                     lost = f"the primary host {name} was lost: not heard for {silent_s:.0f} s"
                     await self._end_alone(RunState.FAILED, lost)
-                    self._let_go = self._ground.holds_gpus
-                    self._ground.let_go_of_gpus()
+                    self._released_gpus = self._resources.holds_gpus
+                    self._resources.release_gpus()
                     self._cut_off = True
             elif not self._met and now > join_by:
                 self._leave(RunState.FAILED, self._cannot_reach())
                 return
 
-    async def _come_back(self) -> None:
-        """The primary is heard again, and may have started others meanwhile: first nothing of the run is left here."""
+    async def _rejoin(self) -> None:
+        """Takes part again. The primary may have restarted the ranks elsewhere: those of this host end first."""
         if not self._cut_off:
             await self._end_ranks()
-        elif self._let_go:
+        elif self._released_gpus:
             try:
-                await self._ground.retake_gpus()
+                await self._resources.lock_gpus()
             except RpcError as held:
                 log.warning("cannot take part again: %s", held)
                 self._leave(RunState.FAILED, f"it could not take part again: {held}")
                 return
-        self._share.tell = self._line.send
+        self._ranks.send = self._send
         self._cut_off = False
-        self._record.revive(f"the primary host {self._primary['host']} is heard again")
-        self._line.send({"say": "back"})
-        if self._carries:
-            self._line.send(self._carrying.holds())
+        self._status.revive(f"the primary host {self._primary['host']} is heard again")
+        self._send(HostReturned(self._host))
+        if self._replicates:
+            self._send(self._replication.newest())
 
     def _cannot_reach(self) -> str:
         primary = self._primary
@@ -193,46 +202,44 @@ class Member:
     async def _end_alone(self, state: RunState, reason: str) -> None:
         log.warning("ending without the primary: %s", reason)
         self._line.close()
-        self._record.run_state(RunState.STOPPING, reason)
+        self._status.run_state(RunState.STOPPING, reason)
         await self._end_ranks()
-        for replica in list(self._record.replicas.values()):
+        for replica in list(self._status.replicas.values()):
             if not ReplicaState(replica["state"]).is_terminal:
-                self._record.replica_state(replica["name"], self._host, ReplicaState.STOPPED, None, reason)
-        self._record.end(state, reason)
+                self._status.replica_state(replica["name"], self._host, ReplicaState.STOPPED, None, reason)
+        self._status.end(state, reason)
 
     async def _end_ranks(self) -> None:
-        self._share.tell = lambda message: None  # the primary counts them as lost already
-        self._share.end(self._share.names, state_machine.KILL_AFTER_S)
-        self._share.sweep(state_machine.KILL_AFTER_S)
-        await self._share.swept()
+        self._ranks.send = lambda message: None  # the primary has counted them as lost already
+        self._ranks.end(self._ranks.names, state_machine.KILL_AFTER_S)
+        self._ranks.sweep(state_machine.KILL_AFTER_S)
+        await self._ranks.swept()
 
-    def _hear(self, message: Message) -> None:
-        """Something that the primary says: news for the journal, or an order for the share."""
-        say = message["say"]
-        if say == "run_state":
-            self._record.run_state(RunState(message["state"]), message["reason"], message.get("waiting_for"))
-        elif say == "replica_state":
-            code: int | None = message["exit_code"]
-            state = ReplicaState(message["state"])
-            said = message["replica"], message["host"], state, code, message["reason"], message["restarts"]
-            self._record.replica_state(*said)
-        elif say == "gang_restart":
-            self._record.gang_restart(message["gang"], message["generation"], message["cause"])
-        elif say == "ended":
-            self._record.end_as(message["ended"])
-            self._loop.call_soon(self._leave, RunState(message["ended"]["state"]), "")  # after its acknowledgement
-        elif say in ("fetch", "bring"):
-            self._carrying.obey(message)
+    def _on_message(self, message: FromPrimary) -> None:
+        """Journals a state, or carries out an order."""
+        if isinstance(message, messages.RunStateChanged):
+            self._status.run_state(*message)
+        elif isinstance(message, RecordReplicaState):
+            self._status.replica_state(*message)
+        elif isinstance(message, RecordGangRestart):
+            self._status.gang_restart(*message)
+        elif isinstance(message, messages.RunEnded):
+            self._status.end_as(message.ended)
+            self._loop.call_soon(self._leave, RunState(message.ended["state"]), "")  # after its acknowledgement
+        elif isinstance(message, messages.FetchCheckpoint):
+            self._replication.fetch(message.name)
+        elif isinstance(message, messages.BringCheckpoint):
+            self._replication.bring(message.name)
         else:
-            self._host_wait_s = message.get("host_wait_s", self._host_wait_s)
-            self._carries = message.get("carry", self._carries)
-            if say == "share" and self._carries:
-                self._line.send(self._carrying.holds())  # before this host has joined, so that the first start knows
-            self._share.obey(message)
+            if isinstance(message, messages.Assignment):
+                self._host_wait_s, self._replicates = message.host_wait_s, message.carry
+                if self._replicates:
+                    self._send(self._replication.newest())  # before HostJoined: the first start depends on it
+            self._ranks.obey(message)
 
 
 async def _resolved(address: str) -> str:
-    """An IP address for what the fleet file calls the primary on the data network. Raises OSError."""
+    """The IP address of a host that may be given by name. Raises OSError."""
     if address.replace(".", "").isdecimal() or ":" in address:
         return address
     found = await in_a_thread(socket.getaddrinfo, address, None)

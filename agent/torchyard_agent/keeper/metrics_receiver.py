@@ -1,4 +1,4 @@
-"""What the scripts report: datagrams in, the latest numbers of each replica out."""
+"""Receives the metrics of training scripts as datagrams, and keeps the latest of each replica."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Any, Callable, Optional
 from torchyard_agent.protocol import metrics_report, paths
 
 Metrics = dict[str, Optional[float]]
-"""A number that is no number (a loss that became NaN) is None: JSON has no word for it."""
+"""NaN and infinities are None: JSON cannot represent them."""
 
 _UCRED = struct.Struct("3i")
-_AT_ONCE = 64
-"""Datagrams taken before the loop has its turn."""
+_BATCH = 64
+"""Datagrams that are read in one callback of the event loop."""
 
 
-def plain(metrics: dict[str, float]) -> Metrics:
-    """JSON's view of the numbers: steps whole, NaN and infinities None."""
+def to_json(metrics: dict[str, float]) -> Metrics:
+    """Metrics as JSON can hold them: steps as integers, NaN and infinities as None."""
     result: Metrics = {}
     for name, value in metrics.items():
         if not math.isfinite(value):
@@ -30,35 +30,34 @@ def plain(metrics: dict[str, float]) -> Metrics:
     return result
 
 
-class Latest:
-    """The newest numbers of each replica of this host, out of those of its ranks."""
+class LatestMetrics:
+    """The latest metrics of each replica of this host, merged from its ranks."""
 
     def __init__(self, replicas: set[str]):
         self._ranks: dict[str, dict[int, dict[str, float]]] = {name: {} for name in replicas}
 
     def forget(self, replica: str) -> None:
-        """Drops a replica's numbers: it starts again."""
+        """Drops the metrics of a replica that restarts."""
         self._ranks[replica] = {}
 
     def take(self, datagram: bytes) -> str | None:
-        """The replica that a datagram is from; None where it is no report or from nobody here."""
+        """Takes a datagram and returns its replica; None if it is invalid or of no replica here."""
         try:
             decoded = metrics_report.decode(datagram)
-        except (OverflowError, RecursionError):  # JSON that Python reads and that is no number of ours
+        except (OverflowError, RecursionError):  # JSON that Python parses into numbers out of range
             return None
         if decoded is None or decoded[0] not in self._ranks:
             return None
         replica, local_rank, metrics = decoded
         numbers = self._ranks[replica].setdefault(local_rank, {})
         numbers.update(metrics)
-        if len(metrics_report.own(numbers)) < len(
-            numbers.keys() - set(metrics_report.METRICS)
-        ):  # too many over several datagrams
+        # Over several datagrams a script may send more names than are kept.
+        if len(metrics_report.own(numbers)) < len(numbers.keys() - set(metrics_report.METRICS)):
             self._ranks[replica][local_rank] = metrics_report.kept(numbers)
         return replica
 
     def of(self, replica: str) -> Metrics:
-        """The first rank's numbers, with the throughput of all ranks together; empty before the first report."""
+        """The first rank's metrics with the throughput of all ranks summed; empty before the first report."""
         ranks = self._ranks[replica]
         if not ranks:
             return {}
@@ -69,16 +68,16 @@ class Latest:
         rates = [metrics["throughput"] for metrics in ranks.values() if "throughput" in metrics]
         if rates:
             merged["throughput"] = sum(rates)
-        return plain(merged)
+        return to_json(merged)
 
     def all(self) -> dict[str, Metrics]:
         return {name: self.of(name) for name, ranks in self._ranks.items() if ranks}
 
 
-class ReportSocket:
-    """Takes datagrams of this user's processes at an abstract address and hands them on.
+class MetricsReceiver:
+    """A datagram socket at an abstract address, for processes of this user.
 
-    Bound from the beginning; `serve` begins to take.
+    It is bound when it is created; `serve` begins to read.
     """
 
     def __init__(self) -> None:
@@ -92,7 +91,7 @@ class ReportSocket:
         asyncio.get_running_loop().add_reader(self._socket, self._drain, on_datagram)
 
     def _drain(self, on_datagram: Callable[[bytes], Any]) -> None:
-        for _ in range(_AT_ONCE):
+        for _ in range(_BATCH):
             try:
                 datagram, ancillary, _, _ = self._socket.recvmsg(
                     metrics_report.MAX_REPORT + 1, socket.CMSG_SPACE(_UCRED.size)
@@ -108,7 +107,7 @@ class ReportSocket:
 
 
 def _sender(ancillary: list[tuple[int, int, bytes]]) -> int | None:
-    """UID of the process that sent a datagram, as the kernel knows it."""
+    """The UID of a datagram's sender, from the kernel."""
     for level, kind, data in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
             return int(_UCRED.unpack(data[: _UCRED.size])[1])

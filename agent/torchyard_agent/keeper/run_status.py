@@ -1,23 +1,23 @@
-"""What is shown of a run: its replicas' states, latest numbers and times, kept as the journal is written."""
+"""The status of a run: the states, latest metrics and times of its replicas, kept while they are journaled."""
 
 from __future__ import annotations
 
 import time
 from typing import Any, Callable
 
-from torchyard_agent import journal
 from torchyard_agent.journal import Journal
+from torchyard_agent.protocol import timestamps
 from torchyard_agent.protocol.metrics_report import METRICS, kept, not_finite, own
 from torchyard_agent.protocol.run_states import ReplicaState, RunState
 
 REPORT_EVERY_S = 5.0
-"""A replica's numbers go to the journal this often at most; live ones go by telemetry."""
+"""A replica's metrics are journaled at most this often; live ones are sampled by telemetry."""
 _JOURNALED = ("step", "loss", "throughput")
-"""In every report, null where they are unknown; the other METRICS, and those of a script's own, only where known."""
+"""In every `report` event, null if unknown; other metrics only if known."""
 
 
-class Record:
-    """Writes the journal, and remembers what `status` and `run_ended` repeat."""
+class RunStatus:
+    """Writes the journal, and keeps what `run.status` and `run_ended` repeat."""
 
     def __init__(self, run_id: str, to: Journal, clock: Callable[[], float] = time.monotonic):
         self.state = RunState.WAITING
@@ -35,14 +35,14 @@ class Record:
         self._reported: dict[str, float] = {}
 
     def start(self) -> None:
-        """`start` was received: times count from here."""
+        """Begins to count the run's times."""
         self._started = self._clock()
 
     def _elapsed(self) -> float:
         return round(self._clock() - self._started, 3)
 
     def run_state(self, state: RunState, reason: str, waiting_for: dict[str, Any] | None = None) -> None:
-        """`waiting_for`: the lost hosts that a restart waits for, until when, and its cause."""
+        """`waiting_for`: the lost hosts (`hosts`) that a restart waits for, `until` when, and its `cause`."""
         self.state = state
         self.reason = reason or ("" if state is RunState.RUNNING else self.reason)
         if state is RunState.RUNNING:
@@ -58,29 +58,29 @@ class Record:
         event = {"replica": replica, "host": host, "state": state.value, "exit_code": exit_code, "restarts": restarts}
         self._journal.write("replica_state", **event, **({"reason": reason} if reason else {}))
 
-    def asked(self, told: dict[str, Any]) -> None:
-        """Somebody launched the run, or wants its end (`protocol.asked`). A journal's last word stays `run_ended`."""
+    def asked(self, entry: dict[str, Any]) -> None:
+        """Journals who launched or stopped the run (see `protocol.attribution`), unless it has ended."""
         if self.ended is None:
-            self._journal.write("asked", **told)
+            self._journal.write("asked", **entry)
 
-    def carried(self, host: str, checkpoint: str, problem: str) -> None:
-        """A checkpoint is on a host now, or could not be carried there."""
+    def checkpoint_copied(self, host: str, checkpoint: str, problem: str) -> None:
+        """Journals that a checkpoint was copied to a host, or why it could not be."""
         if self.ended is None:
             fields = {"host": host, "checkpoint": checkpoint}
             self._journal.write("checkpoint_carried", **fields, **({"problem": problem} if problem else {}))
 
     def booking_ends(self, booking: str, at: str, reason: str) -> None:
-        """The run has to leave its GPUs, when and why."""
+        """Journals when and why the run must leave its GPUs."""
         self._journal.write("booking_ends", booking=booking, at=at, reason=reason)
 
     def gang_restart(self, gang: str, generation: int, cause: str) -> None:
         self._journal.write("gang_restart", gang=gang, generation=generation, cause=cause)
 
     def report(self, replica: str, metrics: dict[str, Any], *, first: bool) -> None:
-        """Keeps a replica's numbers, and journals them now and then."""
+        """Keeps a replica's metrics, and journals them at intervals."""
         self.metrics[replica] = metrics = kept(metrics)
         if first and self.first_step_at is None:
-            self.first_step_at = journal.now()
+            self.first_step_at = timestamps.now()
             self._timings["first_step_s"] = self._elapsed()
         now = self._clock()
         if not first and now - self._reported.get(replica, now - REPORT_EVERY_S) < REPORT_EVERY_S:
@@ -94,7 +94,7 @@ class Record:
         self._journal.write("report", replica=replica, **numbers)
 
     def end(self, state: RunState, reason: str) -> dict[str, Any]:
-        """Journals the run's end as its own keeper sees it, and returns the fields of `run_ended`."""
+        """Journals the run's end and returns the fields of `run_ended`."""
         replicas = [
             {name: replica[name] for name in ("name", "host", "state", "exit_code", "restarts", "reason")}
             for replica in self.replicas.values()
@@ -112,14 +112,14 @@ class Record:
         return fields
 
     def end_as(self, fields: dict[str, Any]) -> None:
-        """Journals the run's end as the primary tells it."""
+        """Journals the run's end with the fields that the primary sent."""
         state = RunState(fields["state"])
         self.run_state(state, fields["reason"])
         self.ended = fields
         self._journal.write("run_ended", **fields)
 
     def revive(self, reason: str) -> None:
-        """The run was over as far as this host knew, and is not: its primary is back."""
+        """Continues a run that had ended on this host, when its primary is connected again."""
         self.ended = None
         self.run_state(RunState.RESTARTING, reason)
 

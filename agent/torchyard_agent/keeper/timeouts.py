@@ -1,4 +1,4 @@
-"""How long a keeper waits for whom. Seconds."""
+"""The timeouts of a keeper, in seconds."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from torchyard_agent.keeper.decisions.state import COLLECT_S
 PREFIX = "TORCHYARD_KEEPER_"
 
 
-class Patience(NamedTuple):
-    """The waits of architecture.md, 10; tests shorten them through the environment (`TORCHYARD_KEEPER_LEASE_S`)."""
+class Timeouts(NamedTuple):
+    """The timeouts of architecture.md, 10; tests shorten them in the environment (`TORCHYARD_KEEPER_LEASE_S`)."""
 
     launch_lease_s: float = 30.0
-    """Before `start` or `join`: how long a launch of which nothing is heard keeps what it holds. The desktop renews it
-    every few seconds, however long its slowest host takes to be prepared."""
+    """Until `start` or `join`: how long GPUs and ports are held for a launch that is not renewed. The desktop renews it
+    every few seconds, however long the preparation of its slowest host takes."""
     join_within_s: float = 30.0
-    """For the members to find the primary."""
+    """For the members to connect to the primary."""
     heartbeat_s: float = 2.0
     lease_s: float = 10.0
-    """A member not heard for this long is lost; one that has not heard the primary stops its own ranks."""
+    """A member that is silent for this long is lost; a member that does not hear the primary ends its own ranks."""
     collect_s: float = COLLECT_S
-    """Failures that arrive within this time of the first compete for being the cause."""
+    """Failures that arrive within this time of the first are candidates for the cause."""
     stuck_after_s: float = 10.0
-    """From SIGKILL to the sentence that names what the kernel has not let go."""
+    """From SIGKILL to the report of processes that the kernel has not ended."""
     spares_after_s: float = 30.0
-    """From the start of ranks to that of their spare interpreters: a program that fails does so soon."""
+    """From the start of ranks to that of their spare interpreters: a program that fails usually fails earlier."""
     gpus_within_s: float = 600.0
-    """For a scheduled run's GPUs to become free, once its time has come."""
+    """For a scheduled run's GPUs to become free after its start time."""
     booking_warn_s: float = 600.0
-    """Before a booking's end, where somebody else's follows."""
+    """Between the warning and the end of a booking that is followed by another owner's."""
     booking_notice_s: float = 60.0
-    """At least, from that warning to the end."""
+    """The shortest time between that warning and the run's end."""
 
     @classmethod
-    def read(cls, environ: Mapping[str, str]) -> Patience:
+    def read(cls, environ: Mapping[str, str]) -> Timeouts:
         given = {name: PREFIX + name.upper() for name in cls._fields}
         return cls(**{name: float(environ[variable]) for name, variable in given.items() if variable in environ})

@@ -10,13 +10,12 @@ library's parsers would cost a daemon half a megabyte.
 from __future__ import annotations
 
 import json
-import re
-import time
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 from torchyard_agent.protocol.jsonrpc import RpcError
+from torchyard_agent.protocol.timestamps import parse_timestamp
 
 VERSION = 1
 MAX_BYTES = 2 * 1024 * 1024
@@ -29,8 +28,6 @@ AHEAD_S = 300.0
 """A snapshot from further in the future than this comes from a wrong clock, and would keep out all later ones."""
 OFF, OBSERVE, WARN, STOP = "off", "observe", "warn", "stop"
 LEVELS = (OFF, OBSERVE, WARN, STOP)
-
-_TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(?:\.\d{1,9})?(Z|[+-]\d\d:\d\d)")
 
 
 class Booked(NamedTuple):
@@ -114,35 +111,6 @@ class Calendar(NamedTuple):
         return booked or person == self.person or any(person in entry.persons for entry in self.logins)
 
 
-def seconds_of(moment: object) -> float:
-    """RFC 3339 with an offset, or a number, as seconds since 1970. Raises ValueError."""
-    if isinstance(moment, (int, float)) and not isinstance(moment, bool) and 0 <= moment < 1e11:
-        return float(moment)
-    match = _TIME.fullmatch(moment) if isinstance(moment, str) else None
-    if match is None:
-        raise ValueError(f"{str(moment)[:40]!r} is no time with an offset (2026-11-22T09:00:00Z)")
-    year, month, day, hour, minute, second = map(int, match.groups()[:6])
-    if not (1 <= month <= 12 and 1 <= day <= 31 and hour < 24 and minute < 60 and second < 61):
-        raise ValueError(f"{moment!r} is no time")
-    offset = 0
-    if match[7] != "Z":
-        offset = (int(match[7][1:3]) * 60 + int(match[7][4:])) * 60 * (-1 if match[7][0] == "-" else 1)
-    return float(_days(year, month, day) * 86400 + hour * 3600 + minute * 60 + second - offset)
-
-
-def _days(year: int, month: int, day: int) -> int:
-    """Since 1970, of the Gregorian calendar (Hinnant, "chrono-Compatible Low-Level Date Algorithms")."""
-    year -= month <= 2
-    era, of_era = divmod(year, 400)
-    of_year = (153 * (month + (-3 if month > 2 else 9)) + 2) // 5 + day - 1
-    return era * 146097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719468
-
-
-def rfc3339(seconds: float) -> str:
-    """`2026-11-22T09:00:00Z`."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
-
-
 def parse(data: object) -> Calendar:
     """A snapshot as desktops hand it over. Raises RpcError (`bad_snapshot`) with the first thing that is wrong."""
     try:
@@ -181,14 +149,14 @@ def _parse(data: object) -> Calendar:
         raise ValueError(f"more than {MAX_BOOKINGS} bookings or logins")
     if len(json.dumps(data)) > MAX_BYTES:
         raise ValueError(f"more than {MAX_BYTES >> 20} MiB")
-    taken = seconds_of(snapshot["taken"])
+    taken = parse_timestamp(snapshot["taken"])
     fresh_s = _number(snapshot["fresh_s"], "fresh_s", LONGEST_FRESH_S * 24)
     known: dict[str, str] = {}
     found = sorted((_booked(one, known) for one in bookings), key=lambda one: (one.start, one.id))
     return Calendar(
         taken,
         min(fresh_s, LONGEST_FRESH_S),
-        seconds_of(snapshot["until"]),
+        parse_timestamp(snapshot["until"]),
         _text(snapshot["person"], "person"),
         tuple(found),
         tuple(_login(one) for one in logins),
@@ -201,7 +169,7 @@ def _booked(data: object, known: dict[str, str]) -> Booked:
     one = _object(data, _OF_BOOKING, "a booking")
     gpus = tuple(known.setdefault(name, name) for name in (_text(gpu, "gpus") for gpu in _list(one["gpus"], "gpus")))
     owner = _text(one["owner"], "owner")
-    start, end = seconds_of(one["start"]), seconds_of(one["end"])
+    start, end = parse_timestamp(one["start"]), parse_timestamp(one["end"])
     if end <= start or not gpus:
         raise ValueError("a booking without time or GPUs")
     if one["state"] not in ("booked", "active") or not isinstance(one["stop_at_end"], bool):

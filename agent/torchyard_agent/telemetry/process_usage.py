@@ -1,29 +1,24 @@
-"""CPU and memory of the replicas' process trees, and whose a process is.
+"""CPU and memory of the replicas' process trees, from proc(5).
 
-Reads only the trees of the processes it is given: their descendants come from /proc/PID/task/TID/children.
-A kernel without that file (CONFIG_PROC_CHILDREN) costs a look over /proc, now and then.
-Source: proc(5).
+Reads only the trees of the given processes: their descendants come from /proc/PID/task/TID/children. On a kernel
+without that file (CONFIG_PROC_CHILDREN) all of /proc is scanned at intervals.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import pwd
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from torchyard_agent.telemetry.display_servers import draws_screen, is_display_server
 from torchyard_agent.telemetry.procfs import read, read_all
 
-UNKNOWN = "unknown"
 WALK_S = 3.0
 """How often a tree is walked by the children of main threads, which is where most are started."""
 WALK_THREADS_S = 20.0
 """How often by those of all threads: a training process has dozens."""
 MAX_OPEN_FILES = 256
 """Stat files kept open, of the 1024 files that a process may usually have."""
-_OWNER_S = 10.0
 _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -161,64 +156,6 @@ def descendants_by_parent(roots: Iterable[int], children: Mapping[int, Sequence[
     for pid in found:
         found.extend(child for child in children.get(pid, ()) if child not in found)
     return found
-
-
-class Owners:
-    """Users and names of processes. Remembers them for a while: a directory service may be asked for each."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[float, str, str, bool | None]] = {}
-        self._users: dict[int, str] = {}
-
-    def of(self, pid: int, now: float) -> tuple[str, str]:
-        """(user, program) of a PID at monotonic time `now`; "unknown" for what is hidden or in a container."""
-        return self._about(pid, now)[1:3]
-
-    def describe(self, process: dict[str, Any], now: float) -> None:
-        """Adds `user`, `program` and `draws_screen` to a process as NVML lists it."""
-        _, process["user"], process["program"], display_server = self._about(process["pid"], now)
-        process["draws_screen"] = draws_screen(display_server, process["program"], process["computes"])
-
-    def _about(self, pid: int, now: float) -> tuple[float, str, str, bool | None]:
-        known = self._known.get(pid)
-        if known is None or now - known[0] >= _OWNER_S:
-            if len(self._known) > 1000:
-                self._known.clear()
-            known = self._known[pid] = (now, *self._look(pid), is_display_server(pid))
-        return known
-
-    def _look(self, pid: int) -> tuple[str, str]:
-        try:
-            status = read(f"/proc/{pid}/status", 1024)
-        except OSError:
-            return UNKNOWN, UNKNOWN
-        user = program = UNKNOWN
-        for line in status.split(b"\n"):
-            if line.startswith(b"Name:"):
-                program = line[5:].strip().decode(errors="replace")
-            elif line.startswith(b"Uid:"):
-                user = self.user(int(line.split()[1]))
-                break
-        return user, program
-
-    def user(self, uid: int) -> str:
-        """The login of a UID, or the number where the host knows no name for it."""
-        if uid not in self._users:
-            self._users[uid] = user_name(uid)
-        return self._users[uid]
-
-
-def user_name(uid: int) -> str:
-    """The login of a UID, or the number where the host knows no name for it."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except (KeyError, OSError):
-        return str(uid)
-
-
-def owner(pid: int) -> str:
-    """The user whose process this is, or "unknown"."""
-    return Owners().of(pid, 0.0)[0]
 
 
 def _stat_fields(line: bytes) -> list[bytes]:

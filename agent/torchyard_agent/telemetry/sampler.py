@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torchyard_agent.telemetry.host_metrics import HostMeter
-from torchyard_agent.telemetry.process_usage import Owners, ProcessTrees
+from torchyard_agent.telemetry.process_owners import Owners
+from torchyard_agent.telemetry.process_usage import ProcessTrees
 
 if TYPE_CHECKING:
     from torchyard_agent.telemetry.nvml import Nvml

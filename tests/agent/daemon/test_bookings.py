@@ -24,9 +24,10 @@ from torchyard_agent.daemon.bookings import Bookings, Pace, next_look
 from torchyard_agent.daemon.runs import Runs
 from torchyard_agent.daemon.subscriptions import Telemetry
 from torchyard_agent.keeper.processes import cgroup
-from torchyard_agent.protocol.calendar import Calendar, parse, rfc3339
+from torchyard_agent.protocol.calendar import Calendar, parse
 from torchyard_agent.protocol.jsonrpc import RpcError
-from torchyard_agent.telemetry.process_usage import user_name
+from torchyard_agent.protocol.timestamps import rfc3339
+from torchyard_agent.telemetry.process_owners import user_name
 
 AGENT = Path(audit.__file__).parents[2]
 NODE = "gpu-a"

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from torchyard_agent import network_addresses
+from torchyard_agent import port_reservation
 from torchyard_agent.daemon import network_probe
 from torchyard_agent.daemon.network_probe import Ways
 from torchyard_agent.protocol.jsonrpc import RpcError
@@ -34,7 +34,7 @@ def between(work: Callable[[Ways, Ways, Connection], Awaitable[None]]) -> None:
 
 
 def test_ports_that_a_run_holds_are_reached_and_free_again_afterwards() -> None:
-    held = network_addresses.hold_ports(3)
+    held = port_reservation.hold_ports(3)
     ports = held.ports
 
     async def work(a: Ways, b: Ways, desk: Connection) -> None:
@@ -59,7 +59,7 @@ def test_ports_that_a_run_holds_are_reached_and_free_again_afterwards() -> None:
 
 
 def test_a_host_behind_nat_is_reached_by_an_address_that_it_does_not_have() -> None:
-    held, translated = network_addresses.hold_ports(2), "192.0.2.7"
+    held, translated = port_reservation.hold_ports(2), "192.0.2.7"
 
     async def work(a: Ways, b: Ways, desk: Connection) -> None:
         there = await a.listen(desk, {"token": "secret", "address": translated, "ports": held.ports, "traffic": True})

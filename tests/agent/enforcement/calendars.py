@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torchyard_agent.protocol.calendar import rfc3339
+from torchyard_agent.protocol.timestamps import rfc3339
 
 A, B = "GPU-a", "GPU-b"
 HOUR = 3600.0

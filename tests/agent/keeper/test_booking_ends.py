@@ -10,7 +10,7 @@ from tests.agent.enforcement.calendars import HOUR, booking
 from tests.agent.keeper.keeper_cluster import Yard, replica, shell
 from tests.waiting import eventually
 from torchyard_agent.protocol import journal_replay
-from torchyard_agent.protocol.calendar import rfc3339
+from torchyard_agent.protocol.timestamps import rfc3339
 
 Play = Callable[[Callable[[Yard], Awaitable[None]]], None]
 

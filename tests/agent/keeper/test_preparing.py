@@ -17,7 +17,7 @@ from tests.agent.keeper.keeper_cluster import SECRET, Host, Yard, replica, shell
 from tests.waiting import eventually
 from torchyard_agent import snapshot_store
 from torchyard_agent.keeper.keeper import Keeper
-from torchyard_agent.keeper.timeouts import Patience
+from torchyard_agent.keeper.timeouts import Timeouts
 from torchyard_agent.protocol.jsonrpc import RpcError
 from torchyard_agent.protocol.paths import gpu_socket
 from torchyard_agent.protocol.snapshot_manifest import root_of
@@ -75,7 +75,7 @@ def test_what_never_starts_leaves_nothing(play: Play, how: str) -> None:
 
 
 def test_a_renewal_that_comes_late_or_is_lost_does_not_end_a_lease() -> None:
-    assert Patience().launch_lease_s >= 4 * lease_renewal.RENEW_EVERY_S
+    assert Timeouts().launch_lease_s >= 4 * lease_renewal.RENEW_EVERY_S
 
 
 LEASE_S = 3.0
@@ -126,7 +126,7 @@ def test_what_comes_after_the_leases_end_is_refused_and_begins_nothing(
     """A keeper that leaves still answers for a moment."""
 
     async def story() -> None:
-        keeper = Keeper(str(tmp_path), "gpu-a", "run", Patience(launch_lease_s=0.1))
+        keeper = Keeper(str(tmp_path), "gpu-a", "run", Timeouts(launch_lease_s=0.1))
         await asyncio.wait_for(keeper._live(), 60)
         with pytest.raises(RpcError, match="gpu-a gave up the launch of run run: nothing was heard of it") as refusal:
             await getattr(keeper, method)(None, {})
@@ -134,7 +134,7 @@ def test_what_comes_after_the_leases_end_is_refused_and_begins_nothing(
         keeper._release()
 
     asyncio.run(story())
-    assert caplog.messages == ["no start, join or renewal of the launch came within 0 s: leaving"]
+    assert caplog.messages == ["no start, join or renewal of the launch came within 0 s: exiting"]
     caplog.clear()
 
 
@@ -148,8 +148,8 @@ def test_a_lease_that_ends_while_the_host_is_prepared_leaves_nothing(
             await may_end.wait()
             return ground
 
-        monkeypatch.setattr("torchyard_agent.keeper.keeper.lay_out", slow)
-        keeper = Keeper(str(tmp_path), "gpu-a", "run", Patience(launch_lease_s=0.5))
+        monkeypatch.setattr("torchyard_agent.keeper.keeper.acquire", slow)
+        keeper = Keeper(str(tmp_path), "gpu-a", "run", Timeouts(launch_lease_s=0.5))
         loop = asyncio.get_running_loop()
         living = loop.create_task(keeper._live())
         preparing = loop.create_task(keeper.prepare(MagicMock(), {"host": "gpu-a", "secret": SECRET}))
@@ -168,7 +168,7 @@ def test_a_lease_that_ends_while_the_host_is_prepared_leaves_nothing(
         ground.release.assert_called_once_with()
 
     asyncio.run(story())
-    assert caplog.messages == ["no start, join or renewal of the launch came within 0 s: leaving"]
+    assert caplog.messages == ["no start, join or renewal of the launch came within 0 s: exiting"]
     caplog.clear()
 
 

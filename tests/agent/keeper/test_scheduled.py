@@ -14,7 +14,7 @@ from tests.agent.enforcement.calendars import HOUR, booking
 from tests.agent.fake_nvml import FakeGpu, build_fake_nvml, write_gpus
 from tests.agent.keeper.keeper_cluster import Host, Yard, replica, shell
 from tests.waiting import eventually
-from torchyard_agent.protocol.calendar import rfc3339
+from torchyard_agent.protocol.timestamps import rfc3339
 
 Play = Callable[[Callable[[Yard], Awaitable[None]]], None]
 

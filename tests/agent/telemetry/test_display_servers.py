@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from torchyard_agent.telemetry.display_servers import draws_screen, is_display_server
-from torchyard_agent.telemetry.process_usage import Owners
+from torchyard_agent.telemetry.process_owners import Owners
 
 SLEEP = shutil.which("sleep") or "/bin/sleep"
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="needs root, to install an executable as root does")

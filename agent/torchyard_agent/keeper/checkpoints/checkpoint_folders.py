@@ -1,7 +1,7 @@
-"""Checkpoints as they lie on this host's disk: which are complete, which go, and how a new run gets an old one's.
+"""Checkpoint folders on this host's disk: which are complete, which are removed, and how a new run inherits them.
 
-Programs write them (`torchyard_roles.checkpoints`): `step-000000001200/`, renamed into place once it is whole, with a
-`checkpoint.json` that names its files and their sizes. Here they are files, whatever is in them.
+`torchyard_roles.checkpoints` writes them: `step-000000001200/`, renamed into place once complete, with a
+`checkpoint.json` that lists its files and their sizes. The agent does not read the other files' contents.
 """
 
 from __future__ import annotations
@@ -15,37 +15,38 @@ from typing import Any
 
 NAME = re.compile(r"step-\d{12}")
 FINAL = "-final"
-"""After the name of one that its chief has marked as the last of its run: it is carried once more, with the mark."""
+"""Suffix of the name of a checkpoint that its chief has marked as the last of its run: it is copied again with the
+mark."""
 ABOUT = "checkpoint.json"
 PARTS = "parts"
-"""What each rank and server keeps for itself, beside the checkpoints that are whole."""
+"""Folder of the parts that ranks and servers save on their own hosts."""
 SCRATCH = ".carried-"
-"""Before the name of one that is on its way here."""
+"""Prefix of a folder whose transfer to this host is under way."""
 KEPT = 2
-"""So many of those that were carried here stay."""
+"""The number of copied checkpoints that are kept."""
 _FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,200}")
 MAX_FILES = 10_000
 MAX_ABOUT = 8 * 1024 * 1024
 
 
 def checkpoints_dir(run_dir: str) -> str:
-    """TORCHYARD_CHECKPOINTS where the hosts share no folder: among the run's outputs, so that it can be fetched."""
+    """TORCHYARD_CHECKPOINTS if the hosts share no folder: among the run's outputs, which can be fetched."""
     return os.path.join(run_dir, "outputs", "checkpoints")
 
 
 def is_file_name(name: object) -> bool:
-    """Whether it can name a checkpoint's file: never one elsewhere."""
+    """Whether this is a valid name of a checkpoint's file: it must not lead out of the folder."""
     return isinstance(name, str) and _FILE.fullmatch(name) is not None
 
 
 def files_of(folder: str) -> dict[str, int] | None:
-    """Sizes by name of a complete checkpoint's files, `checkpoint.json` last; None where it is not complete."""
+    """Sizes by name of a complete checkpoint's files, `checkpoint.json` last; None if it is incomplete."""
     read = _about(folder)
     if read is None:
         return None
-    told, length = read
+    about, length = read
     try:
-        sizes = {name: _size(about) for name, about in told["files"].items() if name != ABOUT}
+        sizes = {name: _size(entry) for name, entry in about["files"].items() if name != ABOUT}
         if not all(map(is_file_name, sizes)) or len(sizes) > MAX_FILES:
             return None
         for name, size in sizes.items():
@@ -58,7 +59,7 @@ def files_of(folder: str) -> dict[str, int] | None:
 
 
 def _about(folder: str) -> tuple[Any, int] | None:
-    """(what `checkpoint.json` says, its size); None where it cannot be read."""
+    """(the contents of `checkpoint.json`, its size); None if it cannot be read."""
     try:
         with open(os.path.join(folder, ABOUT), "rb") as file:
             data = file.read(MAX_ABOUT)
@@ -68,25 +69,25 @@ def _about(folder: str) -> tuple[Any, int] | None:
 
 
 def _size(about: Any) -> int:
-    """A file's size: by itself, or with its hash beside it."""
+    """A file's size from its entry, which is a number or an object with `bytes` and a hash."""
     return int(about["bytes"]) if isinstance(about, dict) else int(about)
 
 
 def newest(folder: str, run_id: str = "") -> str:
-    """The newest complete checkpoint in `folder`, named by its folder; empty where there is none.
+    """The name of the newest complete checkpoint in `folder`; empty if there is none. Names sort by step.
 
-    With FINAL behind it where it is the last of the run `run_id`. A later one sorts after an earlier one.
+    FINAL is appended if it is marked as the last of the run `run_id`.
     """
     for name in reversed(_names(folder)):
         if files_of(os.path.join(folder, name)) is not None:
             about = _about(os.path.join(folder, name))
-            told = about[0] if about is not None else {}
-            return name + FINAL if run_id and told.get("final") and told.get("run") == run_id else name
+            content = about[0] if about is not None else {}
+            return name + FINAL if run_id and content.get("final") and content.get("run") == run_id else name
     return ""
 
 
 def name_in(label: str) -> str | None:
-    """The folder of what `newest` gave; None for what it cannot have given."""
+    """The folder name in a result of `newest`; None if the text is not such a result."""
     name = label[: -len(FINAL)] if label.endswith(FINAL) else label
     return name if NAME.fullmatch(name) else None
 
@@ -99,14 +100,14 @@ def _names(folder: str) -> list[str]:
 
 
 def keep_newest(folder: str, count: int = KEPT) -> None:
-    """Removes complete checkpoints but the newest `count`. One that cannot be removed stays."""
+    """Removes all complete checkpoints but the newest `count`; failures are ignored."""
     complete = [name for name in _names(folder) if files_of(os.path.join(folder, name)) is not None]
     for name in complete[: max(0, len(complete) - count)]:
         shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
 
 
 def scratch(folder: str, name: str) -> str:
-    """Where a checkpoint lies while it is carried here. What is left of others that were goes."""
+    """Creates the folder for a transfer of `name`, and removes those of other transfers."""
     os.makedirs(folder, 0o700, exist_ok=True)
     mine = os.path.join(folder, SCRATCH + name)
     for other in os.listdir(folder):
@@ -117,7 +118,7 @@ def scratch(folder: str, name: str) -> str:
 
 
 def clear_scratch(folder: str) -> None:
-    """Removes what was only half carried here."""
+    """Removes the folders of incomplete transfers."""
     with contextlib.suppress(OSError):
         for name in os.listdir(folder):
             if name.startswith(SCRATCH):
@@ -125,10 +126,10 @@ def clear_scratch(folder: str) -> None:
 
 
 def seed(old_run_dir: str, run_dir: str) -> str:
-    """Gives a new run the newest complete checkpoint of an older one on this host, and its ranks' parts.
+    """Gives a new run the newest complete checkpoint of an older run on this host, and its ranks' parts.
 
-    By hard link where the disk can: they are never written again, only removed. Returns the checkpoint's name, empty
-    where the old run left none here (its parts are of use all the same: a server's shard). Raises OSError.
+    Files are hard-linked if the file system can: they are never written again. Returns the checkpoint's name; empty if
+    the old run left none here (its parts are still used, such as a server's shard). Raises OSError.
     """
     there, here = checkpoints_dir(old_run_dir), checkpoints_dir(run_dir)
     name = newest(there)

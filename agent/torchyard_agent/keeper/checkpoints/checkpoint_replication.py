@@ -1,8 +1,7 @@
-"""Carries checkpoints between the hosts of a run, as `carrying` decides and over `bulk` streams.
+"""Copies checkpoints between the hosts of a run, as `decisions.replication_policy` decides.
 
-The primary's keeper notices what its chief has saved and says over the gang link who is to fetch it; a member calls at
-the gang port for it, on a connection of its own. Nothing here ends a run: what could not be carried is a line in the
-journal and in the log.
+The primary scans the chief's folder and orders members over the gang link to copy a checkpoint; the member opens
+another connection to the gang port for the transfer. A failed transfer never ends a run: it is journaled and logged.
 """
 
 from __future__ import annotations
@@ -14,116 +13,128 @@ from collections.abc import Awaitable
 from typing import Callable
 
 from torchyard_agent.keeper.checkpoints import checkpoint_folders, file_transfer
-from torchyard_agent.keeper.checkpoints.file_transfer import CarryProblem
+from torchyard_agent.keeper.checkpoints.file_transfer import TransferError
 from torchyard_agent.keeper.decisions import replication_policy
 from torchyard_agent.keeper.link.gang_link import NETWORK_ERRORS, Message, Stream
+from torchyard_agent.keeper.link.messages import (
+    BringCheckpoint,
+    CheckpointFetched,
+    CheckpointHeld,
+    CheckpointNotBrought,
+    FetchCheckpoint,
+    FromMember,
+    FromPrimary,
+)
 
-LOOK_EVERY_S = 1.0
-"""How often the chief's folder is looked at."""
+SCAN_EVERY_S = 1.0
+"""Interval at which the chief's folder is scanned."""
 BRING_WITHIN_S = 300.0
-"""Longest that the chief's start waits for a checkpoint from another host."""
-AGAIN_S = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
-"""Pauses before each try to go on with a transfer that broke off; then it is given up."""
+"""The longest wait of the chief's start for a checkpoint from another host."""
+RETRY_S = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+"""Pauses before the attempts to resume a broken transfer."""
 
 log = logging.getLogger(__name__)
 
-Note = Callable[[str, str, str], None]
-"""Called with (host, checkpoint, problem): it is there; or it is not, and why."""
+OnResult = Callable[[str, str, str], None]
+"""Called with (host, checkpoint, problem); the problem is empty if the checkpoint was copied."""
 Dial = Callable[[Message], Awaitable[tuple[Stream, Message]]]
-"""A connection to the primary, given what is said first. Raises one of NETWORK_ERRORS."""
+"""Connects to the primary with an introduction. Raises one of NETWORK_ERRORS."""
 
 
-class Sending:
-    """The primary's part. `order` says something to the keeper of a host over the gang link."""
+class CheckpointSender:
+    """The primary's side. `order` sends a message to the keeper of a host."""
 
     def __init__(
         self,
         folder: str,
         run_id: str,
-        carriage: replication_policy.Carriage,
-        order: Callable[[str, Message], None],
-        note: Note,
+        replication: replication_policy.Replication,
+        order: Callable[[str, FromPrimary], None],
+        on_result: OnResult,
     ) -> None:
         self._folder = folder
         self._run_id = run_id
-        self._carriage = carriage
+        self._replication = replication
         self._order = order
-        self._note = note
-        self._turn = asyncio.Lock()
-        """One transfer at a time has the chief's link."""
-        self._asked: replication_policy.Order | None = None
-        """What is being brought to the chief's host, and from where."""
-        self._brought = asyncio.Event()
-        self.look()
+        self._on_result = on_result
+        self._uplink = asyncio.Lock()
+        """Transfers from the chief's host run one at a time."""
+        self._awaited: replication_policy.Transfer | None = None
+        """The transfer to the chief's host that is under way."""
+        self._arrived = asyncio.Event()
+        """Set when that transfer has ended, also if it failed."""
+        self.scan()
 
-    def look(self) -> None:
-        """Looks what the chief has saved."""
+    def scan(self) -> None:
+        """Reads from the chief's folder what it has saved."""
         name = checkpoint_folders.newest(self._folder, self._run_id)
-        if name != self._carriage.newest:
-            self._take(replication_policy.on_saved(self._carriage, name))
+        if name != self._replication.newest:
+            self._take(replication_policy.on_saved(self._replication, name))
 
     async def watch(self) -> None:
-        """Looks again and again."""
+        """Scans the chief's folder at intervals."""
         while True:
-            await asyncio.sleep(LOOK_EVERY_S)
-            self.look()
+            await asyncio.sleep(SCAN_EVERY_S)
+            self.scan()
 
     def _take(self, decided: replication_policy.Decided) -> None:
-        self._carriage, orders = decided
-        for order in orders:
-            self._order(order.host, {"say": "fetch", "name": order.name})
+        self._replication, transfers = decided
+        for one in transfers:
+            self._order(one.host, FetchCheckpoint(one.name))
 
     def on_host(self, host: str, holds: str) -> None:
-        self._take(replication_policy.on_host(self._carriage, host, holds))
+        self._take(replication_policy.on_host(self._replication, host, holds))
 
     def on_host_lost(self, host: str) -> None:
-        self._take(replication_policy.on_host_lost(self._carriage, host))
-        if self._asked is not None and self._asked.host == host:
-            self._brought.set()  # the wait for it is over
+        self._take(replication_policy.on_host_lost(self._replication, host))
+        if self._awaited is not None and self._awaited.host == host:
+            self._arrived.set()
 
     def on_fetched(self, host: str, name: str, problem: str) -> None:
-        """A member has fetched a checkpoint, or cannot."""
-        self._note(host, name, problem)
-        log.log(logging.WARNING if problem else logging.INFO, "%s, for %s: %s", name, host, problem or "carried")
-        decide = replication_policy.on_refused if problem else replication_policy.on_carried
-        self._take(decide(self._carriage, host, name))
+        """A member has copied a checkpoint, or cannot."""
+        self._on_result(host, name, problem)
+        log.log(logging.WARNING if problem else logging.INFO, "%s to %s: %s", name, host, problem or "copied")
+        decide = replication_policy.on_refused if problem else replication_policy.on_copied
+        self._take(decide(self._replication, host, name))
 
     def on_not_brought(self, host: str, name: str, problem: str) -> None:
-        log.warning("%s could not be brought from %s: %s", name, host, problem)
-        if self._asked == (host, name):
-            self._brought.set()
+        log.warning("%s could not be copied from %s: %s", name, host, problem)
+        if self._awaited == (host, name):
+            self._arrived.set()
 
     @property
-    def must_bring(self) -> bool:
-        """Whether another host has a newer checkpoint than the chief's."""
-        self.look()
-        return replication_policy.to_bring(self._carriage) is not None
+    def is_behind(self) -> bool:
+        """Whether another host has a newer checkpoint than the chief's host."""
+        self.scan()
+        return replication_policy.newest_elsewhere(self._replication) is not None
 
-    async def bring(self, host: str) -> None:
-        """Brings the newest complete checkpoint to the chief's host, `host`, from who has it; in bounded time."""
+    async def restore(self, host: str) -> None:
+        """Copies the newest complete checkpoint of all hosts to the chief's host, `host`; within BRING_WITHIN_S."""
         deadline = asyncio.get_running_loop().time() + BRING_WITHIN_S
         failed: list[str] = []
-        while (order := replication_policy.to_bring(self._carriage, failed)) is not None:
-            log.info("bringing %s from %s before the chief starts", order.name, order.host)
-            self._asked = order
-            self._brought.clear()
-            self._order(order.host, {"say": "bring", "name": order.name})
+        while (one := replication_policy.newest_elsewhere(self._replication, failed)) is not None:
+            log.info("copying %s from %s before the chief starts", one.name, one.host)
+            self._awaited = one
+            self._arrived.clear()
+            self._order(one.host, BringCheckpoint(one.name))
             left_s = deadline - asyncio.get_running_loop().time()
             try:
-                await asyncio.wait_for(self._brought.wait(), max(0.0, left_s))
+                await asyncio.wait_for(self._arrived.wait(), max(0.0, left_s))
             except asyncio.TimeoutError:
-                self._note(host, order.name, f"it could not be brought from {order.host} within {BRING_WITHIN_S:.0f} s")
+                self._on_result(
+                    host, one.name, f"it could not be brought from {one.host} within {BRING_WITHIN_S:.0f} s"
+                )
                 return
             finally:
-                self._asked = None
-            self.look()
-            is_here = self._carriage.newest >= order.name
-            self._note(host, order.name, "" if is_here else f"it could not be brought from {order.host}")
+                self._awaited = None
+            self.scan()
+            is_here = self._replication.newest >= one.name
+            self._on_result(host, one.name, "" if is_here else f"it could not be brought from {one.host}")
             if not is_here:
-                failed.append(order.host)
+                failed.append(one.host)
 
-    async def meet(self, stream: Stream, introduction: Message) -> None:
-        """A member's connection: it fetches the checkpoint that it names, or brings it."""
+    async def serve(self, stream: Stream, introduction: Message) -> None:
+        """Serves a member's connection, which copies a checkpoint from this host or to it."""
         host, name = str(introduction.get("carry")), str(introduction.get("name"))
         try:
             folder = checkpoint_folders.name_in(name)
@@ -132,45 +143,45 @@ class Sending:
             stream.give_way()
             stream.send({"welcome": name})
             if introduction.get("brings"):
-                if self._asked == (host, name):
-                    await file_transfer.take(stream, self._folder, folder)
-                    self._brought.set()
+                if self._awaited == (host, name):
+                    await file_transfer.receive(stream, self._folder, folder)
+                    self._arrived.set()
             else:
-                async with self._turn:
-                    await file_transfer.give(stream, os.path.join(self._folder, folder))
-        except (CarryProblem, *NETWORK_ERRORS) as error:
-            log.info("carrying %s, %s: %s", name, host, error or type(error).__name__)
+                async with self._uplink:
+                    await file_transfer.send(stream, os.path.join(self._folder, folder))
+        except (TransferError, *NETWORK_ERRORS) as error:
+            log.info("transfer of %s, %s: %s", name, host, error or type(error).__name__)
         finally:
             stream.abort()
 
 
-class Receiving:
-    """A member's part. `tell` says something to the primary over the gang link."""
+class CheckpointReceiver:
+    """A member's side. `send` sends a message to the primary."""
 
-    def __init__(self, folder: str, run_id: str, host: str, dial: Dial, tell: Callable[[Message], None]):
+    def __init__(self, folder: str, run_id: str, host: str, dial: Dial, send: Callable[[FromMember], None]):
         self._folder = folder
         self._run_id = run_id
         self._host = host
         self._dial = dial
-        self._tell = tell
+        self._send = send
         self._fetching: asyncio.Task[None] | None = None
         self._bringing: asyncio.Task[None] | None = None
 
-    def holds(self) -> Message:
-        """What this host has, for the primary to know."""
-        return {"say": "holds", "name": checkpoint_folders.newest(self._folder, self._run_id)}
+    def newest(self) -> CheckpointHeld:
+        """The newest complete checkpoint of this host."""
+        return CheckpointHeld(checkpoint_folders.newest(self._folder, self._run_id))
 
-    def obey(self, message: Message) -> None:
-        """`fetch` a checkpoint from the primary, instead of the one before it; or `bring` it one."""
-        loop, name = asyncio.get_running_loop(), str(message["name"])
-        if checkpoint_folders.name_in(name) is None:
-            return
-        if message["say"] == "bring":
-            self._cancel(self._bringing)
-            self._bringing = loop.create_task(self._bring(name))
-        else:
+    def fetch(self, name: str) -> None:
+        """Copies a checkpoint from the primary, in place of a transfer that is under way."""
+        if checkpoint_folders.name_in(name) is not None:
             before = self._cancel(self._fetching)
-            self._fetching = loop.create_task(self._fetch(name, before))
+            self._fetching = asyncio.get_running_loop().create_task(self._fetch(name, before))
+
+    def bring(self, name: str) -> None:
+        """Copies a checkpoint to the primary."""
+        if checkpoint_folders.name_in(name) is not None:
+            self._cancel(self._bringing)
+            self._bringing = asyncio.get_running_loop().create_task(self._bring(name))
 
     @staticmethod
     def _cancel(task: asyncio.Task[None] | None) -> asyncio.Task[None] | None:
@@ -180,45 +191,45 @@ class Receiving:
 
     async def _fetch(self, name: str, before: asyncio.Task[None] | None) -> None:
         if before is not None:
-            await asyncio.wait({before})  # it lets go of its files first
+            await asyncio.wait({before})  # it closes its files first
         try:
             problem = await self._try("fetched", name, self._fetch_once)
             if not problem:
                 checkpoint_folders.keep_newest(self._folder)
         finally:
             checkpoint_folders.clear_scratch(self._folder)
-        self._tell({"say": "fetched", "name": name, "problem": problem})
+        self._send(CheckpointFetched(name, problem))
 
     async def _fetch_once(self, name: str) -> None:
         stream, _ = await self._dial({"carry": self._host, "name": name})
         try:
             stream.give_way()
-            await file_transfer.take(stream, self._folder, checkpoint_folders.name_in(name) or "")
+            await file_transfer.receive(stream, self._folder, checkpoint_folders.name_in(name) or "")
         finally:
             stream.abort()
 
     async def _bring(self, name: str) -> None:
         problem = await self._try("brought", name, self._bring_once)
         if problem:
-            self._tell({"say": "not_brought", "name": name, "problem": problem})
+            self._send(CheckpointNotBrought(name, problem))
 
     async def _bring_once(self, name: str) -> None:
         stream, _ = await self._dial({"carry": self._host, "name": name, "brings": True})
         try:
             stream.give_way()
-            await file_transfer.give(stream, os.path.join(self._folder, checkpoint_folders.name_in(name) or ""))
+            await file_transfer.send(stream, os.path.join(self._folder, checkpoint_folders.name_in(name) or ""))
         finally:
             stream.abort()
 
     async def _try(self, done: str, name: str, once: Callable[[str], Awaitable[None]]) -> str:
-        """Again and again after broken connections. Why it could not be, empty where it could."""
+        """Retries after broken connections. Returns why the transfer failed; empty if it did not."""
         problem = ""
-        for pause_s in (*AGAIN_S, None):
+        for pause_s in (*RETRY_S, None):
             try:
                 await once(name)
                 log.info("%s %s", done, name)
                 return ""
-            except CarryProblem as error:
+            except TransferError as error:
                 return str(error)
             except NETWORK_ERRORS as error:
                 problem = str(error) or type(error).__name__

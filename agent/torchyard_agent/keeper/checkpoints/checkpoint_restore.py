@@ -1,61 +1,62 @@
-"""Starts that wait until the chief's host has the newest checkpoint, brought from another host."""
+"""Delays starts until the chief's host has the newest checkpoint of all hosts."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from typing import Callable
 
-from torchyard_agent.keeper.checkpoints.checkpoint_replication import Sending
-from torchyard_agent.keeper.link.gang_link import Message
+from torchyard_agent.keeper.checkpoints.checkpoint_replication import CheckpointSender
+from torchyard_agent.keeper.link.messages import FromPrimary
 
 log = logging.getLogger(__name__)
 
 
-class Bringing:
-    """`host` is the chief's. `order` tells a host to start; `complain` is told why nothing could be brought."""
+class CheckpointRestore:
+    """`host` is the chief's. `order` sends a message to a host; `on_problem` is called if no checkpoint was copied."""
 
     def __init__(
         self,
-        carrying: Sending | None,
+        sender: CheckpointSender | None,
         host: str,
-        order: Callable[[str, Message], None],
-        complain: Callable[[str], None],
+        order: Callable[[str, FromPrimary], None],
+        on_problem: Callable[[str], None],
     ):
-        self._carrying = carrying
+        self._sender = sender
         self._host = host
         self._order = order
-        self._complain = complain
-        self._held_back: list[dict[str, Message]] = []
-        """By host, each start's orders."""
+        self._on_problem = on_problem
+        self._delayed: list[dict[str, FromPrimary]] = []
+        """The orders of each start, by host."""
         self._task: asyncio.Task[None] | None = None
 
-    def once_it_is_there(self, orders: dict[str, Message]) -> None:
-        """Gives these orders, by host, now, or once the newest checkpoint was brought."""
-        if self._held_back:
-            self._held_back.append(orders)
-        elif self._carrying is None or not self._carrying.must_bring:
-            self._give(orders)
+    def start_when_restored(self, orders: Mapping[str, FromPrimary]) -> None:
+        """Sends the orders, by host, once the chief's host has the newest checkpoint."""
+        if self._delayed:
+            self._delayed.append(dict(orders))
+        elif self._sender is None or not self._sender.is_behind:
+            self._send(orders)
         else:
-            self._held_back.append(orders)
-            self._task = asyncio.get_running_loop().create_task(self._bring(self._carrying))
+            self._delayed.append(dict(orders))
+            self._task = asyncio.get_running_loop().create_task(self._restore(self._sender))
 
-    async def _bring(self, from_others: Sending) -> None:
+    async def _restore(self, sender: CheckpointSender) -> None:
         try:
-            await from_others.bring(self._host)
-        except Exception as error:  # the outer edge of this task: the run starts with what there is
-            log.exception("no checkpoint could be brought")
-            self._complain(f"internal error: {error!r}")
+            await sender.restore(self._host)
+        except Exception as error:  # the outermost handler of this task: the run starts with an older checkpoint
+            log.exception("no checkpoint could be copied")
+            self._on_problem(f"internal error: {error!r}")
         self._release()
 
     def give_up(self) -> None:
-        """Nothing that was held back waits any longer: an end was decided."""
+        """Sends the delayed orders now: the end of the run or gang was decided."""
         self.cancel()
         self._release()
 
-    def leave_out(self, host: str) -> None:
-        """It was lost meanwhile: what it was to start is not its matter any more, even where it is back by then."""
-        for orders in self._held_back:
+    def remove_host(self, host: str) -> None:
+        """Discards the delayed orders to a host that was lost, even if it returns."""
+        for orders in self._delayed:
             orders.pop(host, None)
 
     def cancel(self) -> None:
@@ -63,10 +64,10 @@ class Bringing:
             self._task.cancel()
 
     def _release(self) -> None:
-        held, self._held_back = self._held_back, []
-        for orders in held:
-            self._give(orders)
+        delayed, self._delayed = self._delayed, []
+        for orders in delayed:
+            self._send(orders)
 
-    def _give(self, orders: dict[str, Message]) -> None:
+    def _send(self, orders: Mapping[str, FromPrimary]) -> None:
         for host, message in orders.items():
             self._order(host, message)

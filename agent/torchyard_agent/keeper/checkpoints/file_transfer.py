@@ -1,18 +1,18 @@
-"""Folders of files over an authenticated connection of their own, beside the gang link: heartbeats never wait for them.
+"""Transfers folders of files over authenticated connections, which never delay the heartbeats of the gang link.
 
-The end that gives says which files there are and how large; the end that takes asks for one after the other, from where
-it stopped before, and gets it in frames of `PIECE` bytes, then the SHA-256 of the whole file. Nothing is sent that was
-not asked for, and no more than the sockets' buffers is under way: a slow receiver slows the sender down.
+The sender lists its files with their sizes; the receiver requests one after the other, from the offset that it has
+already, and gets frames of `PIECE` bytes, then the SHA-256 of the whole file. Only requested data is sent, and never
+more than the sockets' buffers hold: a slow receiver slows the sender down.
 
-    gives                                   takes
+    sender                                  receiver
       | -- {"files": {name: bytes}} --------> |
       | <- {"file": name, "from": offset} --- |  for each
       | == pieces =========================> |
       | -- {"sha256"} ----------------------> |
       | <- {"done": true} | {"problem"} ----- |
 
-Pieces are read, hashed and written on the loop: each takes about a millisecond, and keepers fork, so no pool of
-threads is kept. What waits for the disk itself (fsync) has a thread of its own.
+Pieces are read, hashed and written on the event loop: each takes about a millisecond, and a keeper that forks should
+keep no thread pool. fsync runs in a thread of its own.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ import shutil
 from collections.abc import Awaitable, Iterator, Mapping
 from typing import Any
 
+from torchyard_agent.background_threads import in_a_thread, uncancelled
 from torchyard_agent.keeper.checkpoints import checkpoint_folders
 from torchyard_agent.keeper.link.gang_link import NETWORK_ERRORS, Message, Stream
-from torchyard_agent.keeper.resources import in_a_thread, to_its_end
 from torchyard_agent.protocol.authenticated_transport import AuthenticationError
 
 PIECE = 256 * 1024
 STALLED_S = 15.0
-"""A transfer in which nothing moves for so long has ended."""
-ROOM = 64 * 1024 * 1024
-"""Bytes of a receiver's disk that are left to its logs."""
+"""A transfer without progress for so long is aborted."""
+RESERVED = 64 * 1024 * 1024
+"""Bytes of a receiver's disk that stay free for its logs."""
 
 
-class CarryProblem(Exception):
-    """It cannot be carried, and trying again at once would not help: a full disk, a checkpoint that has gone."""
+class TransferError(Exception):
+    """A transfer that an immediate retry would not help: a full disk, a checkpoint that was removed."""
 
 
-async def give(stream: Stream, folder: str) -> int:
-    """Serves the complete checkpoint in `folder` until the other end has it; returns its size in bytes.
+async def send(stream: Stream, folder: str) -> int:
+    """Sends the complete checkpoint in `folder`; returns its size in bytes.
 
-    Its files are opened at once: the chief may remove it meanwhile. Raises CarryProblem, one of gang.NETWORK_ERRORS.
+    Its files are opened first: the chief may remove it meanwhile. Raises TransferError or one of NETWORK_ERRORS.
     """
     files = checkpoint_folders.files_of(folder)
     with contextlib.ExitStack() as opened:
@@ -56,25 +56,25 @@ async def give(stream: Stream, folder: str) -> int:
         except OSError as error:
             why = f"{os.path.basename(folder)} cannot be read: {error.strerror}"
             stream.send({"problem": why})
-            raise CarryProblem(why) from error
+            raise TransferError(why) from error
         stream.send({"files": files})
-        given: set[object] = set()
+        sent: set[object] = set()
         while True:
             try:
-                asked = await _within(stream, stream.receive())
+                request = await _within(stream, stream.receive())
             except NETWORK_ERRORS:
-                if given == set(files):  # it has all, and is busy with its disk or has hung up
+                if sent == set(files):  # the receiver has all files, and is syncing its disk or has hung up
                     return sum(files.values())
                 raise
-            if "problem" in asked:
-                raise CarryProblem(str(asked["problem"]))
-            if "done" in asked:
+            if "problem" in request:
+                raise TransferError(str(request["problem"]))
+            if "done" in request:
                 return sum(files.values())
-            name, start = asked.get("file"), asked.get("from")
+            name, start = request.get("file"), request.get("from")
             if name not in handles or not isinstance(start, int) or not 0 <= start <= files[name]:
                 raise AuthenticationError("it was asked for a file that is not offered")
-            await _give_file(stream, handles[name], start, files[name])
-            given.add(name)
+            await _send_file(stream, handles[name], start, files[name])
+            sent.add(name)
 
 
 def _opened(opened: contextlib.ExitStack, path: str) -> int:
@@ -83,13 +83,13 @@ def _opened(opened: contextlib.ExitStack, path: str) -> int:
     return handle
 
 
-async def _give_file(stream: Stream, handle: int, start: int, size: int) -> None:
+async def _send_file(stream: Stream, handle: int, start: int, size: int) -> None:
     digest, done = hashlib.sha256(), 0
     while done < size:
-        # What the other end has already is only hashed.
+        # Data that the receiver has already is only hashed.
         data = os.pread(handle, min(PIECE, size - done if done >= start else start - done), done)
         if not data:
-            raise AuthenticationError("a checkpoint's file was cut short while it was carried")
+            raise AuthenticationError("a file of a checkpoint was truncated during its transfer")
         digest.update(data)
         if done >= start:
             await _within(stream, stream.send_piece(data))
@@ -99,14 +99,14 @@ async def _give_file(stream: Stream, handle: int, start: int, size: int) -> None
     stream.send({"sha256": digest.hexdigest()})
 
 
-async def take(stream: Stream, folder: str, name: str) -> int:
-    """Brings the checkpoint `name` into `folder`, from where an earlier try stopped; returns its size in bytes.
+async def receive(stream: Stream, folder: str, name: str) -> int:
+    """Receives the checkpoint `name` into `folder`, resuming an earlier attempt; returns its size in bytes.
 
-    It lies beside its place until it is whole and on the disk. Raises CarryProblem, one of gang.NETWORK_ERRORS.
+    It is renamed into place once it is complete and synced. Raises TransferError or one of NETWORK_ERRORS.
     """
     try:
-        size = await _take(stream, folder, name)
-    except CarryProblem as problem:
+        size = await _receive(stream, folder, name)
+    except TransferError as problem:
         checkpoint_folders.clear_scratch(folder)
         with contextlib.suppress(OSError, ValueError):
             stream.send({"problem": str(problem)})
@@ -115,7 +115,7 @@ async def take(stream: Stream, folder: str, name: str) -> int:
     return size
 
 
-async def _take(stream: Stream, folder: str, name: str) -> int:
+async def _receive(stream: Stream, folder: str, name: str) -> int:
     files = _offered(await _within(stream, stream.receive()))
     with _disk(folder):
         scratch = checkpoint_folders.scratch(folder, name)
@@ -123,21 +123,21 @@ async def _take(stream: Stream, folder: str, name: str) -> int:
         here = sum(os.path.getsize(os.path.join(scratch, file)) for file in os.listdir(scratch))
         about = os.statvfs(folder)
         free, needed = about.f_bavail * about.f_frsize, sum(files.values()) - here
-    if free < needed + ROOM:
-        raise CarryProblem(f"the disk of {folder} has {free >> 20} MiB free, and {name} needs {needed >> 20} MiB")
+    if free < needed + RESERVED:
+        raise TransferError(f"the disk of {folder} has {free >> 20} MiB free, and {name} needs {needed >> 20} MiB")
     for file, size in files.items():
-        await _take_file(stream, os.path.join(scratch, file), file, size)
+        await _receive_file(stream, os.path.join(scratch, file), file, size)
     with _disk(folder):
         if checkpoint_folders.files_of(scratch) is None:
-            raise CarryProblem(f"{name} is not whole where it came from")
-        await to_its_end(in_a_thread(_settle, scratch, os.path.join(folder, name)))
+            raise TransferError(f"{name} is not whole where it came from")
+        await uncancelled(in_a_thread(_publish, scratch, os.path.join(folder, name)))
     return sum(files.values())
 
 
-def _offered(told: Message) -> dict[str, int]:
-    if "problem" in told:
-        raise CarryProblem(str(told["problem"]))
-    files: Any = told.get("files")
+def _offered(offer: Message) -> dict[str, int]:
+    if "problem" in offer:
+        raise TransferError(str(offer["problem"]))
+    files: Any = offer.get("files")
     if not isinstance(files, dict) or not files or len(files) > checkpoint_folders.MAX_FILES + 1:
         raise AuthenticationError("the other side does not say which files a checkpoint has")
     for name, size in files.items():
@@ -146,7 +146,7 @@ def _offered(told: Message) -> dict[str, int]:
     return files
 
 
-async def _take_file(stream: Stream, path: str, name: str, size: int) -> None:
+async def _receive_file(stream: Stream, path: str, name: str, size: int) -> None:
     with _disk(path):
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     digest, done = hashlib.sha256(), 0
@@ -171,13 +171,13 @@ async def _take_file(stream: Stream, path: str, name: str, size: int) -> None:
                 _write(handle, data, done)
             digest.update(data)
             done += len(data)
-        told = await _within(stream, stream.receive())
+        digest_sent = (await _within(stream, stream.receive())).get("sha256")
     finally:
         os.close(handle)
-    if told.get("sha256") != digest.hexdigest():
+    if digest_sent != digest.hexdigest():
         with contextlib.suppress(OSError):
-            # Whichever end's disk it was, or another save of the same step: the next try begins with it afresh. What
-            # lies there now may be a link to the copy of before, which stays as it is; and no such link is made again.
+            # A disk error, or another save of the same step: the next attempt starts over. The file may be a link to
+            # an older copy, which stays unchanged; the empty file keeps _reuse from linking it again.
             os.unlink(path)
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
         raise AuthenticationError(f"{name} has not the SHA-256 that it was sent with")
@@ -190,8 +190,8 @@ def _write(handle: int, data: bytes, at: int) -> None:
         left, at = left[written:], at + written
 
 
-def _settle(scratch: str, target: str) -> None:
-    """On the disk, then in its place."""
+def _publish(scratch: str, target: str) -> None:
+    """Syncs the files and renames their folder into place."""
     for path in (*(os.path.join(scratch, name) for name in os.listdir(scratch)), scratch):
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -203,14 +203,14 @@ def _settle(scratch: str, target: str) -> None:
     except OSError:
         if not os.path.isdir(target):
             raise
-        # It was here before, and what it says of itself has changed (that it is the last): that comes last.
+        # An older copy is in place: the files are replaced one by one, `checkpoint.json` last.
         for name in sorted(os.listdir(scratch), key=lambda name: name == checkpoint_folders.ABOUT):
             os.replace(os.path.join(scratch, name), os.path.join(target, name))
         shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _reuse(target: str, scratch: str, files: Mapping[str, int]) -> None:
-    """Of one that is here already, only what has changed is sent: the rest is hashed where it lies."""
+    """Links the unchanged files of an older copy, so that they are only hashed and not sent."""
     for name, size in files.items():
         old, new = os.path.join(target, name), os.path.join(scratch, name)
         with contextlib.suppress(OSError):
@@ -220,19 +220,18 @@ def _reuse(target: str, scratch: str, files: Mapping[str, int]) -> None:
 
 @contextlib.contextmanager
 def _disk(path: str) -> Iterator[None]:
-    """A disk's errors, which are no network's."""
+    """Turns errors of the disk into TransferError, apart from those of the network."""
     try:
         yield
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        raise CarryProblem(f"the disk of {path} is full" if full else f"{path}: {error.strerror}") from error
+        raise TransferError(f"the disk of {path} is full" if full else f"{path}: {error.strerror}") from error
 
 
 async def _within(stream: Stream, doing: Awaitable[Any]) -> Any:
-    """Waits for it; a connection on which nothing moves any more is ended, which ends the waiting.
+    """Awaits `doing`, and aborts the connection after STALLED_S without progress, which ends the wait.
 
-    Not by wait_for(): until Python 3.12 it loses a cancellation that comes together with the result, and an overtaken
-    transfer then went on.
+    wait_for() is not used: before Python 3.12 it loses a cancellation that arrives together with the result.
     """
     stalled = asyncio.get_running_loop().call_later(STALLED_S, stream.abort)
     try:

@@ -1,7 +1,7 @@
-"""When a run may begin and must leave, by its booking and by what is known of the others'. Pure.
+"""Decides when a run may begin and must end, by its own booking and those of others. Pure.
 
-A run goes on after its booking's end, unless a known booking of somebody else follows on one of its GPUs, or it is to
-stop at the end in any case. Only a fresh calendar tells of others. Times are seconds since 1970.
+A run continues after its booking's end, unless another owner's booking follows on one of its GPUs, or the run is set to
+stop at the end. Others' bookings count only while the calendar is fresh. Times are seconds since 1970.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
-from torchyard_agent.protocol.calendar import Booked, Calendar, rfc3339, seconds_of
+from torchyard_agent.protocol.calendar import Booked, Calendar
+from torchyard_agent.protocol.timestamps import parse_timestamp, rfc3339
 
 NEWER_BY_S = 60.0
-"""A calendar must have been taken so long after the run was handed over before a booking's absence means anything."""
+"""How much younger than the run a calendar must be before a missing booking counts as deleted."""
 
 
 class OwnBooking(NamedTuple):
@@ -24,89 +25,93 @@ class OwnBooking(NamedTuple):
     stop_at_end: bool = False
 
     @classmethod
-    def read(cls, told: Any) -> OwnBooking | None:
-        """From `run.start`. Raises ValueError, KeyError or TypeError."""
-        if told is None:
+    def read(cls, data: Any) -> OwnBooking | None:
+        """From the parameters of `run.start`. Raises ValueError, KeyError or TypeError."""
+        if data is None:
             return None
-        return cls(str(told["id"]), str(told["owner"]), seconds_of(told["end"]), bool(told.get("stop_at_end")))
+        return cls(str(data["id"]), str(data["owner"]), parse_timestamp(data["end"]), bool(data.get("stop_at_end")))
 
 
-class Leave(NamedTuple):
-    """By when nothing of a run may be on its GPUs, and why."""
+class Deadline(NamedTuple):
+    """The time by which a run must have left its GPUs, and the reason."""
 
     at: float
     why: str
 
 
-class Notice(NamedTuple):
-    """What a run was told of having to leave."""
+class Warned(NamedTuple):
+    """The deadline that the user was warned of, and when."""
 
-    leave_at: float
-    told_at: float
+    deadline: float
+    warned_at: float
 
 
-def leave(own: OwnBooking, gpus: Collection[str], known: Calendar | None, now: float) -> Leave | None:
-    """When the run must have left, as far as is known now; None where it may go on."""
+def deadline(own: OwnBooking, gpus: Collection[str], known: Calendar | None, now: float) -> Deadline | None:
+    """The run's deadline as far as it is known; None if the run may continue."""
     fresh = known if known is not None and known.is_fresh(now) else None
     mine = fresh.booking(own.id) if fresh is not None else None
     end, stops = (mine.end, mine.stop_at_end) if mine is not None else (own.end, own.stop_at_end)
-    found = [Leave(end, f"its booking ends at {rfc3339(end)}, and it is to stop then")] if stops else []
+    found = [Deadline(end, f"its booking ends at {rfc3339(end)}, and it is to stop then")] if stops else []
     if fresh is not None:
         other = _next_of_others(fresh, own.owner, gpus, now)
         if other is not None:
             why = f"its GPUs are booked by {other.owner} from {rfc3339(other.start)} on ({other.title})"
-            found.append(Leave(other.start, why))
+            found.append(Deadline(other.start, why))
     return min(found) if found else None
 
 
-def what_now(
-    notice: Notice | None, must: Leave | None, now: float, *, warn_s: float, notice_s: float, grace_s: float
-) -> tuple[Notice | None, str, float | None]:
-    """(what it has been told, `warn`, `stop` or nothing, when to look again).
+def next_step(
+    warned: Warned | None, must: Deadline | None, now: float, *, warn_s: float, notice_s: float, grace_s: float
+) -> tuple[Warned | None, str, float | None]:
+    """(the warning given so far, `warn`, `stop` or "", when to ask again).
 
-    It is warned `warn_s` before, and asked to end so early that its grace is over in time; but never less than
-    `notice_s` after it was warned.
+    The warning is due `warn_s` before the deadline. The stop is due early enough for the grace to end by the deadline,
+    but never less than `notice_s` after the warning.
     """
     if must is None:
         return None, "", None
-    if notice is not None and must.at > notice.leave_at:
-        notice = None  # it may stay longer than it was told
-    if notice is None:
+    if warned is not None and must.at > warned.deadline:
+        warned = None  # the deadline was moved back
+    if warned is None:
         warn_at = must.at - max(warn_s, grace_s + notice_s)
         if now < warn_at:
             return None, "", warn_at
-        return Notice(must.at, now), "warn", now
-    stop_at = max(must.at - grace_s, notice.told_at + notice_s)
-    return notice, "stop" if now >= stop_at else "", stop_at
+        return Warned(must.at, now), "warn", now
+    stop_at = max(must.at - grace_s, warned.warned_at + notice_s)
+    return warned, "stop" if now >= stop_at else "", stop_at
 
 
-class Start(NamedTuple):
-    """Whether a run may begin now. `only_if_idle`: nobody knows whose turn it is. `refused`: why not at all."""
+class StartVerdict(NamedTuple):
+    """Whether a run may begin now."""
 
     only_if_idle: bool = False
+    """It is unknown whose turn it is: the run may begin only if no process uses the GPUs."""
     refused: str = ""
+    """Why it must not begin."""
+    booking_gone: bool = False
 
 
 def may_begin(
     own: OwnBooking | None, gpus: Collection[str], known: Calendar | None, submitted: float, now: float
-) -> Start:
-    """At its start. `submitted`: when the run was handed to its keepers."""
+) -> StartVerdict:
+    """Decides about a run's start. `submitted`: when the run was handed to its keepers."""
     if known is None or not known.is_fresh(now):
-        return Start(only_if_idle=True)
+        return StartVerdict(only_if_idle=True)
     if own is not None:
         if known.booking(own.id) is not None:
-            return Start()
+            return StartVerdict()
         if known.taken > submitted + NEWER_BY_S:
-            return Start(refused="its booking is not in the calendar any more")
+            return StartVerdict(refused="its booking is not in the calendar any more", booking_gone=True)
     for gpu in gpus:
         other = known.on(gpu, now)
         if other is not None and (own is None or other.owner != own.owner):
-            return Start(refused=f"its GPUs are booked by {other.owner} until {rfc3339(other.end)} ({other.title})")
-    return Start(only_if_idle=True)
+            why = f"its GPUs are booked by {other.owner} until {rfc3339(other.end)} ({other.title})"
+            return StartVerdict(refused=why)
+    return StartVerdict(only_if_idle=True)
 
 
 def start_of(own: OwnBooking | None, planned: float, known: Calendar | None, now: float) -> float:
-    """When it begins: a booking that was moved takes its run along."""
+    """The run's start time: a booking that was moved moves its run."""
     mine = known.booking(own.id) if own is not None and known is not None and known.is_fresh(now) else None
     return planned if mine is None else max(planned, mine.start) if mine.start <= planned else mine.start
 

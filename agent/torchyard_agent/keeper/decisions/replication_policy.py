@@ -1,11 +1,11 @@
-"""Which host gets which checkpoint. Pure, as all that decides; `carriers` does it.
+"""Decides which host gets which checkpoint, for `checkpoints.checkpoint_replication`. Pure.
 
-A chief saves on its own host's disk. Where the hosts share no folder for checkpoints, its newest complete one is
-carried to the hosts of the evaluators, which score it, and to one peer, so that the loss of the chief's host does not
-lose the training. The chief's host is the primary, in whose keeper this is decided.
+The chief saves to its own host's disk. If the hosts share no folder for checkpoints, its newest complete one is copied
+to the hosts of the evaluators, which score it, and to one peer, so that the loss of the chief's host does not lose the
+training. The chief's host is the primary's.
 
-A newer checkpoint takes the place of an older one that is under way. Not twice in a row to the same host: else a chief
-that saves faster than the network carries would let nothing arrive.
+A newer checkpoint replaces an older one whose transfer is under way, but not twice in a row to the same host: otherwise
+a chief that saves faster than the network transfers would prevent any copy from completing.
 """
 
 from __future__ import annotations
@@ -17,120 +17,125 @@ from torchyard_agent.protocol.messages import ReplicaPlan
 
 
 class Route(NamedTuple):
-    """What goes to one host. Checkpoints are named by their folder, `step-000000001200`: a later one sorts after."""
+    """The copies on one host. Checkpoints are named by their folder, `step-000000001200`; names sort by step."""
 
     host: str
     holds: str = ""
-    """The newest that is complete there; empty where none is."""
+    """The newest complete checkpoint there; empty if none."""
     under_way: str = ""
+    """The checkpoint whose transfer is under way."""
     dropped: bool = False
-    """Whether what is under way has taken an older one's place."""
+    """Whether the transfer under way has replaced an older one."""
     refused: str = ""
-    """The last one that could not be carried there."""
+    """The last checkpoint that could not be copied there."""
 
 
-class Carriage(NamedTuple):
-    """All that the decisions depend on."""
+class Replication(NamedTuple):
+    """The state that the decisions depend on."""
 
     source: str
     """The chief's host."""
     evaluators: tuple[str, ...]
     peers: tuple[str, ...]
-    """Hosts that may hold the second copy, the one to be preferred first."""
+    """Hosts that may hold the second copy, in order of preference."""
     routes: tuple[Route, ...] = ()
-    """To the hosts that can be reached now."""
+    """To the hosts that are connected now."""
     newest: str = ""
-    """On the chief's host."""
+    """The newest complete checkpoint on the chief's host."""
 
     def route(self, host: str) -> Route | None:
         return next((route for route in self.routes if route.host == host), None)
 
 
-class Order(NamedTuple):
-    """This host is to fetch this checkpoint now, whatever it was fetching."""
+class Transfer(NamedTuple):
+    """The host copies this checkpoint now, instead of any other."""
 
     host: str
     name: str
 
 
-Decided = tuple[Carriage, list[Order]]
+Decided = tuple[Replication, list[Transfer]]
 
 
-def begin(hosts: Sequence[str], replicas: Iterable[ReplicaPlan]) -> Carriage:
-    """The primary is the first of `hosts`. The peer is the next one that trains, else the next one."""
+def begin(hosts: Sequence[str], replicas: Iterable[ReplicaPlan]) -> Replication:
+    """The primary is the first of `hosts`. The peer is the next host with a trainer, or else the next host."""
     source, *others = hosts
     planned = list(replicas)
     training = {replica["host"] for replica in planned if replica["trainer"]}
     scoring = {replica["host"] for replica in planned if replica["role"] == "evaluator"}
-    return Carriage(
+    return Replication(
         source,
         tuple(host for host in others if host in scoring),
         tuple(sorted(others, key=lambda host: host not in training)),
     )
 
 
-def receivers(carriage: Carriage) -> list[str]:
-    """Who is to have the newest, of those that can be reached; evaluators first."""
-    there = [route.host for route in carriage.routes]
-    scoring = [host for host in carriage.evaluators if host in there]
-    peer = next((host for host in carriage.peers if host in there), None)
+def receivers(replication: Replication) -> list[str]:
+    """The connected hosts that get the newest checkpoint, evaluators first."""
+    there = [route.host for route in replication.routes]
+    scoring = [host for host in replication.evaluators if host in there]
+    peer = next((host for host in replication.peers if host in there), None)
     return scoring if peer is None or peer in scoring else [*scoring, peer]
 
 
-def on_host(carriage: Carriage, host: str, holds: str) -> Decided:
-    """A host has come, or come back; `holds` is the newest that is complete there, or empty."""
-    return _settle(_with(carriage, Route(host, holds)))
+def on_host(replication: Replication, host: str, holds: str) -> Decided:
+    """A host has joined or returned; `holds` is its newest complete checkpoint, or empty."""
+    return _settle(_with(replication, Route(host, holds)))
 
 
-def on_host_lost(carriage: Carriage, host: str) -> Decided:
-    return _settle(carriage._replace(routes=tuple(route for route in carriage.routes if route.host != host)))
+def on_host_lost(replication: Replication, host: str) -> Decided:
+    return _settle(replication._replace(routes=tuple(route for route in replication.routes if route.host != host)))
 
 
-def on_saved(carriage: Carriage, name: str) -> Decided:
-    """`name` is the newest complete checkpoint on the chief's host now."""
-    return _settle(carriage._replace(newest=name))
+def on_saved(replication: Replication, name: str) -> Decided:
+    """The chief has saved the checkpoint `name`."""
+    return _settle(replication._replace(newest=name))
 
 
-def on_carried(carriage: Carriage, host: str, name: str) -> Decided:
-    route = carriage.route(host)
+def on_copied(replication: Replication, host: str, name: str) -> Decided:
+    route = replication.route(host)
     if route is None:
-        return carriage, []
-    return _settle(_with(carriage, _through(route._replace(holds=max(route.holds, name)), name)))
+        return replication, []
+    return _settle(_with(replication, _completed(route._replace(holds=max(route.holds, name)), name)))
 
 
-def on_refused(carriage: Carriage, host: str, name: str) -> Decided:
-    """It could not be carried there: that one is not tried again, the next one is."""
-    route = carriage.route(host)
+def on_refused(replication: Replication, host: str, name: str) -> Decided:
+    """A checkpoint could not be copied to a host: it is not tried again there, the next one is."""
+    route = replication.route(host)
     if route is None:
-        return carriage, []
-    return _settle(_with(carriage, _through(route._replace(refused=name), name)))
+        return replication, []
+    return _settle(_with(replication, _completed(route._replace(refused=name), name)))
 
 
-def to_bring(carriage: Carriage, but: Iterable[str] = ()) -> Order | None:
-    """Who has a newer checkpoint than the chief's host, and which; the newest of all. `but`: hosts that failed to."""
-    newer = [route for route in carriage.routes if route.holds > carriage.newest and route.host not in set(but)]
+def newest_elsewhere(replication: Replication, excluded: Iterable[str] = ()) -> Transfer | None:
+    """The newest checkpoint of all hosts, if the chief's host lacks it. `excluded`: hosts that failed to send it."""
+    newer = [
+        route for route in replication.routes if route.holds > replication.newest and route.host not in set(excluded)
+    ]
     if not newer:
         return None
     best = max(newer, key=lambda route: route.holds)
-    return Order(best.host, best.holds)
+    return Transfer(best.host, best.holds)
 
 
-def _through(route: Route, name: str) -> Route:
+def _completed(route: Route, name: str) -> Route:
     return route._replace(under_way="", dropped=False) if route.under_way == name else route
 
 
-def _with(carriage: Carriage, changed: Route) -> Carriage:
-    others = [route for route in carriage.routes if route.host != changed.host]
-    return carriage._replace(routes=(*others, changed))
+def _with(replication: Replication, changed: Route) -> Replication:
+    others = [route for route in replication.routes if route.host != changed.host]
+    return replication._replace(routes=(*others, changed))
 
 
-def _settle(carriage: Carriage) -> Decided:
-    orders = []
-    for host in receivers(carriage):
-        route = carriage.route(host)
+def _settle(replication: Replication) -> Decided:
+    transfers = []
+    for host in receivers(replication):
+        route = replication.route(host)
         assert route is not None
-        if max(route.holds, route.refused, route.under_way) >= carriage.newest or (route.under_way and route.dropped):
+        if max(route.holds, route.refused, route.under_way) >= replication.newest or (
+            route.under_way and route.dropped
+        ):
             continue
-        carriage = _with(carriage, route._replace(under_way=carriage.newest, dropped=bool(route.under_way)))
-        orders.append(Order(host, carriage.newest))
-    return carriage, orders
+        replication = _with(replication, route._replace(under_way=replication.newest, dropped=bool(route.under_way)))
+        transfers.append(Transfer(host, replication.newest))
+    return replication, transfers

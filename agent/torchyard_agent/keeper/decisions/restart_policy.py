@@ -1,18 +1,18 @@
-"""How a gang ends after a failure and starts again. Pure, as all that decides.
+"""Decides how a gang ends after a failure and is restarted. Pure.
 
     up ──failure, loss──> failing (grace, SIGTERM, SIGKILL) ──all ended──> clearing ──nothing left──> waiting ──> up
                                                                                         for lost hosts ┘
 
-A gang starts again only once nothing of it is left anywhere: every host that can be reached has said so, and one that
-cannot has been silent for longer than its own lease and its ranks' end take. Never two generations at once.
+Two generations of a gang never run at once: it is restarted only when all connected hosts have reported that no process
+of it is left, and all others have been silent for longer than their lease and the end of their ranks take.
 
-Trainers start again only once all servers and reducers are up, those too that had ended because the trainers had: or
-they would lose one restart after the other to a server that is not there yet.
+Trainers are restarted only once all servers and reducers are up, including those that had ended because the trainers
+had: otherwise they would lose one restart after the other to a missing server.
 """
 
 from __future__ import annotations
 
-from torchyard_agent.keeper.decisions import events
+from torchyard_agent.keeper.decisions import instructions
 from torchyard_agent.keeper.decisions.state import (
     CLEARING,
     FAILING,
@@ -29,13 +29,13 @@ from torchyard_agent.keeper.decisions.state import (
 from torchyard_agent.protocol.run_states import ReplicaState, RunState
 
 TIDY_S = 0.5
-"""What failed ranks left behind has this long to end by itself."""
+"""Grace for processes left behind by failed ranks."""
 SAFETY_S = 1.0
-"""Beyond a lost host's lease and its ranks' end: clocks are read at different moments."""
+"""Added to a lost host's lease and the end of its ranks: clocks are read at different moments."""
 
 
 def take_failure(step: Step, gang: Gang, failure: Failure) -> bool:
-    """Whether the gang takes it upon itself; False where the run has to end over it."""
+    """Returns whether the gang handles the failure by a restart; if not, the run ends."""
     if step.run.outcome is not None:
         return False
     _remember(step, gang, failure)
@@ -46,14 +46,16 @@ def take_failure(step: Step, gang: Gang, failure: Failure) -> bool:
         return False
     step.set_gang(gang.name, phase=FAILING, failures=(failure,), failed_at=step.now)
     if failure.consequence and _trains(step.run, gang) and step.run.servers():
-        step.out.append(events.Wait(events.EXPLAIN, step.run.lease_s + SAFETY_S, gang.name, gang.generation))
+        step.out.append(
+            instructions.SetTimer(instructions.EXPLAIN, step.run.lease_s + SAFETY_S, gang.name, gang.generation)
+        )
     grace_s = step.run.policy["failure_grace_s"]
-    step.out.append(events.Wait(events.GANG_GRACE, grace_s, gang.name, gang.generation))
+    step.out.append(instructions.SetTimer(instructions.GANG_GRACE, grace_s, gang.name, gang.generation))
     return True
 
 
 def _remember(step: Step, gang: Gang, failure: Failure) -> None:
-    """A server's failure, in case trainers fail over it."""
+    """Keeps a server's failure as the possible cause of its trainers' failures."""
     if not failure.consequence and any(one.gang == gang.name for one in step.run.servers()):
         step.set(roots=(*step.recent_roots(), Root(step.now, failure)))
 
@@ -63,10 +65,10 @@ def _trains(run: Run, gang: Gang) -> bool:
 
 
 def _is_unexplained(step: Step, gang: Gang) -> bool:
-    """Whether trainers say that they lost a server, and it may yet come out what became of it.
+    """Whether trainers failed over a lost connection to a server whose own failure may still become known.
 
-    Where the server's host was cut off, its loss is known only after the lease. Trainers that started again before
-    would not find it, and lose another restart.
+    If the server's host was cut off, its loss is known only after the lease. Trainers that were restarted before would
+    fail again.
     """
     if not step.run.servers() or not _trains(step.run, gang):
         return False
@@ -79,7 +81,7 @@ def _may_restart(run: Run, gang: Gang) -> bool:
 
 
 def on_grace(step: Step, gang: Gang, generation: int) -> None:
-    """Those that did not fail had their time to end on their own."""
+    """Ends the replicas that did not fail, after their grace."""
     if gang.phase == FAILING and gang.generation == generation:
         members = step.run.members(gang)
         step.end([one for one in members if one.state is not ReplicaState.STOPPING], KILL_AFTER_S)
@@ -91,17 +93,17 @@ def on_cleared(step: Step, host: str, gang: Gang, generation: int) -> None:
 
 
 def on_host_lost(step: Step, host: str) -> None:
-    """From when on a lost host is neither waited for nor feared."""
+    """Sets the time from which a lost host is not waited for, and its ranks have surely ended."""
     safe_s = step.run.lease_s + KILL_AFTER_S + SAFETY_S
     wait_s = max(step.run.policy["host_wait_s"], safe_s)
     step.set_host(host, wait_until=step.now + wait_s)
-    step.out.append(events.Wait(events.HOST_WAIT, wait_s))
+    step.out.append(instructions.SetTimer(instructions.HOST_WAIT, wait_s))
     for gang in step.run.gangs:
         step.set_gang(gang.name, clearing=tuple(name for name in gang.clearing if name != host))
 
 
 def settle(step: Step) -> None:
-    """Moves every gang on as far as it can go now."""
+    """Advances every gang as far as possible now."""
     for name in [gang.name for gang in sorted(step.run.gangs, key=lambda gang: _trains(step.run, gang))]:
         if step.run.outcome is not None:
             return
@@ -121,7 +123,7 @@ def settle(step: Step) -> None:
 
 
 def _clear(step: Step, gang: Gang) -> Gang:
-    """All have ended: one cause is chosen, and what they left behind is ended too."""
+    """Chooses the cause once all replicas of the gang have ended, and ends the processes that they left behind."""
     cause = step.first_cause(gang.failures)
     if not cause.curable:
         step.fail(cause)
@@ -136,21 +138,21 @@ def _begin_clearing(step: Step, gang: Gang, cause: str) -> Gang:
         if not step.run.host(one.host).lost:
             hosts.setdefault(one.host, []).append(one.name)
     gang = step.set_gang(gang.name, phase=CLEARING, cause=cause, clearing=tuple(hosts))
-    step.out.append(events.TellGangRestart(gang.name, gang.generation + 1, cause))
+    step.out.append(instructions.RecordGangRestart(gang.name, gang.generation + 1, cause))
     if any(one.trainer for one in members) and not _others_train(step.run, gang):
         step.tell_run(RunState.RESTARTING, cause)
     for host, names in hosts.items():
-        step.out.append(events.Clear(host, gang.name, gang.generation, tuple(names), TIDY_S))
+        step.out.append(instructions.ClearGang(host, gang.name, gang.generation, tuple(names), TIDY_S))
     return gang
 
 
 def trainers_are_up(run: Run) -> bool:
-    """Whether no trainer's gang is on its way to another start."""
+    """Whether no gang of trainers is being restarted."""
     return all(run.gang(one.gang).phase == UP for one in run.replicas if one.trainer)
 
 
 def _others_train(run: Run, gang: Gang) -> bool:
-    """Whether another gang of trainers goes on meanwhile, so that the run is still running."""
+    """Whether another gang of trainers runs meanwhile, so that the run's state stays `running`."""
     return any(one.trainer and one.gang != gang.name and one.state is ReplicaState.RUNNING for one in run.replicas)
 
 
@@ -168,13 +170,13 @@ def _say_whom_it_waits_for(step: Step, gang: Gang) -> None:
     wait_s = max((step.run.host(name).wait_until - step.now for name in lost), default=0.0)
     if lost and wait_s > 0 and step.run.state is RunState.RESTARTING:
         waiting = f"waiting up to {wait_s:.0f} s for {' and '.join(lost)} to come back"
-        waits = events.Waits(tuple(lost), wait_s, gang.cause)
+        waits = instructions.HostWait(tuple(lost), wait_s, gang.cause)
         step.tell_run(RunState.RESTARTING, f"{gang.cause}; {waiting}", waits)
-        step.out.append(events.AskForSomebody(step.run.reason))
+        step.out.append(instructions.NotifyUser(step.run.reason))
 
 
 def _start_again(step: Step, gang: Gang) -> None:
-    """Starts the next generation: on all hosts, or without those that were waited for in vain."""
+    """Starts the next generation, without the lost hosts once their wait is over."""
     lost = _lost_hosts(step.run, gang)
     if any(step.run.host(name).wait_until > step.now for name in lost):
         return
@@ -207,13 +209,13 @@ def _start_again(step: Step, gang: Gang) -> None:
             restarts=one.restarts + 1,
             dropped=False,
         )
-    step.out.append(events.StartGang(gang.name, gang.generation + 1, tuple(one.name for one in taking_part)))
+    step.out.append(instructions.StartGang(gang.name, gang.generation + 1, tuple(one.name for one in taking_part)))
 
 
 def _servers_are_up(step: Step) -> bool:
-    """Those that had ended by themselves, since their trainers had parted, are started again.
+    """Whether all servers are up. Restarts those that had ended because their trainers had disconnected.
 
-    That is no failure of theirs, and so happens even where they have no restart left.
+    Such an end is no failure, so that they are restarted even if they have no restart left.
     """
     are_up = True
     for one in step.run.servers():
@@ -225,20 +227,20 @@ def _servers_are_up(step: Step) -> bool:
 
 
 def _can_be_missed(run: Run, members: list[Replica]) -> bool:
-    """Whether the other worker groups can go on without this one, as they can without all but the chief's."""
+    """Whether the run can continue without this worker group: with any but the chief's."""
     chief = next((one.gang for one in run.replicas if one.trainer), None)
     return all(one.trainer and one.gang != chief for one in members)
 
 
 def _is_wanted_back(run: Run, gang: Gang) -> bool:
-    """Whether the run went on without the whole gang, all of whose hosts are there again."""
+    """Whether the run has dropped the whole gang, and all its hosts have returned."""
     if run.members(gang) or not _may_restart(run, gang):
         return False
     return not _lost_hosts(run, gang)
 
 
 def _too_few(run: Run, without: list[Replica]) -> str | None:
-    """Why the run cannot go on without these; None where it can."""
+    """Why the run cannot continue without these replicas; None if it can."""
     lost = {host.name for host in run.hosts if host.lost}
     for pool in dict.fromkeys(one.pool for one in without if one.role != "evaluator"):
         left = sum(one.pool == pool and not one.dropped and one.host not in lost for one in run.replicas)
@@ -255,6 +257,6 @@ def _too_few(run: Run, without: list[Replica]) -> str | None:
 
 def _give_up(step: Step, gang: Gang, members: list[Replica], why: str) -> None:
     if all(one.role == "evaluator" for one in members):
-        step.set_gang(gang.name, phase=UP)  # it stays as it is: an evaluator never ends a run
+        step.set_gang(gang.name, phase=UP)  # an evaluator never ends a run
         return
     step.fail(Failure(f"{gang.cause}; {why}" if gang.cause else why))

@@ -1,92 +1,63 @@
-"""A run that waits for its time, and one whose booking ends: the primary's clockwork around `booked`.
-
-Wall-clock times are compared with the wall clock again and again, at most half a minute apart: a clock may be set and
-a host suspended meanwhile.
-"""
+"""The schedule of a run: its start time, and the end of its booking. Pure: the caller passes the time and waits."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import time
 from collections.abc import Collection
-from typing import Callable
 
 from torchyard_agent.keeper.decisions import booking_policy
-from torchyard_agent.keeper.decisions.booking_policy import Leave, Notice, OwnBooking
-from torchyard_agent.keeper.timeouts import Patience
+from torchyard_agent.keeper.decisions.booking_policy import Deadline, OwnBooking, StartVerdict, Warned
 from torchyard_agent.protocol.calendar import Calendar
 
-LOOK_EVERY_S = 30.0
 
+class Schedule:
+    """Times are seconds since 1970.
 
-class Timetable:
-    """What a primary knows of its run's time."""
+    `submitted`: when the run was handed to its keepers. The other times are those of
+    `booking_policy.next_step`.
+    """
 
     def __init__(
         self,
         own: OwnBooking | None,
         start_at: float | None,
         gpus: Collection[str],
-        patience: Patience,
+        *,
+        submitted: float,
+        warn_s: float,
+        notice_s: float,
         grace_s: float,
     ):
         self.own = own
         self.start_at = start_at
+        """None for a run that starts at once."""
         self._gpus = frozenset(gpus)
-        self._patience = patience
+        self._submitted = submitted
+        self._warn_s = warn_s
+        self._notice_s = notice_s
         self._grace_s = grace_s
-        self._known: Calendar | None = None
-        self._submitted = time.time()
-        self._news = asyncio.Event()
+        self._calendar: Calendar | None = None
+        self._warned: Warned | None = None
 
-    def learn(self, known: Calendar) -> None:
-        """A newer calendar."""
-        if self._known is None or known.taken >= self._known.taken:
-            self._known = known
-            self._news.set()
+    def update(self, calendar: Calendar) -> bool:
+        """Takes a calendar, unless a newer one is known. Returns whether it was taken."""
+        if self._calendar is not None and calendar.taken < self._calendar.taken:
+            return False
+        self._calendar = calendar
+        return True
 
-    async def due(self, told: Callable[[float], None]) -> booking_policy.Start:
-        """Returns at the run's time, with whether it may begin. `told` of each change of that time."""
+    def next_start(self, now: float) -> tuple[float, StartVerdict | None]:
+        """(start time, verdict); the verdict is None until that time has come, or the booking is gone."""
         assert self.start_at is not None
-        announced = self.start_at
-        while True:
-            now = time.time()
-            at = booking_policy.start_of(self.own, self.start_at, self._known, now)
-            verdict = booking_policy.may_begin(self.own, self._gpus, self._known, self._submitted, now)
-            if at <= now or (self.own is not None and verdict.refused.startswith("its booking is not")):
-                return verdict
-            if at != announced:
-                announced = at
-                told(at)
-            await self._pass(at - now)
+        at = booking_policy.start_of(self.own, self.start_at, self._calendar, now)
+        verdict = booking_policy.may_begin(self.own, self._gpus, self._calendar, self._submitted, now)
+        return at, verdict if at <= now or verdict.booking_gone else None
 
-    async def watch_the_end(self, warn: Callable[[Leave], None], stop: Callable[[Leave], None]) -> None:
-        """Warns of having to leave, and has the run stopped in time; returns then. For ever without a booking."""
-        notice: Notice | None = None
-        while self.own is not None:
-            now = time.time()
-            must = booking_policy.leave(self.own, self._gpus, self._known, now)
-            waits = self._patience
-            notice, act, look_at = booking_policy.what_now(
-                notice,
-                must,
-                now,
-                warn_s=waits.booking_warn_s,
-                notice_s=waits.booking_notice_s,
-                grace_s=self._grace_s,
-            )
-            if act == "stop" and must is not None:
-                stop(must)
-                return
-            if act == "warn" and must is not None:
-                warn(must)
-                continue
-            await self._pass(LOOK_EVERY_S if look_at is None else look_at - now)
-        await asyncio.get_running_loop().create_future()
-
-    async def _pass(self, seconds: float) -> None:
-        """Sleeps, but for news and for a look at the clock now and then."""
-        self._news.clear()
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._news.wait(), min(max(seconds, 0.01), LOOK_EVERY_S))
+    def next_end(self, now: float) -> tuple[str, Deadline | None, float | None]:
+        """(`warn`, `stop` or "", the deadline that it is about, when to ask again; None while no end is known)."""
+        if self.own is None:
+            return "", None, None
+        deadline = booking_policy.deadline(self.own, self._gpus, self._calendar, now)
+        self._warned, action, again_at = booking_policy.next_step(
+            self._warned, deadline, now, warn_s=self._warn_s, notice_s=self._notice_s, grace_s=self._grace_s
+        )
+        return action, deadline, again_at

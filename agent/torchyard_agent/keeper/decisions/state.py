@@ -1,31 +1,31 @@
-"""What the decisions about a run depend on, and one decision in the making. Values only: no I/O and no clock."""
+"""The state that the decisions about a run depend on, and the transition that changes it. No I/O and no clock."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from torchyard_agent.keeper.decisions import events
-from torchyard_agent.keeper.decisions.events import Instruction
-from torchyard_agent.keeper.processes.failure_diagnosis import Cause
+from torchyard_agent.keeper.decisions import instructions
+from torchyard_agent.keeper.decisions.events import Cause
+from torchyard_agent.keeper.decisions.instructions import Instruction
 from torchyard_agent.protocol.messages import Policy
 from torchyard_agent.protocol.run_states import ReplicaState, RunState
 
 COLLECT_S = 1.0
-"""Failures that arrive within this time of the first compete for being the cause."""
+"""Failures that arrive within this time of the first are candidates for the cause."""
 NOTICED_WITHIN_S = 20.0
-"""Of a server's death: by its trainers, who take up to 10 s for it, and by us where its host was lost."""
+"""From a server's end until its trainers (up to 10 s) and, if its host was lost, the primary have noticed it."""
 KILL_AFTER_S = 1.5
-"""From SIGTERM to SIGKILL for those that another's failure takes along: all are gone within 5 s of it."""
+"""From SIGTERM to SIGKILL for replicas that end because another one failed; all have ended within 5 s."""
 
 UP = "up"
-"""A gang that runs, or is about to, or has ended well."""
+"""The gang starts, runs or has succeeded."""
 FAILING = "failing"
-"""One of it has failed; the others get their grace, and are ended."""
+"""A replica of the gang has failed; the others are ended after their grace."""
 CLEARING = "clearing"
-"""All of its ranks have ended; its hosts end what those left behind."""
+"""All ranks of the gang have ended; its hosts end the processes that they left behind."""
 WAITING = "waiting"
-"""For lost hosts to come back."""
+"""The gang waits for lost hosts, or for its servers."""
 
 
 SERVERS = ("ps", "reducer")
@@ -44,10 +44,10 @@ class Replica(NamedTuple):
     exit_code: int | None = None
     reason: str = ""
     failure: Cause | None = None
-    """Set once a rank failed while nobody had asked the replica to end."""
+    """Set once a rank failed that had not been ordered to end."""
     restarts: int = 0
     dropped: bool = False
-    """Its gang goes on without it: its host was lost and did not come back."""
+    """The gang continues without it: its host was lost and did not return."""
 
 
 class Host(NamedTuple):
@@ -56,13 +56,13 @@ class Host(NamedTuple):
     connected: bool = True
     lost: bool = False
     wait_until: float = 0.0
-    """Where it is lost: when its gangs stop waiting for it."""
+    """If the host is lost: when its gangs stop waiting for it."""
     gone: bool = False
-    """Swept: nothing of the run is left there."""
+    """Swept: no process of the run is left there."""
     ready: bool = True
-    """Holds its GPUs; a scheduled run's hosts do only from its time on."""
+    """Holds the run's GPUs; hosts of a scheduled run lock them at its start."""
     held_by: str = ""
-    """What keeps it from that."""
+    """What uses the GPUs instead."""
 
 
 class Failure(NamedTuple):
@@ -70,7 +70,7 @@ class Failure(NamedTuple):
     """ "worker-1 on gpu-b: exited with 1: ValueError: bad", or "gpu-b was lost: …"."""
     consequence: bool = False
     curable: bool = True
-    """Whether starting again can help; not where the program is not even there."""
+    """Whether a restart can help."""
 
 
 class Root(NamedTuple):
@@ -86,44 +86,44 @@ class Gang(NamedTuple):
     name: str
     phase: str = UP
     generation: int = 0
-    """How often it has been restarted."""
+    """The number of restarts."""
     failures: tuple[Failure, ...] = ()
     """Of this generation, in order of arrival."""
     cause: str = ""
     """Why it is being restarted."""
     failed_at: float = 0.0
-    """When the first of them came."""
+    """When the first of the failures arrived."""
     clearing: tuple[str, ...] = ()
-    """Hosts that have not said yet that nothing of this generation is left there."""
+    """Hosts that have not reported yet that no process of this generation is left there."""
 
 
 class Run(NamedTuple):
-    """All that the decisions depend on."""
+    """The state of a run."""
 
     policy: Policy
     replicas: tuple[Replica, ...]
     hosts: tuple[Host, ...]
     gangs: tuple[Gang, ...]
     meeting_point: str = ""
-    """Where members find the primary, `address:port`; for sentences."""
+    """The primary's `address:port`, for messages."""
     lease_s: float = 10.0
     collect_s: float = COLLECT_S
     state: RunState = RunState.STARTING
     reason: str = ""
     scheduled: str = ""
-    """Of a run that waits for its time: "starts at 2026-11-22T09:00:00Z"; empty once it is there."""
+    """Of a run that waits for its start: "starts at 2026-11-22T09:00:00Z"; empty from then on."""
     only_if_idle: bool = False
     gpus_within_s: float = 600.0
     going: bool = False
     outcome: RunState | None = None
-    """The terminal state that is coming, once that is decided."""
+    """The terminal state, once it is decided; the run is ending then."""
     chosen: bool = False
-    """Whether the reason stands."""
+    """Whether the reason of the outcome is final."""
     failures: tuple[Failure, ...] = ()
     roots: tuple[Root, ...] = ()
-    """The servers' failures of late."""
+    """Recent failures of servers."""
     end_by: float = 0.0
-    """When the grace of those asked to end is over."""
+    """When the grace of the replicas that were ordered to end is over."""
     sweeping: bool = False
 
     def replica(self, name: str) -> Replica:
@@ -136,16 +136,16 @@ class Run(NamedTuple):
         return next(gang for gang in self.gangs if gang.name == name)
 
     def members(self, gang: Gang) -> list[Replica]:
-        """The gang's replicas that take part."""
+        """The gang's replicas but the dropped ones."""
         return [replica for replica in self.replicas if replica.gang == gang.name and not replica.dropped]
 
     def servers(self) -> list[Replica]:
-        """Those that take part and that trainers exchange with."""
+        """Parameter servers and reducers but the dropped ones."""
         return [replica for replica in self.replicas if replica.role in SERVERS and not replica.dropped]
 
 
 class Step:
-    """One transition in the making."""
+    """A transition under way: the changed run, and the instructions so far."""
 
     def __init__(self, run: Run, now: float):
         self.run = run
@@ -163,7 +163,7 @@ class Step:
         return self.run.gang(name)
 
     def set_replica(self, name: str, **changes: Any) -> None:
-        """Changes a replica, and tells of it where its state changed."""
+        """Changes a replica, and records it if its state changed."""
         before = self.run.replica(name)
         after = before._replace(**changes)
         self.set(replicas=tuple(after if one is before else one for one in self.run.replicas))
@@ -172,17 +172,17 @@ class Step:
 
     def tell_replica(self, replica: Replica) -> None:
         self.out.append(
-            events.TellReplicaState(
+            instructions.RecordReplicaState(
                 replica.name, replica.host, replica.state, replica.exit_code, replica.reason, replica.restarts
             )
         )
 
-    def tell_run(self, state: RunState, reason: str, waits: events.Waits | None = None) -> None:
+    def tell_run(self, state: RunState, reason: str, waits: instructions.HostWait | None = None) -> None:
         self.set(state=state, reason=reason)
-        self.out.append(events.TellRunState(state, reason, waits))
+        self.out.append(instructions.RecordRunState(state, reason, waits))
 
     def end(self, replicas: Iterable[Replica], grace_s: float) -> None:
-        """Asks replicas to end. Those that never started are stopped at once."""
+        """Orders replicas to end. Those that have not started are stopped at once."""
         by_host: dict[str, list[str]] = {}
         for replica in replicas:
             if replica.state is ReplicaState.PENDING:
@@ -192,27 +192,28 @@ class Step:
                 by_host.setdefault(replica.host, []).append(replica.name)
         self.set(end_by=self.now + grace_s)
         for host, names in by_host.items():
-            self.out.append(events.EndRanks(host, tuple(names), grace_s))
+            self.out.append(instructions.EndRanks(host, tuple(names), grace_s))
 
     def recent_roots(self) -> tuple[Root, ...]:
         return tuple(root for root in self.run.roots if self.now - root.at <= NOTICED_WITHIN_S)
 
     def fail(self, failure: Failure) -> None:
-        """Takes a failure that ends the run, unless its end is decided and its cause chosen."""
+        """Ends the run over a failure, or adds it to the candidates while the cause is not chosen."""
         if self.run.outcome is None:
             self.set(outcome=RunState.FAILED, failures=(failure,))
-            self.out.append(events.Wait(events.CHOOSE, self.run.collect_s))
-            self.out.append(events.Wait(events.GRACE, self.run.policy["failure_grace_s"]))
+            self.out.append(instructions.SetTimer(instructions.CHOOSE, self.run.collect_s))
+            self.out.append(instructions.SetTimer(instructions.GRACE, self.run.policy["failure_grace_s"]))
         elif self.run.outcome is RunState.FAILED and not self.run.chosen:
             self.set(failures=(*self.run.failures, failure))
 
     def choose(self) -> None:
-        """Settles on one cause of the run's end."""
+        """Chooses the cause of the run's end."""
         self.set(chosen=True)
         self.tell_run(RunState.STOPPING, self.first_cause(self.run.failures).sentence)
 
     def first_cause(self, failures: Iterable[Failure]) -> Failure:
-        """The first to arrive, connection errors of peers last; behind those may be a server's failure, or a loss."""
+        """The first failure that is no connection error; else a recent failure of a server, a silent host, or the
+        first."""
         first = min(failures, key=lambda failure: failure.consequence)
         if first.consequence and self.recent_roots():
             return self.recent_roots()[0].failure._replace(curable=True)

@@ -1,10 +1,10 @@
-"""Decides about a run: an event in, the run's new state and instructions out. No I/O and no clock.
+"""The state machine of a run: an event leads to a new state and to instructions. No I/O and no clock.
 
-Only the primary's keeper decides, so that there is one cause, one end and one order of things.
+Only the primary's keeper decides, so that a run has one cause of failure, one end and one order of events.
 
-    (waiting for its time ──due, every host has its GPUs──>)
+    (waiting for its start ──due, every host has its GPUs──>)
     starting ──all spawned──> running ──those of `ends_with` ended with 0──────────┐
-       │                       │   ^ restarting (see `restarts`)                   │
+       │                       │   ^ restarting (see `restart_policy`)             │
        └──stop, last failure───┴──> stopping (grace, SIGTERM, grace, SIGKILL) ────>┤
                                                                                    v
                                                every host swept ──> succeeded │ failed │ stopped
@@ -15,8 +15,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Callable
 
-from torchyard_agent.keeper.decisions import events, restart_policy
-from torchyard_agent.keeper.decisions.events import Event, Instruction
+from torchyard_agent.keeper.decisions import events, instructions, restart_policy
+from torchyard_agent.keeper.decisions.events import Event
+from torchyard_agent.keeper.decisions.instructions import Instruction
 from torchyard_agent.keeper.decisions.state import COLLECT_S, KILL_AFTER_S, Failure, Gang, Host, Replica, Run, Step
 from torchyard_agent.protocol.messages import Policy, ReplicaPlan
 from torchyard_agent.protocol.run_states import ReplicaState, RunState
@@ -24,7 +25,7 @@ from torchyard_agent.protocol.run_states import ReplicaState, RunState
 __all__ = ["COLLECT_S", "KILL_AFTER_S", "Run", "begin", "transition"]
 
 TIDY_S = 2.0
-"""What ranks that ended with 0 left behind has this long to end by itself."""
+"""Grace for processes left behind by ranks that ended with 0."""
 TIDY_AFTER_FAILURE_S = 0.5
 
 
@@ -40,9 +41,9 @@ def begin(
     scheduled: str = "",
     gpus_within_s: float = 600.0,
 ) -> tuple[Run, list[Instruction]]:
-    """A run whose keepers are prepared, and what to do first; the primary is the first of `hosts`.
+    """The initial state and instructions of a run whose keepers are prepared; the primary is the first of `hosts`.
 
-    `scheduled`: when it starts, in words; then nothing but the meeting happens before `Due`.
+    `scheduled`: the start time as text, of a run whose hosts only join before `StartDue`.
     """
     known = tuple(
         Replica(one["name"], one["host"], one["role"], one["index"], one["gang"], one["trainer"], one["pool"])
@@ -65,12 +66,12 @@ def begin(
     step.tell_run(RunState.WAITING if scheduled else RunState.STARTING, scheduled)
     for replica in known:
         step.tell_replica(replica)
-    step.out.append(events.Wait(events.JOIN, join_within_s))
+    step.out.append(instructions.SetTimer(instructions.JOIN, join_within_s))
     return step.run, step.out
 
 
 def transition(run: Run, event: Event, now: float) -> tuple[Run, list[Instruction]]:
-    """What follows from `event` at `now` (seconds of any steady clock)."""
+    """The new state and instructions after `event` at `now`, in seconds of a monotonic clock."""
     if run.state.is_terminal:
         return run, []
     step = Step(run, now)
@@ -80,10 +81,10 @@ def transition(run: Run, event: Event, now: float) -> tuple[Run, list[Instructio
     return step.run, step.out
 
 
-def _on_joined(step: Step, event: events.Joined) -> None:
+def _on_joined(step: Step, event: events.HostJoined) -> None:
     step.set_host(event.host, joined=True)
     if not step.run.scheduled and not step.run.host(event.host).ready and step.run.outcome is None:
-        step.out.append(events.TakeGpus(event.host, step.run.only_if_idle))  # the run's time had come before it
+        step.out.append(instructions.AcquireGpus(event.host, step.run.only_if_idle))
     _go_when_ready(step)
 
 
@@ -95,29 +96,28 @@ def _go_when_ready(step: Step) -> None:
     step.set(going=True)
     for replica in step.run.replicas:
         step.set_replica(replica.name, state=ReplicaState.STARTING)
-    step.out.append(events.Go())
+    step.out.append(instructions.StartRanks())
 
 
-def _on_due(step: Step, event: events.Due) -> None:
-    """Its time has come: every host takes its GPUs, one that is yet to join once it has. One that is lost may come
-    back until they must all be there."""
+def _on_due(step: Step, event: events.StartDue) -> None:
+    """Hosts lock their GPUs, at once or when they join. A lost host may return until the GPUS timer fires."""
     if step.run.going or step.run.outcome or not step.run.scheduled:
         return
     step.set(scheduled="", only_if_idle=event.only_if_idle)
-    step.out.append(events.Wait(events.GPUS, step.run.gpus_within_s))
+    step.out.append(instructions.SetTimer(instructions.GPUS, step.run.gpus_within_s))
     for host in step.run.hosts:
         if host.lost:
             step.tell_run(RunState.WAITING, f"{host.name} was lost before the run's start; it is waited for")
         elif host.joined:
-            step.out.append(events.TakeGpus(host.name, event.only_if_idle))
+            step.out.append(instructions.AcquireGpus(host.name, event.only_if_idle))
 
 
-def _on_gpus_taken(step: Step, event: events.GpusTaken) -> None:
+def _on_gpus_taken(step: Step, event: events.GpusAcquired) -> None:
     step.set_host(event.host, ready=True, held_by="")
     _go_when_ready(step)
 
 
-def _on_gpus_held(step: Step, event: events.GpusHeld) -> None:
+def _on_gpus_held(step: Step, event: events.GpusBusy) -> None:
     step.set_host(event.host, ready=False, held_by=event.what)
     if step.run.outcome is None and not step.run.going:
         step.tell_run(RunState.WAITING, f"its time has come, but on {event.host} {event.what}")
@@ -132,20 +132,20 @@ def _on_gpus_late(step: Step) -> None:
 
 
 def _wait_without(step: Step, host: str, why: str) -> None:
-    """A host was lost before a scheduled run's start: it may come back until then."""
+    """A host was lost before a scheduled run's start: it may return until then."""
     step.set_host(host, ready=False)
     lost = f"{host} was lost: {why}"
     step.tell_run(RunState.WAITING, f"{step.run.scheduled}; {lost}" if step.run.scheduled else lost)
-    step.out.append(events.AskForSomebody(step.run.reason))
+    step.out.append(instructions.NotifyUser(step.run.reason))
 
 
 def _wait_with(step: Step, host: str) -> None:
     step.tell_run(RunState.WAITING, step.run.scheduled or f"{host} is back")
     if not step.run.scheduled:
-        step.out.append(events.TakeGpus(host, step.run.only_if_idle))
+        step.out.append(instructions.AcquireGpus(host, step.run.only_if_idle))
 
 
-def _on_spawned(step: Step, event: events.Spawned) -> None:
+def _on_spawned(step: Step, event: events.ReplicaSpawned) -> None:
     if step.run.replica(event.replica).state is ReplicaState.STARTING:
         step.set_replica(event.replica, state=ReplicaState.RUNNING)
 
@@ -153,19 +153,21 @@ def _on_spawned(step: Step, event: events.Spawned) -> None:
 def _on_rank_failed(step: Step, event: events.RankFailed) -> None:
     replica = step.run.replica(event.replica)
     if replica.state not in (ReplicaState.STARTING, ReplicaState.RUNNING):
-        return  # it was asked to end: with which code does not matter
+        return  # it was ordered to end, so its code does not matter
     step.set_replica(event.replica, failure=event.cause, exit_code=event.exit_code, reason=event.cause.text)
-    failure = Failure(f"{replica.name} on {replica.host}: {event.cause.text}", event.cause.consequence, event.curable)
+    failure = Failure(
+        f"{replica.name} on {replica.host}: {event.cause.text}", event.cause.consequence, event.cause.curable
+    )
     if restart_policy.take_failure(step, step.run.gang(replica.gang), failure):
         return
     if replica.role == "evaluator":
         grace_s = step.run.policy["failure_grace_s"]
-        step.out.append(events.EndRanks(replica.host, (replica.name,), grace_s))
+        step.out.append(instructions.EndRanks(replica.host, (replica.name,), grace_s))
     else:
         step.fail(failure)
 
 
-def _on_ended(step: Step, event: events.Ended) -> None:
+def _on_ended(step: Step, event: events.ReplicaEnded) -> None:
     replica = step.run.replica(event.replica)
     if replica.state.is_terminal:
         return
@@ -181,7 +183,7 @@ def _on_link_broken(step: Step, event: events.LinkBroken) -> None:
     step.set_host(event.host, connected=False)
 
 
-def _on_link_back(step: Step, event: events.LinkBack) -> None:
+def _on_link_back(step: Step, event: events.LinkRestored) -> None:
     step.set_host(event.host, connected=True)
 
 
@@ -195,7 +197,7 @@ def _on_host_lost(step: Step, event: events.HostLost) -> None:
         return
     restart_policy.on_host_lost(step, host.name)
     why = f"{host.name} was lost: {event.why}"
-    if not step.run.going:  # nothing has started that could start again: it is as one that did not join
+    if not step.run.going:  # no rank has started: as if the host had not joined
         step.fail(Failure(why))
     for replica in step.run.replicas:
         if replica.host == host.name and not replica.state.is_terminal:
@@ -205,34 +207,36 @@ def _on_host_lost(step: Step, event: events.HostLost) -> None:
                 step.fail(Failure(why))
 
 
-def _on_host_back(step: Step, event: events.HostBack) -> None:
-    over = step.run.outcome is not None  # then it has nothing left to end, and is not waited for
+def _on_host_back(step: Step, event: events.HostReturned) -> None:
+    over = step.run.outcome is not None  # a returned host has no processes of the run left
     step.set_host(event.host, lost=False, connected=True, gone=over)
     if step.run.state is RunState.WAITING:
         _wait_with(step, event.host)
 
 
-def _on_cleared(step: Step, event: events.Cleared) -> None:
+def _on_cleared(step: Step, event: events.GangCleared) -> None:
     restart_policy.on_cleared(step, event.host, step.run.gang(event.gang), event.generation)
 
 
-def _on_host_gone(step: Step, event: events.HostGone) -> None:
+def _on_host_gone(step: Step, event: events.HostSwept) -> None:
     step.set_host(event.host, gone=True)
 
 
-def _on_stop_asked(step: Step, event: events.StopAsked) -> None:
+def _on_stop_asked(step: Step, event: events.StopRequested) -> None:
     if step.run.outcome is None:
         step.set(outcome=RunState.STOPPED, chosen=True)
         step.tell_run(RunState.STOPPING, event.reason)
         step.end(step.run.replicas, 0.0 if event.force else step.run.policy["stop_grace_s"])
-    elif event.force:  # it is ending already: no more patience
+    elif event.force:  # the run is ending already: the grace is cut short
         step.end(step.run.replicas, 0.0)
         if step.run.sweeping:
-            step.out += [events.Sweep(host.name, 0.0) for host in step.run.hosts if not host.gone and not host.lost]
+            step.out += [
+                instructions.Sweep(host.name, 0.0) for host in step.run.hosts if not host.gone and not host.lost
+            ]
 
 
 def _on_timer(step: Step, event: events.TimerFired) -> None:
-    if event.timer == events.JOIN:
+    if event.timer == instructions.JOIN:
         late = [host.name for host in step.run.hosts if not host.joined]
         if late and step.run.outcome is None:
             step.set(outcome=RunState.FAILED, failures=tuple(_did_not_join(name, step.run) for name in late))
@@ -240,14 +244,14 @@ def _on_timer(step: Step, event: events.TimerFired) -> None:
                 step.set_host(name, lost=True, connected=False)
             step.choose()
             step.end(step.run.replicas, KILL_AFTER_S)
-    elif event.timer == events.GPUS:
+    elif event.timer == instructions.GPUS:
         _on_gpus_late(step)
-    elif event.timer == events.CHOOSE:
+    elif event.timer == instructions.CHOOSE:
         if step.run.outcome is RunState.FAILED and not step.run.chosen:
             step.choose()
-    elif event.timer == events.GANG_GRACE:
+    elif event.timer == instructions.GANG_GRACE:
         restart_policy.on_grace(step, step.run.gang(event.gang), event.generation)
-    elif event.timer == events.GRACE and step.run.outcome is RunState.FAILED:
+    elif event.timer == instructions.GRACE and step.run.outcome is RunState.FAILED:
         step.end((one for one in step.run.replicas if one.state is not ReplicaState.STOPPING), KILL_AFTER_S)
 
 
@@ -260,26 +264,26 @@ def _did_not_join(host: str, run: Run) -> Failure:
 
 
 _ON: dict[type, Callable[[Step, Any], None]] = {
-    events.Joined: _on_joined,
-    events.Spawned: _on_spawned,
+    events.HostJoined: _on_joined,
+    events.ReplicaSpawned: _on_spawned,
     events.RankFailed: _on_rank_failed,
-    events.Ended: _on_ended,
+    events.ReplicaEnded: _on_ended,
     events.LinkBroken: _on_link_broken,
-    events.LinkBack: _on_link_back,
+    events.LinkRestored: _on_link_back,
     events.HostLost: _on_host_lost,
-    events.HostBack: _on_host_back,
-    events.Cleared: _on_cleared,
-    events.Due: _on_due,
-    events.GpusTaken: _on_gpus_taken,
-    events.GpusHeld: _on_gpus_held,
-    events.HostGone: _on_host_gone,
-    events.StopAsked: _on_stop_asked,
+    events.HostReturned: _on_host_back,
+    events.GangCleared: _on_cleared,
+    events.StartDue: _on_due,
+    events.GpusAcquired: _on_gpus_taken,
+    events.GpusBusy: _on_gpus_held,
+    events.HostSwept: _on_host_gone,
+    events.StopRequested: _on_stop_asked,
     events.TimerFired: _on_timer,
 }
 
 
 def _settle(step: Step) -> None:
-    """What follows from the state as it is now, whichever event led there."""
+    """Changes that follow from the state itself, whichever event led to it."""
     run = step.run
     if run.state in (RunState.STARTING, RunState.RESTARTING) and run.going and run.outcome is None:
         waiting = (ReplicaState.PENDING, ReplicaState.STARTING)
@@ -297,17 +301,17 @@ def _settle(step: Step) -> None:
         outcome = step.run.outcome
         assert outcome is not None
         step.set(state=outcome)
-        step.out.append(events.Finish(outcome, step.run.reason))
+        step.out.append(instructions.FinishRun(outcome, step.run.reason))
 
 
 def _settle_success(step: Step) -> None:
-    """The run has succeeded once those that `ends_with` names have ended with 0; the rest is stopped."""
+    """The run succeeds once the replicas named by `ends_with` have ended with 0; the others are stopped."""
     if step.run.chosen or not step.run.going:
         return
     named = _named_by_ends_with(step.run)
     if not all(replica.state is ReplicaState.SUCCEEDED or _forgiven(replica) for replica in named):
         return
-    if not any(replica.state is ReplicaState.SUCCEEDED for replica in named):  # nothing but evaluators, none well
+    if not any(replica.state is ReplicaState.SUCCEEDED for replica in named):  # only evaluators, all of which failed
         step.fail(Failure(f"{named[0].name} on {named[0].host}: {named[0].reason}"))
         return
     step.set(outcome=RunState.SUCCEEDED, chosen=True)
@@ -334,7 +338,7 @@ def _forgiven(replica: Replica) -> bool:
 
 
 def _sweep(step: Step) -> None:
-    """Every host ends what is left. Those that were asked to end keep the rest of their grace."""
+    """All hosts end the remaining processes. Replicas that were ordered to end keep the rest of their grace."""
     left_s = max(0.0, step.run.end_by - step.now)
     if step.run.outcome is RunState.SUCCEEDED:
         left_s = max(left_s, TIDY_S)
@@ -343,6 +347,6 @@ def _sweep(step: Step) -> None:
     step.set(sweeping=True)
     for host in step.run.hosts:
         if not host.joined:
-            step.set_host(host.name, gone=True)  # it was never given anything to run
+            step.set_host(host.name, gone=True)  # it never received an assignment
         elif not host.lost:
-            step.out.append(events.Sweep(host.name, left_s))
+            step.out.append(instructions.Sweep(host.name, left_s))

@@ -1,74 +1,73 @@
-"""The other hosts' keepers, as the primary has them: a line to each that has come."""
+"""The primary's connections to the members: a line for each host that has joined."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Callable
 
-from torchyard_agent.keeper.link.gang_link import Line, Message
-from torchyard_agent.keeper.timeouts import Patience
+from torchyard_agent.keeper.link import messages
+from torchyard_agent.keeper.link.gang_link import Line
+from torchyard_agent.keeper.link.messages import FromMember, FromPrimary
+from torchyard_agent.keeper.timeouts import Timeouts
 
-TO_RANKS = ("take_gpus", "go", "start", "clear", "end")
-"""Orders that are about a host's ranks as the policy has them now."""
 
+class MemberConnections:
+    """`on_message` is called with the host and the message of each member."""
 
-class Members:
-    """`hear` is told what one of them says, by its host's name."""
-
-    def __init__(self, hear: Callable[[str, Message], None]):
-        self._hear = hear
+    def __init__(self, on_message: Callable[[str, FromMember], None]):
+        self._on_message = on_message
         self._lines: dict[str, Line] = {}
         self._epochs: dict[str, str] = {}
 
     def admits(self, host: str, epoch: str) -> bool:
-        """Whether a keeper speaks for its host: the first that comes in its name does, and nobody else."""
+        """Whether a keeper may speak for a host: only the first one that connected in the host's name may."""
         return self._epochs.setdefault(host, epoch) == epoch
 
     def line(self, host: str) -> Line | None:
-        """None before it has come for the first time."""
+        """None before the member has connected for the first time."""
         return self._lines.get(host)
 
     def open_line(self, host: str) -> Line:
-        """It has come for the first time."""
-        line = self._lines[host] = Line(lambda message: self._hear(host, message))
+        """The line of a member that connects for the first time."""
+        line = self._lines[host] = Line(lambda data: self._on_message(host, messages.decode_from_member(data, host)))
         return line
 
-    def tell(self, host: str, message: Message) -> None:
-        """Whoever has not come yet is not told."""
+    def send(self, host: str, message: FromPrimary) -> None:
+        """Sends to one member; a message to a host that has not joined yet is dropped."""
         if host in self._lines:
-            self._lines[host].send(message)
+            self._lines[host].send(messages.encode(message))
 
-    def tell_all(self, message: Message) -> None:
+    def send_all(self, message: FromPrimary) -> None:
         for line in self._lines.values():
-            line.send(message)
+            line.send(messages.encode(message))
 
-    def take_back_orders(self, host: str) -> None:
-        """It was lost, and its ranks with it: once it is back, an order of before would start or end the wrong ones."""
+    def withdraw_orders(self, host: str) -> None:
+        """Discards unacknowledged orders to a lost host: after its return they would start or end the wrong ranks."""
         if host in self._lines:
-            self._lines[host].take_back(lambda message: message["say"] in TO_RANKS)
+            self._lines[host].take_back(messages.is_about_ranks)
 
     @property
-    def all_know(self) -> bool:
-        """Whether everyone who can be reached has taken note of all that was said."""
+    def are_settled(self) -> bool:
+        """Whether all connected members have acknowledged all messages."""
         return all(line.settled for line in self._lines.values() if line.connected)
 
     async def watch_leases(
-        self, patience: Patience, is_expected: Callable[[str], bool], on_lost: Callable[[str, float], None]
+        self, timeouts: Timeouts, is_expected: Callable[[str], bool], on_lost: Callable[[str, float], None]
     ) -> None:
-        """Heartbeats out, and an eye on those that should come in. `on_lost`: a host, and the seconds it was silent."""
+        """Sends heartbeats, and calls `on_lost` with a host and its seconds of silence once its lease has expired."""
         loop = asyncio.get_running_loop()
         beat_at = 0.0
         while True:
-            await asyncio.sleep(min(patience.heartbeat_s, patience.lease_s / 10))
+            await asyncio.sleep(min(timeouts.heartbeat_s, timeouts.lease_s / 10))
             now = loop.time()
             beat = now >= beat_at
             if beat:
-                beat_at = now + patience.heartbeat_s
+                beat_at = now + timeouts.heartbeat_s
             for host, line in list(self._lines.items()):
                 if beat:
                     line.beat()
                 silent_s = now - line.heard_at
-                if silent_s > patience.lease_s and is_expected(host):
+                if silent_s > timeouts.lease_s and is_expected(host):
                     line.close()
                     on_lost(host, silent_s)
 

@@ -1,58 +1,47 @@
-"""What the policy tells of a run: into the primary's journal, and to the members, which keep one of their own."""
+"""Writes a run's states to the primary's journal and sends them to the members, which keep journals of their own."""
 
 from __future__ import annotations
 
 import logging
 import time
 
-from torchyard_agent import journal
-from torchyard_agent.keeper.decisions import events
-from torchyard_agent.keeper.link.gang_link import Line
-from torchyard_agent.keeper.link.member_connections import Members
-from torchyard_agent.keeper.run_status import Record
+from torchyard_agent.keeper.decisions.instructions import RecordGangRestart, RecordReplicaState, RecordRunState
+from torchyard_agent.keeper.link.member_connections import MemberConnections
+from torchyard_agent.keeper.link.messages import RunStateChanged
+from torchyard_agent.keeper.run_status import RunStatus
+from torchyard_agent.protocol import timestamps
+from torchyard_agent.protocol.run_states import ReplicaState
 
 log = logging.getLogger(__name__)
 
 
-class Telling:
-    """A member that comes later is told by catch_up() what it has missed."""
-
-    def __init__(self, record: Record, members: Members):
-        self._record = record
+class StateBroadcast:
+    def __init__(self, status: RunStatus, members: MemberConnections):
+        self._status = status
         self._members = members
 
-    def run_state(self, told: events.TellRunState) -> None:
+    def run_state(self, change: RecordRunState) -> None:
         waiting_for = None
-        if told.waits is not None:
-            until = journal.at(time.time() + told.waits.seconds)
-            waiting_for = {"hosts": list(told.waits.hosts), "until": until, "cause": told.waits.cause}
-        self._record.run_state(told.state, told.reason, waiting_for)
-        said = {"state": told.state.value, "reason": told.reason, "waiting_for": waiting_for}
-        self._members.tell_all({"say": "run_state", **said})
+        if change.waits is not None:
+            until = timestamps.with_milliseconds(time.time() + change.waits.seconds)
+            waiting_for = {"hosts": list(change.waits.hosts), "until": until, "cause": change.waits.cause}
+        self._status.run_state(change.state, change.reason, waiting_for)
+        self._members.send_all(RunStateChanged(change.state, change.reason, waiting_for))
 
-    def replica_state(self, told: events.TellReplicaState) -> None:
-        self._record.replica_state(told.replica, told.host, told.state, told.exit_code, told.reason, told.restarts)
-        said = {
-            "say": "replica_state",
-            "replica": told.replica,
-            "host": told.host,
-            "state": told.state.value,
-            "exit_code": told.exit_code,
-            "reason": told.reason,
-            "restarts": told.restarts,
-        }
-        self._members.tell(told.host, said)
+    def replica_state(self, change: RecordReplicaState) -> None:
+        self._status.replica_state(*change)
+        self._members.send(change.host, change)
 
-    def gang_restart(self, told: events.TellGangRestart) -> None:
-        log.warning("gang %s starts again as generation %d: %s", told.gang, told.generation, told.cause)
-        self._record.gang_restart(told.gang, told.generation, told.cause)
-        said = {"gang": told.gang, "generation": told.generation, "cause": told.cause}
-        self._members.tell_all({"say": "gang_restart", **said})
+    def gang_restart(self, change: RecordGangRestart) -> None:
+        log.warning("gang %s restarts as generation %d: %s", change.gang, change.generation, change.cause)
+        self._status.gang_restart(*change)
+        self._members.send_all(change)
 
-    def catch_up(self, line: Line, host: str) -> None:
-        """What was told before this member came: the run's state, and those of its replicas."""
-        line.send({"say": "run_state", "state": self._record.state.value, "reason": self._record.reason})
-        for replica in self._record.replicas.values():
-            if replica["host"] == host:
-                told = {name: replica[name] for name in ("host", "state", "exit_code", "reason", "restarts")}
-                line.send({"say": "replica_state", "replica": replica["name"], **told})
+    def catch_up(self, host: str) -> None:
+        """Sends a member that has just joined the states of the run and of the member's replicas."""
+        self._members.send(host, RunStateChanged(self._status.state, self._status.reason))
+        for one in self._status.replicas.values():
+            if one["host"] == host:
+                code, reason, restarts = one["exit_code"], one["reason"], one["restarts"]
+                state = ReplicaState(one["state"])
+                self._members.send(host, RecordReplicaState(one["name"], host, state, code, reason, restarts))

@@ -6,7 +6,9 @@ import json
 import os
 import re
 import signal
-from typing import Any, NamedTuple
+from typing import Any
+
+from torchyard_agent.keeper.decisions.events import Cause
 
 TAIL = 64 * 1024
 """Bytes of a log that are searched."""
@@ -28,16 +30,6 @@ _OF_A_PEER = re.compile(
 
 _HOPELESS = re.compile(r"^(?:torchyard_roles\.errors\.)?(?:UsageProblem|NotInThisVersion)\b")
 """What torchyard_roles says of a script or topology that will be no better the next time."""
-
-
-class Cause(NamedTuple):
-    """A sentence's end ("exited with 1: ValueError: bad"), and whether a peer's death can be behind it."""
-
-    text: str
-    consequence: bool = False
-    """A connection error: likely the result of another replica's failure, so chosen last."""
-    curable: bool = True
-    """Whether starting again can help."""
 
 
 def of_exit(code: int, error_file: str, log_file: str, *, out_of_memory: bool = False) -> Cause:

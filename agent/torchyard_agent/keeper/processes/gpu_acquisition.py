@@ -1,69 +1,70 @@
-"""A scheduled run takes its GPUs at its start, and not before: others use them until then.
-
-Where the one before is just leaving, it is waited for; how long, the policy says.
-"""
+"""Locks the GPUs of a scheduled run at its start, when the run before it may still be ending."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 from collections.abc import Collection
-from typing import Any, Callable
+from typing import Callable
 
-from torchyard_agent.keeper.resources import Ground, in_a_thread
+from torchyard_agent.background_threads import in_a_thread
+from torchyard_agent.keeper.decisions.events import GpusAcquired, GpusBusy
+from torchyard_agent.keeper.link.messages import FromMember
+from torchyard_agent.keeper.resources import RunResources
 from torchyard_agent.protocol.jsonrpc import RpcError
-from torchyard_agent.telemetry.process_usage import Owners
+from torchyard_agent.telemetry.process_owners import Owners
 
-AGAIN_S = 1.0
+RETRY_S = 1.0
 
 
-class Taking:
-    """Tries until it has them all, and tells so; and what is in the way meanwhile, once each."""
+class GpuAcquisition:
+    """Retries until all GPUs are locked; sends GpusAcquired then, and GpusBusy for each new obstacle."""
 
-    def __init__(self, ground: Ground, tell: Callable[[dict[str, Any]], None]):
-        self._ground = ground
-        self._tell = tell
+    def __init__(self, resources: RunResources, host: str, send: Callable[[FromMember], None]):
+        self._resources = resources
+        self._host = host
+        self._send = send
         self._task: asyncio.Task[None] | None = None
 
     def begin(self, only_if_idle: bool) -> None:
-        """`only_if_idle`: not while any process is on them."""
+        """`only_if_idle`: only while no process uses them."""
         self.end()
-        self._task = asyncio.get_running_loop().create_task(self._take(only_if_idle))
+        self._task = asyncio.get_running_loop().create_task(self._acquire(only_if_idle))
 
     def end(self) -> None:
         if self._task is not None:
             self._task.cancel()
             self._task = None
 
-    async def _take(self, only_if_idle: bool) -> None:
-        said = ""
+    async def _acquire(self, only_if_idle: bool) -> None:
+        reported = ""
         while True:
             problem = await self._try(only_if_idle)
             if not problem:
-                self._tell({"say": "has_gpus"})
+                self._send(GpusAcquired(self._host))
                 return
-            if problem != said:
-                said = problem
-                self._tell({"say": "gpus_held", "what": problem})
-            await asyncio.sleep(AGAIN_S)
+            if problem != reported:
+                reported = problem
+                self._send(GpusBusy(self._host, problem))
+            await asyncio.sleep(RETRY_S)
 
     async def _try(self, only_if_idle: bool) -> str:
-        """What is in the way; empty where the GPUs are ours now."""
+        """The obstacle; empty if the GPUs are locked now."""
         try:
-            await self._ground.retake_gpus()
+            await self._resources.lock_gpus()
         except RpcError as held:
             return str(held)
-        users = await in_a_thread(users_of, self._ground.gpus) if only_if_idle else ""
+        users = await in_a_thread(users_of, self._resources.gpus) if only_if_idle else ""
         if users:
-            self._ground.let_go_of_gpus()
+            self._resources.release_gpus()
         return users
 
 
 def users_of(uuids: Collection[str]) -> str:
-    """ "GPU 0 is used by python of ann (PID 12)"; empty where no process is on any of them, or none can be seen."""
+    """ "GPU 0 is used by python of ann (PID 12)"; empty if no process uses them, or NVML cannot tell."""
     if not uuids:
         return ""
-    from torchyard_agent.telemetry.nvml import Nvml  # ctypes is imported where there are GPUs to look at
+    from torchyard_agent.telemetry.nvml import Nvml  # imports ctypes, only where there are GPUs
 
     nvml = Nvml.open()
     if nvml is None:

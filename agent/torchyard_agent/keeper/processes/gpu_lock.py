@@ -20,7 +20,7 @@ from typing import Any
 from torchyard_agent.peer_credentials import peer_uid
 from torchyard_agent.protocol.jsonrpc import RpcError
 from torchyard_agent.protocol.paths import gpu_socket
-from torchyard_agent.telemetry.process_usage import user_name
+from torchyard_agent.telemetry.process_owners import user_name
 
 ANSWER_S = 1.0
 """Seconds that a holder has to say who it is."""

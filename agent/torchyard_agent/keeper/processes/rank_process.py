@@ -11,10 +11,10 @@ from functools import partial
 from typing import BinaryIO, NamedTuple
 
 from torchyard_agent import umask
+from torchyard_agent.keeper.decisions.events import Cause
 from torchyard_agent.keeper.processes import failure_diagnosis, process_control
 from torchyard_agent.keeper.processes.cgroup import Cgroup
-from torchyard_agent.keeper.processes.failure_diagnosis import Cause
-from torchyard_agent.keeper.processes.warm_interpreters import WarmStart
+from torchyard_agent.keeper.processes.warm_interpreters import WarmInterpreters
 from torchyard_agent.protocol import paths
 from torchyard_agent.protocol.messages import RankShare
 from torchyard_agent.protocol.metrics_report import REPORT_VARIABLE
@@ -132,7 +132,7 @@ def spawn(
     secrets: Mapping[str, str],
     cgroup: Cgroup | None = None,
     exchange_key: bytes = b"",
-    warm: WarmStart | None = None,
+    warm: WarmInterpreters | None = None,
 ) -> Rank:
     """Starts a rank in a session of its own, its output going straight to its log file.
 

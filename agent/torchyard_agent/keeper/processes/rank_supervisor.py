@@ -1,9 +1,6 @@
-"""This host's part of a run: starts, watches and ends its ranks as the primary says, and tells what happens.
+"""Starts, watches and ends the ranks of one host on the primary's orders, and reports what happens to them.
 
-What the primary says: `share` (the replicas here), `take_gpus` (a scheduled run's time has come), `go`, `start` (a
-gang's next generation), `end` (replicas, grace_s), `clear` (what ended ranks left behind), `sweep` (grace_s). What is
-told: `joined`, `has_gpus`, `gpus_held`, `spawned`, `failed`, `ended`, `cleared`, `gone`, `stuck`, `report`. The same
-words whether the primary is this keeper or one at the other end of the gang link.
+Orders and reports are those of `link.messages`, whether the primary is this keeper or another one.
 """
 
 from __future__ import annotations
@@ -15,57 +12,70 @@ import os
 import signal
 from typing import Any, Callable
 
+from torchyard_agent.background_threads import in_a_thread
 from torchyard_agent.keeper import notify_command
-from torchyard_agent.keeper.metrics_receiver import Latest
+from torchyard_agent.keeper.decisions import instructions
+from torchyard_agent.keeper.decisions.events import (
+    Cause,
+    GangCleared,
+    GpusAcquired,
+    HostJoined,
+    HostSwept,
+    RankFailed,
+    ReplicaEnded,
+    ReplicaSpawned,
+)
+from torchyard_agent.keeper.decisions.instructions import ClearGang
+from torchyard_agent.keeper.link import messages
+from torchyard_agent.keeper.link.messages import FromMember, FromPrimary
+from torchyard_agent.keeper.metrics_receiver import LatestMetrics
 from torchyard_agent.keeper.processes import failure_diagnosis, orphans, process_control, rank_process
 from torchyard_agent.keeper.processes.cgroup import Cgroup
-from torchyard_agent.keeper.processes.gpu_acquisition import Taking
+from torchyard_agent.keeper.processes.gpu_acquisition import GpuAcquisition
 from torchyard_agent.keeper.processes.orphans import still_on_gpus
 from torchyard_agent.keeper.processes.rank_process import CannotStart, Rank, RunPlace
-from torchyard_agent.keeper.processes.warm_interpreters import WarmStart
-from torchyard_agent.keeper.resources import in_a_thread
-from torchyard_agent.keeper.timeouts import Patience
+from torchyard_agent.keeper.processes.warm_interpreters import WarmInterpreters
+from torchyard_agent.keeper.timeouts import Timeouts
 from torchyard_agent.protocol.messages import RankShare, ReplicaShare
 
-Message = dict[str, Any]
-
 REPORT_EVERY_S = 1.0
-"""A replica's numbers are passed on this often at most; its first step at once."""
-LOOK_EVERY_S = 0.05
-"""While sweeping: orphans of orphans are found by looking again."""
-LOOK_FOR_SPARES_EVERY_S = 1.0
-"""While spares are being started: the next one begins when the last one has imported all that it was to."""
-LOOK_AT_GPUS_EVERY_S = 0.25
-"""From SIGKILL: what is still there then hangs in the kernel, and people are told."""
+"""A replica's metrics are sent at most this often; those of its first step at once."""
+SWEEP_EVERY_S = 0.05
+"""Interval of a sweep's scans: an orphan may leave orphans of its own."""
+SPARES_EVERY_S = 1.0
+"""Interval at which the next spare is considered; it starts once the one before has finished its imports."""
+GPUS_EVERY_S = 0.25
+"""Interval at which NVML is asked whether ended processes are off the GPUs."""
 
 log = logging.getLogger(__name__)
 
 
-class Share:
-    """The ranks of this host. Every rank, and every orphan below them, is a child of this process."""
+class RankSupervisor:
+    """The ranks of this host. All ranks, and all orphans below them, are children of this process."""
 
     def __init__(
         self,
         place: RunPlace,
-        tell: Callable[[Message], None],
+        send: Callable[[FromMember], None],
         cgroup: Cgroup | None = None,
         exchange_key: bytes = b"",
-        stuck_after_s: float = Patience().stuck_after_s,
-        warm: WarmStart | None = None,
-        spares_after_s: float = Patience().spares_after_s,
+        stuck_after_s: float = Timeouts().stuck_after_s,
+        warm: WarmInterpreters | None = None,
+        spares_after_s: float = Timeouts().spares_after_s,
     ):
-        self.tell = tell
-        self.reports = Latest(set())
-        self.taking: Taking | None = None
-        """Takes the GPUs of a run that was scheduled."""
+        self.send = send
+        """Sends to the run's primary; replaced by it once there is one."""
+        self.metrics = LatestMetrics(set())
+        self.gpu_acquisition: GpuAcquisition | None = None
+        """Locks the GPUs of a scheduled run."""
         self.place = place
         self._cgroup = cgroup
         self._exchange_key = exchange_key
         self._stuck_after_s = stuck_after_s
-        self._warm = warm or WarmStart()
+        self._warm = warm or WarmInterpreters()
         self._spares_after_s = spares_after_s
         self._spare_imports: list[str] = []
-        """What spare interpreters import; empty where there are none."""
+        """The modules that spare interpreters import; empty if there are no spares."""
         self._max_restarts = 0
         self._spares_timer: asyncio.TimerHandle | None = None
         self._replicas: dict[str, ReplicaShare] = {}
@@ -73,47 +83,28 @@ class Share:
         self._secrets: dict[str, str] = {}
         self._live: dict[int, Rank] = {}
         self._codes: dict[str, int] = {}
-        self._asked: set[str] = set()
+        self._ending: set[str] = set()
+        """Replicas that were ordered to end."""
         self._terminated: set[int] = set()
         self._stuck: set[int] = set()
-        """Ranks that people were told of, since nothing ends them."""
+        """Ranks that have been reported as stuck."""
         self._ended: set[int] = set()
-        """PIDs of this run that were ended or have ended here."""
+        """PIDs of this run that have ended here."""
         self._oom_kills = 0
-        self._late: dict[str, asyncio.TimerHandle] = {}
+        self._unsent: dict[str, asyncio.TimerHandle] = {}
         self._reported: set[str] = set()
         self._sessions: dict[str, set[int]] = {}
         """By replica: the sessions that the ranks of its last generation led."""
-        self._errands: set[int] = set()
-        """Notifications under way: below this process, and no part of any replica."""
+        self._notifications: set[int] = set()
+        """PIDs of notification commands: children of this process that belong to no replica."""
         self._clearing: set[asyncio.Task[None]] = set()
         self._sweeping: asyncio.Task[None] | None = None
         self._kill_at = 0.0
         self._changed = asyncio.Event()
 
-    def say(self, message: Message) -> None:
-        """To whoever is the primary now."""
-        self.tell(message)
-
-    def obey(self, message: Message) -> None:
-        """Does what the primary says."""
-        say = message["say"]
-        if say == "share":
-            self._take(message)
-        elif say == "go":
-            self._go()
-        elif say == "take_gpus":
-            self._take_gpus(bool(message["only_if_idle"]))
-        elif say == "start":
-            self._start_generation(message["replicas"])
-        elif say == "clear":
-            self._clear(message)
-        elif say == "end":
-            self.end(set(message["replicas"]), message["grace_s"])
-        elif say == "sweep":
-            self.sweep(message["grace_s"])
-        else:
-            raise ValueError(f"the primary said {say!r}, which this keeper does not know")
+    def obey(self, order: FromPrimary) -> None:
+        """Carries out an order of the primary. Raises KeyError for one that is not about ranks."""
+        _EXECUTE[type(order)](self, order)
 
     @property
     def names(self) -> set[str]:
@@ -126,36 +117,36 @@ class Share:
             found.setdefault(rank.replica, []).append(rank.pid)
         return found
 
-    def _take(self, message: Message) -> None:
-        self._replicas = {replica["name"]: replica for replica in message["replicas"]}
-        self._setup, self._secrets = message["setup"], message["secrets"]
-        self._spare_imports, self._max_restarts = message.get("spare_imports") or [], message.get("max_restarts", 0)
-        self.reports = Latest(set(self._replicas))
-        self._oom_kills = failure_diagnosis.oom_kills()  # a host that is lost before `go` never has it
-        self.tell({"say": "joined"})
+    def take_assignment(self, assignment: messages.Assignment) -> None:
+        self._replicas = {replica["name"]: replica for replica in assignment.replicas}
+        self._setup, self._secrets = assignment.setup, assignment.secrets
+        self._spare_imports, self._max_restarts = assignment.spare_imports, assignment.max_restarts
+        self.metrics = LatestMetrics(set(self._replicas))
+        self._oom_kills = failure_diagnosis.oom_kills()  # also here: a host may be lost before its ranks start
+        self.send(HostJoined(self.place.host))
 
-    def _take_gpus(self, only_if_idle: bool) -> None:
-        if self.taking is None:
-            self.tell({"say": "has_gpus"})
+    def acquire_gpus(self, order: instructions.AcquireGpus) -> None:
+        if self.gpu_acquisition is None:
+            self.send(GpusAcquired(self.place.host))
         else:
-            self.taking.begin(only_if_idle)
+            self.gpu_acquisition.begin(order.only_if_idle)
 
-    def _go(self) -> None:
+    def start_ranks(self, order: instructions.StartRanks) -> None:
         self._oom_kills = failure_diagnosis.oom_kills()
         for replica in self._replicas.values():
             self._start(replica)
         self._await_stability()
 
-    def _start_generation(self, replicas: list[ReplicaShare]) -> None:
-        for replica in replicas:
+    def start_generation(self, order: messages.StartGeneration) -> None:
+        for replica in order.replicas:
             name = replica["name"]
             self._replicas[name] = replica
             self._codes.pop(name, None)
-            self._asked.discard(name)
+            self._ending.discard(name)
             self._sessions.pop(name, None)
             self._reported.discard(name)
-            self.reports.forget(name)
-        for replica in replicas:
+            self.metrics.forget(name)
+        for replica in order.replicas:
             self._start(replica)
         self._await_stability()
 
@@ -168,29 +159,28 @@ class Share:
             except CannotStart as problem:
                 log.warning("%s: %s", name, problem)
                 self._codes[name] = problem.code
-                failed = {"say": "failed", "replica": name, "exit_code": problem.code, "cause": str(problem)}
-                self.tell({**failed, "curable": False})
+                self.send(RankFailed(name, problem.code, Cause(str(problem), curable=False)))
                 break
             self._live[started.pid] = started
             self._sessions.setdefault(name, set()).add(started.pid)
         else:
-            self.tell({"say": "spawned", "replica": name})
-        self._tell_if_ended(name)
+            self.send(ReplicaSpawned(name))
+        self._report_if_ended(name)
 
     def _await_stability(self) -> None:
-        """Spares are started once no rank of this host was started for a while."""
+        """Starts the spares once no rank of this host has been started for a while."""
         if self._spares_timer is not None:
             self._spares_timer.cancel()
         if self._spare_imports:
             self._spares_timer = asyncio.get_running_loop().call_later(self._spares_after_s, self._start_spare)
 
     def _start_spare(self) -> None:
-        """One at a time, for live ranks that may start again."""
+        """Starts one spare at a time, for live ranks that may be restarted."""
         loop = asyncio.get_running_loop()
         missing = [
             rank
             for rank in self._live.values()
-            if (rank.replica, rank.local_rank) not in self._warm and rank.replica not in self._asked
+            if (rank.replica, rank.local_rank) not in self._warm and rank.replica not in self._ending
             if self._replicas[rank.replica]["generation"] < self._max_restarts
         ]
         if self._warm.are_ready and missing:
@@ -201,15 +191,12 @@ class Share:
             if key not in self._warm:  # no interpreter that can be started early
                 return
         elif self._warm.are_ready:
-            log.info("a spare interpreter waits for each rank")
+            log.info("each rank has a spare interpreter")
             return
-        self._spares_timer = loop.call_later(LOOK_FOR_SPARES_EVERY_S, self._start_spare)
+        self._spares_timer = loop.call_later(SPARES_EVERY_S, self._start_spare)
 
     def reap(self) -> bool:
-        """Takes the exit status of every child that has ended, adopted ones included. Called on SIGCHLD.
-
-        Returns whether there are other children still.
-        """
+        """Reaps all ended children, adopted ones included; called on SIGCHLD. Returns whether children are left."""
         self._changed.set()
         while True:
             try:
@@ -220,7 +207,7 @@ class Share:
                 return True
             self._terminated.discard(pid)
             self._ended.add(pid)
-            self._errands.discard(pid)
+            self._notifications.discard(pid)
             self._warm.on_reaped(pid)
             rank = self._live.pop(pid, None)
             if rank is not None:
@@ -232,45 +219,41 @@ class Share:
         log.info("%s, local rank %d, pid %d ended with %d", name, rank.local_rank, rank.pid, code)
         if code != 0 and name not in self._codes:
             self._codes[name] = code
-            if name not in self._asked:
-                self._tell_failure(rank, code)
-        self._tell_if_ended(name)
+            if name not in self._ending:
+                self._report_failure(rank, code)
+        self._report_if_ended(name)
 
-    def _tell_failure(self, rank: Rank, code: int) -> None:
+    def _report_failure(self, rank: Rank, code: int) -> None:
         out_of_memory = code == -signal.SIGKILL and failure_diagnosis.oom_kills() > self._oom_kills
         share = self._rank_share(rank)
         cause = rank_process.cause_of(self.place, rank.replica, share, self._setup, code, out_of_memory=out_of_memory)
         several = len(self._replicas[rank.replica]["ranks"]) > 1
-        self.tell(
-            {
-                "say": "failed",
-                "replica": rank.replica,
-                "exit_code": code,
-                "cause": f"local rank {rank.local_rank} {cause.text}" if several else cause.text,
-                "consequence": cause.consequence,
-                "curable": cause.curable,
-            }
-        )
+        if several:
+            cause = cause._replace(text=f"local rank {rank.local_rank} {cause.text}")
+        self.send(RankFailed(rank.replica, code, cause))
 
     def _rank_share(self, rank: Rank) -> RankShare:
         shares = self._replicas[rank.replica]["ranks"]
         return next(share for share in shares if share["local_rank"] == rank.local_rank)
 
-    def _tell_if_ended(self, name: str) -> None:
+    def _report_if_ended(self, name: str) -> None:
         if not any(rank.replica == name for rank in self._live.values()):
-            self._report_now(name)
-            self.tell({"say": "ended", "replica": name, "exit_code": self._codes.get(name, 0)})
+            self._send_metrics(name)
+            self.send(ReplicaEnded(name, self._codes.get(name, 0)))
 
-    def run_errand(self, command: str, state: str, reason: str) -> None:
-        """Starts the user's notification and leaves it to itself."""
+    def start_notification(self, command: str, state: str, reason: str) -> None:
+        """Starts the user's notification command without waiting for its end."""
         process = notify_command.start(command, self.place, state, reason)
         if process is not None:
-            self._errands.add(process.pid)
+            self._notifications.add(process.pid)
             process.returncode = 0  # it is reaped here like every other child
 
+    def end_ranks(self, order: instructions.EndRanks) -> None:
+        self.end(set(order.replicas), order.grace_s)
+
     def end(self, names: set[str], grace_s: float) -> None:
-        """SIGTERM to the process groups of the replicas' ranks, SIGKILL to their trees `grace_s` later."""
-        self._asked |= names
+        """Sends SIGTERM to the process groups of the replicas' ranks, and SIGKILL to their trees `grace_s` later."""
+        self._ending |= names
         asked = [rank for rank in self._live.values() if rank.replica in names]
         if grace_s > 0:
             for rank in asked:
@@ -282,7 +265,7 @@ class Share:
             self._kill(asked)
 
     def _kill(self, asked: list[Rank]) -> None:
-        """Kills those of these ranks that are still there; by now their replicas may have new ones."""
+        """Kills those of these ranks that still run; their replicas may have been restarted meanwhile."""
         for rank in asked:
             if self._live.get(rank.pid) is not rank:
                 continue
@@ -291,52 +274,55 @@ class Share:
             process_control.send_group(rank.pid, signal.SIGKILL)
             if self._cgroup is not None:
                 self._cgroup.kill([rank.replica])
-        asyncio.get_running_loop().call_later(self._stuck_after_s, self._tell_who_stays, asked)
+        asyncio.get_running_loop().call_later(self._stuck_after_s, self._report_stuck, asked)
 
-    def _tell_who_stays(self, asked: list[Rank]) -> None:
-        """Names those of these ranks that outlive SIGKILL: the kernel keeps them, for a dead disk or NFS server."""
+    def _report_stuck(self, asked: list[Rank]) -> None:
+        """Reports ranks that SIGKILL did not end: they hang in the kernel, on a dead disk or NFS server."""
         left = [rank.pid for rank in asked if self._live.get(rank.pid) is rank and rank.pid not in self._stuck]
         self._stuck.update(left)
         if left:
-            self.tell({"say": "stuck", "what": ", ".join(map(_described, left[:5]))})
+            self.send(messages.ProcessesStuck(", ".join(map(_described, left[:5]))))
 
-    def _clear(self, message: Message) -> None:
-        """Ends what the ended ranks of a gang's generation left behind, and tells `cleared` when nothing is."""
-        task = asyncio.get_running_loop().create_task(self._clear_gang(message))
+    def clear_gang(self, order: ClearGang) -> None:
+        """Ends the processes that a gang's ranks left behind, and reports GangCleared when none is left."""
+        task = asyncio.get_running_loop().create_task(self._clear_gang(order))
         self._clearing.add(task)
         task.add_done_callback(self._on_cleared)
 
     def _on_cleared(self, task: asyncio.Task[None]) -> None:
         self._clearing.discard(task)
         if not task.cancelled():
-            task.result()  # what went wrong must not stay in there
+            task.result()  # an error in the task must not go unnoticed
 
-    async def _clear_gang(self, message: Message) -> None:
-        names = set(message["replicas"])
+    async def _clear_gang(self, order: ClearGang) -> None:
+        names = set(order.replicas)
         sessions = {session for name in names for session in self._sessions.get(name, ())}
-        kill_at = asyncio.get_running_loop().time() + message["grace_s"]
-        looks_empty = 0
-        told_stuck = False
-        while looks_empty < 2:  # one look may miss a process that is just changing its parent
+        kill_at = asyncio.get_running_loop().time() + order.grace_s
+        empty_scans = 0
+        reported = False
+        while empty_scans < 2:  # one scan may miss a process that is just changing its parent
             self.reap()
             others = [rank.pid for rank in self._live.values() if rank.replica not in names]
-            others += self._errands
+            others += self._notifications
             found = orphans.of_replicas(names, sessions, others, self._warm.pids())
             if self._cgroup is not None:
                 found += [pid for pid in self._cgroup.processes(names) if pid not in found]
             left = [pid for pid in found if process_control.may_signal(pid)]
             if self._cgroup is not None and asyncio.get_running_loop().time() >= kill_at:
                 self._cgroup.kill(names)
-            looks_empty = 0 if left else looks_empty + 1
-            told_stuck = self._press(left, kill_at, told_stuck)
+            empty_scans = 0 if left else empty_scans + 1
+            reported = self._signal(left, kill_at, reported)
             if left:
-                await self._look_again()
-        self.tell({"say": "cleared", "gang": message["gang"], "generation": message["generation"]})
+                await self._wait_for_change()
+        self.send(GangCleared(self.place.host, order.gang, order.generation))
+
+    def obey_sweep(self, order: instructions.Sweep) -> None:
+        self.sweep(order.grace_s)
 
     def sweep(self, grace_s: float) -> None:
-        """Ends whatever is left below this process, and tells `gone` when nothing is."""
-        if self.taking is not None:
-            self.taking.end()
+        """Ends all processes below this one, and reports HostSwept when none is left."""
+        if self.gpu_acquisition is not None:
+            self.gpu_acquisition.end()
         if self._spares_timer is not None:
             self._spares_timer.cancel()
         self._warm.close()
@@ -344,49 +330,49 @@ class Share:
         if self._sweeping is None:
             self._kill_at = kill_at
             self._sweeping = asyncio.get_running_loop().create_task(self._sweep())
-            self._sweeping.add_done_callback(lambda task: task.result())  # what went wrong must not stay in there
+            self._sweeping.add_done_callback(lambda task: task.result())  # an error in the task must not go unnoticed
         else:
             self._kill_at = min(self._kill_at, kill_at)
             self._changed.set()
 
     async def swept(self) -> None:
-        """Returns when a sweep is over, and makes ready for another. Raises what went wrong in it."""
+        """Waits for the end of a sweep, after which another may begin. Raises the sweep's error."""
         if self._sweeping is not None:
             await self._sweeping
             self._sweeping = None
 
     async def _sweep(self) -> None:
-        told_stuck = False
-        while self.reap():  # that no child is left is the kernel's word; /proc may miss one that is just changing
+        reported = False
+        while self.reap():  # only waitpid knows that no child is left: /proc may miss one that changes its parent
             everything = process_control.descendants(os.getpid())
             left = [pid for pid in everything if process_control.may_signal(pid)]
             if everything and not left:
-                log.warning("left alone, since they are another user's: %s", ", ".join(map(_described, everything)))
+                log.warning("not ended, since they belong to another user: %s", ", ".join(map(_described, everything)))
                 break
             if self._cgroup is not None and asyncio.get_running_loop().time() >= self._kill_at:
                 self._cgroup.kill(self._replicas)
-            told_stuck = self._press(left, self._kill_at, told_stuck)
-            await self._look_again()
+            reported = self._signal(left, self._kill_at, reported)
+            await self._wait_for_change()
         if self._cgroup is not None:
             self._cgroup.remove()
-        await self._until_gpus_are_free(told_stuck)
-        self.tell({"say": "gone"})
+        await self._wait_for_gpus(reported)
+        self.send(HostSwept(self.place.host))
 
-    async def _until_gpus_are_free(self, told_stuck: bool) -> None:
-        """The driver lets go of a dead process a little later, and seldom not at all: then people are told."""
+    async def _wait_for_gpus(self, reported: bool) -> None:
+        """Waits until the driver has released the GPUs: it does so shortly after a process ends, and rarely never."""
         loop = asyncio.get_running_loop()
         uuids = {uuid for replica in self._replicas.values() for uuid in replica["gpus"]}
         if not uuids:
             return
         stuck_at = loop.time() + self._stuck_after_s
         while left := await in_a_thread(still_on_gpus, uuids, self._ended):
-            if loop.time() > stuck_at and not told_stuck:
-                told_stuck = True
-                self.tell({"say": "stuck", "what": ", ".join(left[:5])})
-            await asyncio.sleep(LOOK_AT_GPUS_EVERY_S)
+            if loop.time() > stuck_at and not reported:
+                reported = True
+                self.send(messages.ProcessesStuck(", ".join(left[:5])))
+            await asyncio.sleep(GPUS_EVERY_S)
 
-    def _press(self, left: list[int], kill_at: float, told_stuck: bool) -> bool:
-        """SIGTERM once to each of these, SIGKILL from `kill_at` on. Returns whether people know of what stays."""
+    def _signal(self, left: list[int], kill_at: float, reported: bool) -> bool:
+        """Sends SIGTERM once to each process, SIGKILL from `kill_at` on. Returns whether stuck ones were reported."""
         late = asyncio.get_running_loop().time() - kill_at
         for pid in left:
             if late >= 0:
@@ -395,34 +381,45 @@ class Share:
                 self._terminated.add(pid)
                 process_control.send(pid, signal.SIGTERM)
                 process_control.send(pid, signal.SIGCONT)
-        if left and late > self._stuck_after_s and not told_stuck:
-            self.tell({"say": "stuck", "what": ", ".join(map(_described, left[:5]))})
+        if left and late > self._stuck_after_s and not reported:
+            self.send(messages.ProcessesStuck(", ".join(map(_described, left[:5]))))
             return True
-        return told_stuck
+        return reported
 
-    async def _look_again(self) -> None:
+    async def _wait_for_change(self) -> None:
         self._changed.clear()
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._changed.wait(), LOOK_EVERY_S)
+            await asyncio.wait_for(self._changed.wait(), SWEEP_EVERY_S)
 
     def on_datagram(self, datagram: bytes) -> None:
-        """Takes a report. The first step is passed on at once, the rest once a second."""
-        name = self.reports.take(datagram)
+        """Takes a metrics datagram. The first step's are sent at once, later ones once a second."""
+        name = self.metrics.take(datagram)
         if name is None:
             return
-        if name not in self._reported and (self.reports.of(name).get("step") or 0) >= 1:
+        if name not in self._reported and (self.metrics.of(name).get("step") or 0) >= 1:
             self._reported.add(name)
-            self.tell({"say": "report", "replica": name, "metrics": self.reports.of(name), "first": True})
-        elif name not in self._late:
+            self.send(messages.ReplicaMetrics(name, self.metrics.of(name), True))
+        elif name not in self._unsent:
             loop = asyncio.get_running_loop()
-            self._late[name] = loop.call_later(REPORT_EVERY_S, self._report_now, name)
+            self._unsent[name] = loop.call_later(REPORT_EVERY_S, self._send_metrics, name)
 
-    def _report_now(self, name: str) -> None:
-        waiting = self._late.pop(name, None)
+    def _send_metrics(self, name: str) -> None:
+        waiting = self._unsent.pop(name, None)
         if waiting is not None:
             waiting.cancel()
-            self.tell({"say": "report", "replica": name, "metrics": self.reports.of(name), "first": False})
+            self.send(messages.ReplicaMetrics(name, self.metrics.of(name), False))
 
 
 def _described(pid: int) -> str:
     return f"PID {pid} ({process_control.command_of(pid)})"
+
+
+_EXECUTE: dict[type, Callable[[RankSupervisor, Any], None]] = {
+    messages.Assignment: RankSupervisor.take_assignment,
+    instructions.AcquireGpus: RankSupervisor.acquire_gpus,
+    instructions.StartRanks: RankSupervisor.start_ranks,
+    messages.StartGeneration: RankSupervisor.start_generation,
+    ClearGang: RankSupervisor.clear_gang,
+    instructions.EndRanks: RankSupervisor.end_ranks,
+    instructions.Sweep: RankSupervisor.obey_sweep,
+}

@@ -63,7 +63,7 @@ class _Interpreter(NamedTuple):
     """What its oom_score_adj was."""
 
 
-class WarmStart:
+class WarmInterpreters:
     """The interpreters of a run on this host that wait for their rank."""
 
     def __init__(self) -> None:

@@ -17,10 +17,11 @@ from tests.agent.keeper.checkpoints.sample_checkpoints import same, save, there
 from tests.agent.keeper.keeper_cluster import SECRET
 from tests.waiting import eventually
 from torchyard_agent.keeper.checkpoints import checkpoint_folders, file_transfer
-from torchyard_agent.keeper.checkpoints.checkpoint_replication import Receiving
-from torchyard_agent.keeper.checkpoints.file_transfer import CarryProblem
+from torchyard_agent.keeper.checkpoints.checkpoint_replication import CheckpointReceiver
+from torchyard_agent.keeper.checkpoints.file_transfer import TransferError
 from torchyard_agent.keeper.link import gang_link
 from torchyard_agent.keeper.link.gang_link import Message, Stream
+from torchyard_agent.keeper.link.messages import CheckpointFetched, FromMember
 from torchyard_agent.protocol import authenticated_transport
 
 KEY = bytes.fromhex(SECRET)
@@ -85,23 +86,23 @@ def test_a_transfer_that_is_cut_goes_on_from_where_it_was(tmp_path: Path) -> Non
     pieces: list[int] = []
 
     async def scene() -> None:
-        told: list[Message] = []
+        told: list[FromMember] = []
         async with Pair() as pair:
-            receiving = Receiving(str(target), "run", "gpu-b", pair.dial, told.append)
-            receiving.obey({"say": "fetch", "name": name})
+            receiver = CheckpointReceiver(str(target), "run", "gpu-b", pair.dial, told.append)
+            receiver.fetch(name)
             for left in (6, 100):
                 stream = await asyncio.wait_for(pair.met.get(), 10)
                 stream.__class__ = Cut
                 assert isinstance(stream, Cut)
                 stream.left = left
                 try:
-                    await file_transfer.give(stream, str(source / name))
+                    await file_transfer.send(stream, str(source / name))
                 except gang_link.NETWORK_ERRORS:
                     assert left == 6
                 pieces.append(min(stream.pieces, left))
             await eventually(lambda: told)
-            receiving.close()
-        assert told == [{"say": "fetched", "name": name, "problem": ""}]
+            receiver.close()
+        assert told == [CheckpointFetched(name, "")]
 
     asyncio.run(scene())
     assert same(source / name, target / name)
@@ -119,19 +120,19 @@ def test_one_that_is_marked_as_the_last_is_carried_again_with_its_mark_alone(tmp
     assert (label, checkpoint_folders.newest(str(source), "other")) == (f"{name}-final", name)
 
     async def scene() -> None:
-        told: list[Message] = []
+        told: list[FromMember] = []
         async with Pair() as pair:
-            receiving = Receiving(str(target), "run", "gpu-b", pair.dial, told.append)
-            assert receiving.holds()["name"] == name
-            receiving.obey({"say": "fetch", "name": label})
+            receiver = CheckpointReceiver(str(target), "run", "gpu-b", pair.dial, told.append)
+            assert receiver.newest().name == name
+            receiver.fetch(label)
             stream = await asyncio.wait_for(pair.met.get(), 10)
             stream.__class__ = Cut
             assert isinstance(stream, Cut)
             stream.left = 1
-            await file_transfer.give(stream, str(source / name))
+            await file_transfer.send(stream, str(source / name))
             await eventually(lambda: told)
-            assert receiving.holds()["name"] == label
-        assert told == [{"say": "fetched", "name": label, "problem": ""}]
+            assert receiver.newest().name == label
+        assert told == [CheckpointFetched(label, "")]
 
     asyncio.run(scene())
     assert same(source / name, target / name)
@@ -146,16 +147,16 @@ def test_one_that_was_saved_anew_for_the_same_step_is_carried_whole(tmp_path: Pa
     (source / name / "model.pt").write_bytes(bytes(3 * file_transfer.PIECE))
 
     async def scene() -> None:
-        told: list[Message] = []
+        told: list[FromMember] = []
         async with Pair() as pair:
-            receiving = Receiving(str(target), "run", "gpu-b", pair.dial, told.append)
-            receiving.obey({"say": "fetch", "name": name})
+            receiver = CheckpointReceiver(str(target), "run", "gpu-b", pair.dial, told.append)
+            receiver.fetch(name)
             while not told:
                 stream = await asyncio.wait_for(pair.met.get(), 10)
                 with suppress(*gang_link.NETWORK_ERRORS):
-                    await file_transfer.give(stream, str(source / name))
+                    await file_transfer.send(stream, str(source / name))
                 await eventually(lambda: told or not pair.met.empty())
-        assert told == [{"say": "fetched", "name": name, "problem": ""}]
+        assert told == [CheckpointFetched(name, "")]
 
     asyncio.run(scene())
     assert same(source / name, target / name)
@@ -168,21 +169,21 @@ def test_a_newer_one_drops_what_is_under_way_and_leaves_nothing_of_it(tmp_path: 
     new = save(source, 2, 3 * file_transfer.PIECE)
 
     async def scene() -> None:
-        told: list[Message] = []
+        told: list[FromMember] = []
         async with Pair() as pair:
-            receiving = Receiving(str(target), "run", "gpu-b", pair.dial, told.append)
-            receiving.obey({"say": "fetch", "name": old})
+            receiver = CheckpointReceiver(str(target), "run", "gpu-b", pair.dial, told.append)
+            receiver.fetch(old)
             first = await asyncio.wait_for(pair.met.get(), 10)
             first.__class__ = Stuck
-            giving = asyncio.get_running_loop().create_task(file_transfer.give(first, str(source / old)))
+            giving = asyncio.get_running_loop().create_task(file_transfer.send(first, str(source / old)))
             await eventually(lambda: (target / f".carried-{old}" / "model.pt").exists())
-            receiving.obey({"say": "fetch", "name": new})
+            receiver.fetch(new)
             second = await asyncio.wait_for(pair.met.get(), 10)
-            await file_transfer.give(second, str(source / new))
+            await file_transfer.send(second, str(source / new))
             with pytest.raises(gang_link.NETWORK_ERRORS):
                 await giving
             await eventually(lambda: told)
-        assert told == [{"say": "fetched", "name": new, "problem": ""}]
+        assert told == [CheckpointFetched(new, "")]
 
     asyncio.run(scene())
     assert there(target) == [new]
@@ -203,23 +204,23 @@ def test_a_newer_one_waits_for_a_disk_that_writes_the_one_before_it(
     monkeypatch.setattr(os, "fsync", slow)
 
     async def scene() -> None:
-        told: list[Message] = []
+        told: list[FromMember] = []
         unheard: list[object] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
         async with Pair() as pair:
-            receiving = Receiving(str(target), "run", "gpu-b", pair.dial, told.append)
-            receiving.obey({"say": "fetch", "name": old})
+            receiver = CheckpointReceiver(str(target), "run", "gpu-b", pair.dial, told.append)
+            receiver.fetch(old)
             first = await asyncio.wait_for(pair.met.get(), 10)
-            giving = asyncio.get_running_loop().create_task(file_transfer.give(first, str(source / old)))
+            giving = asyncio.get_running_loop().create_task(file_transfer.send(first, str(source / old)))
             await eventually(writes.is_set)
-            receiving.obey({"say": "fetch", "name": new})
+            receiver.fetch(new)
             await asyncio.sleep(0.05)
             assert pair.met.empty()
             is_written.set()
-            await file_transfer.give(await asyncio.wait_for(pair.met.get(), 10), str(source / new))
+            await file_transfer.send(await asyncio.wait_for(pair.met.get(), 10), str(source / new))
             await giving
             await eventually(lambda: told)
-        assert told == [{"say": "fetched", "name": new, "problem": ""}]
+        assert told == [CheckpointFetched(new, "")]
         assert unheard == []
 
     asyncio.run(scene())
@@ -239,16 +240,16 @@ def test_a_disk_without_room_is_said_and_nothing_half_done_stays(
     monkeypatch.setattr(os, "pwrite", full)
 
     async def scene() -> None:
-        told: list[Message] = []
+        told: list[FromMember] = []
         async with Pair() as pair:
-            receiving = Receiving(str(target), "run", "gpu-b", pair.dial, told.append)
-            receiving.obey({"say": "fetch", "name": name})
+            receiver = CheckpointReceiver(str(target), "run", "gpu-b", pair.dial, told.append)
+            receiver.fetch(name)
             stream = await asyncio.wait_for(pair.met.get(), 10)
-            with pytest.raises((CarryProblem, *gang_link.NETWORK_ERRORS)):
-                await file_transfer.give(stream, str(source / name))
+            with pytest.raises((TransferError, *gang_link.NETWORK_ERRORS)):
+                await file_transfer.send(stream, str(source / name))
             await eventually(lambda: told)
-        assert told[0]["name"] == name
-        assert "is full" in told[0]["problem"]
+        assert told == [CheckpointFetched(name, told[0].problem)]
+        assert "is full" in told[0].problem
 
     asyncio.run(scene())
     assert there(target) == []
@@ -269,7 +270,7 @@ def test_an_end_that_offers_a_file_elsewhere_is_hung_up_on(tmp_path: Path) -> No
             other = await pair.met.get()
             other.send({"files": {"../evil": 3}})
             with pytest.raises(authenticated_transport.AuthenticationError):
-                await file_transfer.take(stream, str(tmp_path / "target"), "step-000000000001")
+                await file_transfer.receive(stream, str(tmp_path / "target"), "step-000000000001")
             stream.abort()
             other.abort()
 

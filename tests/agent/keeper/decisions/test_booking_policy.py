@@ -1,4 +1,4 @@
-"""When a run may begin and must leave, by the calendar."""
+"""When a run may begin and must deadline, by the calendar."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import pytest
 
 from tests.agent.enforcement.calendars import HOUR, T0, A, B, booking, snapshot
 from torchyard_agent.keeper.decisions.booking_policy import (
-    Leave,
-    Notice,
+    Deadline,
     OwnBooking,
-    Start,
-    leave,
+    StartVerdict,
+    Warned,
+    deadline,
     may_begin,
+    next_step,
     start_of,
-    what_now,
 )
 from torchyard_agent.protocol.calendar import Calendar, parse
 
@@ -29,7 +29,7 @@ def known(*bookings: dict[str, Any], **changes: Any) -> Calendar:
 
 
 def leaves_at(calendar: Calendar | None, own: OwnBooking = OWN, now: float = T0 + 60) -> float | None:
-    found = leave(own, [A], calendar, now)
+    found = deadline(own, [A], calendar, now)
     return None if found is None else found.at
 
 
@@ -56,41 +56,41 @@ def test_one_that_is_to_stop_stops_whoever_follows_and_however_old_the_calendar(
 
 
 def test_it_is_warned_asked_to_save_and_gone_in_time() -> None:
-    must = Leave(T0, "lee follows")
-    assert what_now(None, must, T0 - 700, **WAITS) == (None, "", T0 - 600)
-    notice, act, _ = what_now(None, must, T0 - 600, **WAITS)
-    assert (notice, act) == (Notice(T0, T0 - 600), "warn")
-    assert what_now(notice, must, T0 - 100, **WAITS) == (notice, "", T0 - 30)
-    assert what_now(notice, must, T0 - 30, **WAITS)[1] == "stop"
+    must = Deadline(T0, "lee follows")
+    assert next_step(None, must, T0 - 700, **WAITS) == (None, "", T0 - 600)
+    notice, act, _ = next_step(None, must, T0 - 600, **WAITS)
+    assert (notice, act) == (Warned(T0, T0 - 600), "warn")
+    assert next_step(notice, must, T0 - 100, **WAITS) == (notice, "", T0 - 30)
+    assert next_step(notice, must, T0 - 30, **WAITS)[1] == "stop"
 
 
 def test_it_is_never_stopped_without_notice() -> None:
-    must = Leave(T0, "lee follows")
-    notice, act, _ = what_now(None, must, T0 + 500, **WAITS)
+    must = Deadline(T0, "lee follows")
+    notice, act, _ = next_step(None, must, T0 + 500, **WAITS)
     assert act == "warn"
-    assert what_now(notice, must, T0 + 559, **WAITS)[1] == ""
-    assert what_now(notice, must, T0 + 560, **WAITS)[1] == "stop"
+    assert next_step(notice, must, T0 + 559, **WAITS)[1] == ""
+    assert next_step(notice, must, T0 + 560, **WAITS)[1] == "stop"
 
 
 def test_who_may_stay_longer_is_warned_anew_and_who_may_stay_is_left_alone() -> None:
-    notice = Notice(T0, T0 - 600)
-    assert what_now(notice, Leave(T0 + HOUR, "later"), T0 - 100, **WAITS) == (None, "", T0 + HOUR - 600)
-    assert what_now(notice, None, T0 - 10, **WAITS) == (None, "", None)
+    notice = Warned(T0, T0 - 600)
+    assert next_step(notice, Deadline(T0 + HOUR, "later"), T0 - 100, **WAITS) == (None, "", T0 + HOUR - 600)
+    assert next_step(notice, None, T0 - 10, **WAITS) == (None, "", None)
 
 
 @pytest.mark.parametrize(
     ("own", "calendar", "now", "verdict"),
     [
-        (OWN, known(MINE), T0 + 1, Start()),
-        (OWN, None, T0 + 1, Start(only_if_idle=True)),
-        (OWN, known(MINE), T0 + HOUR, Start(only_if_idle=True)),
-        (OWN, known(), T0 + 1, Start(only_if_idle=True)),
-        (None, known(), T0 + 1, Start(only_if_idle=True)),
-        (None, known(booking("kim", T0, T0 + HOUR, B)), T0 + 1, Start(only_if_idle=True)),
+        (OWN, known(MINE), T0 + 1, StartVerdict()),
+        (OWN, None, T0 + 1, StartVerdict(only_if_idle=True)),
+        (OWN, known(MINE), T0 + HOUR, StartVerdict(only_if_idle=True)),
+        (OWN, known(), T0 + 1, StartVerdict(only_if_idle=True)),
+        (None, known(), T0 + 1, StartVerdict(only_if_idle=True)),
+        (None, known(booking("kim", T0, T0 + HOUR, B)), T0 + 1, StartVerdict(only_if_idle=True)),
     ],
 )
 def test_a_run_begins_where_it_is_its_turn_and_else_only_on_idle_gpus(
-    own: OwnBooking | None, calendar: Calendar | None, now: float, verdict: Start
+    own: OwnBooking | None, calendar: Calendar | None, now: float, verdict: StartVerdict
 ) -> None:
     assert may_begin(own, [A], calendar, T0, now) == verdict
 

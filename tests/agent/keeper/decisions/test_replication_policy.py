@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.agent.keeper.keeper_cluster import replica
 from torchyard_agent.keeper.decisions import replication_policy
-from torchyard_agent.keeper.decisions.replication_policy import Carriage, Order
+from torchyard_agent.keeper.decisions.replication_policy import Replication, Transfer
 
 ONE, TWO, THREE = "step-000000000001", "step-000000000002", "step-000000000003"
 HOSTS = ["gpu-a", "cpu", "gpu-b", "gpu-c"]
@@ -16,7 +16,7 @@ REPLICAS = [
 ]
 
 
-def carriage(*hosts: str, newest: str = "") -> Carriage:
+def replication(*hosts: str, newest: str = "") -> Replication:
     """One whose `hosts` have come, none with a checkpoint."""
     made = replication_policy.begin(HOSTS, REPLICAS)
     for host in hosts:
@@ -25,9 +25,9 @@ def carriage(*hosts: str, newest: str = "") -> Carriage:
 
 
 def test_the_newest_goes_to_the_evaluators_host_and_to_the_next_host_that_trains() -> None:
-    _, orders = replication_policy.on_saved(carriage("cpu", "gpu-b", "gpu-c"), ONE)
+    _, orders = replication_policy.on_saved(replication("cpu", "gpu-b", "gpu-c"), ONE)
 
-    assert orders == [Order("gpu-c", ONE), Order("gpu-b", ONE)]
+    assert orders == [Transfer("gpu-c", ONE), Transfer("gpu-b", ONE)]
 
 
 def test_without_another_trainer_the_next_host_is_the_peer() -> None:
@@ -46,7 +46,7 @@ def test_an_evaluators_host_that_trains_too_is_the_peer_and_gets_it_once() -> No
     )
     made, _ = replication_policy.on_host(made, "b", "")
 
-    assert replication_policy.on_saved(made, ONE)[1] == [Order("b", ONE)]
+    assert replication_policy.on_saved(made, ONE)[1] == [Transfer("b", ONE)]
 
 
 def test_nothing_is_carried_to_an_evaluator_on_the_chiefs_own_host() -> None:
@@ -56,40 +56,40 @@ def test_nothing_is_carried_to_an_evaluator_on_the_chiefs_own_host() -> None:
 
 
 def test_while_the_peer_is_lost_another_host_takes_its_place() -> None:
-    made, _ = replication_policy.on_saved(carriage("cpu", "gpu-b"), ONE)
+    made, _ = replication_policy.on_saved(replication("cpu", "gpu-b"), ONE)
 
     made, orders = replication_policy.on_host_lost(made, "gpu-b")
 
-    assert orders == [Order("cpu", ONE)]
-    assert replication_policy.on_host(made, "gpu-b", "")[1] == [Order("gpu-b", ONE)]
+    assert orders == [Transfer("cpu", ONE)]
+    assert replication_policy.on_host(made, "gpu-b", "")[1] == [Transfer("gpu-b", ONE)]
 
 
 def test_a_host_that_comes_with_the_newest_is_not_sent_it() -> None:
-    assert replication_policy.on_host(carriage(newest=TWO), "gpu-c", TWO)[1] == []
+    assert replication_policy.on_host(replication(newest=TWO), "gpu-c", TWO)[1] == []
 
 
 def test_a_newer_one_takes_the_place_of_what_is_under_way_but_not_twice_in_a_row() -> None:
-    made, _ = replication_policy.on_saved(carriage("gpu-c"), ONE)
+    made, _ = replication_policy.on_saved(replication("gpu-c"), ONE)
     made, orders = replication_policy.on_saved(made, TWO)
-    assert orders == [Order("gpu-c", TWO)]
+    assert orders == [Transfer("gpu-c", TWO)]
 
     made, orders = replication_policy.on_saved(made, THREE)
     assert orders == []
 
-    made, orders = replication_policy.on_carried(made, "gpu-c", TWO)
-    assert orders == [Order("gpu-c", THREE)]
+    made, orders = replication_policy.on_copied(made, "gpu-c", TWO)
+    assert orders == [Transfer("gpu-c", THREE)]
 
 
 def test_one_that_could_not_be_carried_is_not_tried_again_and_the_next_one_is() -> None:
-    made, _ = replication_policy.on_saved(carriage("gpu-c"), ONE)
+    made, _ = replication_policy.on_saved(replication("gpu-c"), ONE)
     made, orders = replication_policy.on_refused(made, "gpu-c", ONE)
     assert orders == []
 
-    assert replication_policy.on_saved(made, TWO)[1] == [Order("gpu-c", TWO)]
+    assert replication_policy.on_saved(made, TWO)[1] == [Transfer("gpu-c", TWO)]
 
 
 def test_what_is_told_late_of_a_dropped_transfer_changes_nothing() -> None:
-    made, _ = replication_policy.on_saved(carriage("gpu-c"), ONE)
+    made, _ = replication_policy.on_saved(replication("gpu-c"), ONE)
     made, _ = replication_policy.on_saved(made, TWO)
 
     made, orders = replication_policy.on_refused(made, "gpu-c", ONE)
@@ -101,10 +101,10 @@ def test_what_is_told_late_of_a_dropped_transfer_changes_nothing() -> None:
 
 
 def test_the_newest_of_all_is_brought_to_a_chief_that_has_an_older_one_or_none() -> None:
-    made = carriage(newest=ONE)
+    made = replication(newest=ONE)
     made, _ = replication_policy.on_host(made, "gpu-b", TWO)
     made, _ = replication_policy.on_host(made, "gpu-c", THREE)
 
-    assert replication_policy.to_bring(made) == Order("gpu-c", THREE)
-    assert replication_policy.to_bring(made, but=["gpu-c"]) == Order("gpu-b", TWO)
-    assert replication_policy.to_bring(made._replace(newest=THREE)) is None
+    assert replication_policy.newest_elsewhere(made) == Transfer("gpu-c", THREE)
+    assert replication_policy.newest_elsewhere(made, excluded=["gpu-c"]) == Transfer("gpu-b", TWO)
+    assert replication_policy.newest_elsewhere(made._replace(newest=THREE)) is None

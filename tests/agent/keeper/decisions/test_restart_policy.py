@@ -13,30 +13,32 @@ from tests.agent.keeper.conftest import Play as PlayKeepers
 from tests.agent.keeper.decisions.test_state_machine import BAD, PEER, Play, of
 from tests.agent.keeper.keeper_cluster import Yard, replica, shell
 from tests.waiting import eventually
-from torchyard_agent.keeper.decisions import events, state_machine
+from torchyard_agent.keeper.decisions import instructions, state_machine
 from torchyard_agent.keeper.decisions.events import (
-    Clear,
-    Cleared,
-    Ended,
-    EndRanks,
+    Cause,
     Event,
-    Finish,
-    HostBack,
-    HostGone,
+    GangCleared,
+    HostJoined,
     HostLost,
-    Joined,
-    LinkBack,
+    HostReturned,
+    HostSwept,
     LinkBroken,
+    LinkRestored,
     RankFailed,
-    Spawned,
-    StartGang,
-    StopAsked,
-    TellGangRestart,
-    TellRunState,
+    ReplicaEnded,
+    ReplicaSpawned,
+    StopRequested,
     TimerFired,
-    Wait,
 )
-from torchyard_agent.keeper.processes.failure_diagnosis import Cause
+from torchyard_agent.keeper.decisions.instructions import (
+    ClearGang,
+    EndRanks,
+    FinishRun,
+    RecordGangRestart,
+    RecordRunState,
+    SetTimer,
+    StartGang,
+)
 from torchyard_agent.protocol.run_states import ReplicaState, RunState
 
 FOREVER = shell("exec sleep 1000")
@@ -45,86 +47,88 @@ SENTENCE = "worker-0 on b: exited with 1: ValueError: bad"
 
 def fails(play: Play) -> list[Any]:
     """worker-0 fails, and chief-0 with it."""
-    play(RankFailed("worker-0", 1, BAD), Ended("worker-0", 1))
-    return play(RankFailed("chief-0", 1, PEER), Ended("chief-0", 1), after=0.1)
+    play(RankFailed("worker-0", 1, BAD), ReplicaEnded("worker-0", 1))
+    return play(RankFailed("chief-0", 1, PEER), ReplicaEnded("chief-0", 1), after=0.1)
 
 
 def up_again(play: Play, *names: str) -> None:
-    play(*[Spawned(name) for name in names or ("chief-0", "worker-0")])
+    play(*[ReplicaSpawned(name) for name in names or ("chief-0", "worker-0")])
 
 
 def test_a_failed_gang_starts_again_once_nothing_of_it_is_left() -> None:
     play = Play(max_restarts=2).go()
     said = fails(play)
-    assert of(TellGangRestart, said) == [TellGangRestart("trainers", 1, SENTENCE)]
-    assert of(TellRunState, said) == [TellRunState(RunState.RESTARTING, SENTENCE)]
-    assert of(Clear, said) == [
-        Clear("a", "trainers", 0, ("chief-0",), 0.5),
-        Clear("b", "trainers", 0, ("worker-0",), 0.5),
+    assert of(RecordGangRestart, said) == [RecordGangRestart("trainers", 1, SENTENCE)]
+    assert of(RecordRunState, said) == [RecordRunState(RunState.RESTARTING, SENTENCE)]
+    assert of(ClearGang, said) == [
+        ClearGang("a", "trainers", 0, ("chief-0",), 0.5),
+        ClearGang("b", "trainers", 0, ("worker-0",), 0.5),
     ]
-    assert of(StartGang, play(Cleared("a", "trainers", 0))) == []
-    said = play(Cleared("b", "trainers", 0))
+    assert of(StartGang, play(GangCleared("a", "trainers", 0))) == []
+    said = play(GangCleared("b", "trainers", 0))
     assert of(StartGang, said) == [StartGang("trainers", 1, ("chief-0", "worker-0"))]
     assert play.states() == {"chief-0": "starting", "worker-0": "starting"}
     up_again(play)
     assert play.run.state is RunState.RUNNING
     assert [one.restarts for one in play.run.replicas] == [1, 1]
-    play(Ended("chief-0", 0), Ended("worker-0", 0))
-    assert of(Finish, play.swept()) == [Finish(RunState.SUCCEEDED, "")]
+    play(ReplicaEnded("chief-0", 0), ReplicaEnded("worker-0", 0))
+    assert of(FinishRun, play.swept()) == [FinishRun(RunState.SUCCEEDED, "")]
 
 
 def test_the_others_have_their_grace_and_are_then_ended() -> None:
     play = Play(max_restarts=1).go()
-    said = play(RankFailed("worker-0", 1, BAD), Ended("worker-0", 1))
-    assert of(Wait, said) == [Wait(events.GANG_GRACE, 2.0, "trainers", 0)]
-    said = play(TimerFired(events.GANG_GRACE, "trainers", 0), after=2)
+    said = play(RankFailed("worker-0", 1, BAD), ReplicaEnded("worker-0", 1))
+    assert of(SetTimer, said) == [SetTimer(instructions.GANG_GRACE, 2.0, "trainers", 0)]
+    said = play(TimerFired(instructions.GANG_GRACE, "trainers", 0), after=2)
     assert of(EndRanks, said) == [EndRanks("a", ("chief-0",), state_machine.KILL_AFTER_S)]
-    assert of(TellGangRestart, play(Ended("chief-0", -9))) == [TellGangRestart("trainers", 1, SENTENCE)]
+    assert of(RecordGangRestart, play(ReplicaEnded("chief-0", -9))) == [RecordGangRestart("trainers", 1, SENTENCE)]
 
 
 def test_the_grace_of_an_earlier_generation_ends_nobody() -> None:
     play = Play(max_restarts=2).go()
     fails(play)
-    play(Cleared("a", "trainers", 0), Cleared("b", "trainers", 0))
+    play(GangCleared("a", "trainers", 0), GangCleared("b", "trainers", 0))
     up_again(play)
-    assert play(TimerFired(events.GANG_GRACE, "trainers", 0)) == []
+    assert play(TimerFired(instructions.GANG_GRACE, "trainers", 0)) == []
 
 
 def test_after_the_last_restart_the_run_fails_with_the_last_cause() -> None:
     play = Play(max_restarts=1).go()
     fails(play)
-    play(Cleared("a", "trainers", 0), Cleared("b", "trainers", 0))
+    play(GangCleared("a", "trainers", 0), GangCleared("b", "trainers", 0))
     up_again(play)
     fails(play)
-    assert of(Finish, play.swept()) == [Finish(RunState.FAILED, SENTENCE)]
+    assert of(FinishRun, play.swept()) == [FinishRun(RunState.FAILED, SENTENCE)]
 
 
 def test_a_program_that_is_not_there_is_not_started_again() -> None:
     play = Play(max_restarts=2).go()
-    play(RankFailed("worker-0", 127, Cause("python: /x is not there on b"), curable=False), Ended("worker-0", 127))
+    play(
+        RankFailed("worker-0", 127, Cause("python: /x is not there on b", curable=False)), ReplicaEnded("worker-0", 127)
+    )
     assert play.run.outcome is RunState.FAILED
 
 
 def test_a_trainer_that_had_ended_well_starts_again_with_its_gang() -> None:
     play = Play(max_restarts=1).go()
-    play(Ended("chief-0", 0), RankFailed("worker-0", 1, BAD), Ended("worker-0", 1))
-    said = play(Cleared("a", "trainers", 0), Cleared("b", "trainers", 0))
+    play(ReplicaEnded("chief-0", 0), RankFailed("worker-0", 1, BAD), ReplicaEnded("worker-0", 1))
+    said = play(GangCleared("a", "trainers", 0), GangCleared("b", "trainers", 0))
     assert of(StartGang, said) == [StartGang("trainers", 1, ("chief-0", "worker-0"))]
 
 
 def test_a_server_starts_again_alone() -> None:
     play = Play(replica("worker-0", "a"), replica("ps-0", "b"), max_restarts=1).go()
-    said = play(RankFailed("ps-0", 1, BAD), Ended("ps-0", 1))
-    assert of(TellRunState, said) == []
-    assert of(StartGang, play(Cleared("b", "ps-0", 0))) == [StartGang("ps-0", 1, ("ps-0",))]
+    said = play(RankFailed("ps-0", 1, BAD), ReplicaEnded("ps-0", 1))
+    assert of(RecordRunState, said) == []
+    assert of(StartGang, play(GangCleared("b", "ps-0", 0))) == [StartGang("ps-0", 1, ("ps-0",))]
     assert play.states() == {"worker-0": "running", "ps-0": "starting"}
 
 
 def test_an_evaluator_that_keeps_failing_is_left_alone_in_the_end() -> None:
     play = Play(replica("worker-0", "a"), replica("evaluator-0", "b"), max_restarts=1).go()
-    play(RankFailed("evaluator-0", 1, BAD), Ended("evaluator-0", 1))
-    play(Cleared("b", "evaluator-0", 0), Spawned("evaluator-0"))
-    play(RankFailed("evaluator-0", 1, BAD), Ended("evaluator-0", 1))
+    play(RankFailed("evaluator-0", 1, BAD), ReplicaEnded("evaluator-0", 1))
+    play(GangCleared("b", "evaluator-0", 0), ReplicaSpawned("evaluator-0"))
+    play(RankFailed("evaluator-0", 1, BAD), ReplicaEnded("evaluator-0", 1))
     assert play.run.outcome is None
     assert play.states() == {"worker-0": "running", "evaluator-0": "failed"}
 
@@ -132,33 +136,33 @@ def test_an_evaluator_that_keeps_failing_is_left_alone_in_the_end() -> None:
 def test_the_groups_of_an_asynchronous_strategy_start_again_apart() -> None:
     shares = [replica(f"worker-{number}", "ab"[number], gang=f"group-{number}") for number in range(2)]
     play = Play(*shares, max_restarts=1).go()
-    said = play(RankFailed("worker-1", 1, BAD), Ended("worker-1", 1))
-    assert of(TellRunState, said) == []
-    assert of(StartGang, play(Cleared("b", "group-1", 0))) == [StartGang("group-1", 1, ("worker-1",))]
+    said = play(RankFailed("worker-1", 1, BAD), ReplicaEnded("worker-1", 1))
+    assert of(RecordRunState, said) == []
+    assert of(StartGang, play(GangCleared("b", "group-1", 0))) == [StartGang("group-1", 1, ("worker-1",))]
     assert play.states()["worker-0"] == "running"
 
 
 def lose_b(play: Play) -> list[Any]:
     said = play(HostLost("b", "its keeper was not heard for 10 s"))
-    said += play(RankFailed("chief-0", 1, PEER), Ended("chief-0", 1))
-    return said + play(Cleared("a", "trainers", 0))
+    said += play(RankFailed("chief-0", 1, PEER), ReplicaEnded("chief-0", 1))
+    return said + play(GangCleared("a", "trainers", 0))
 
 
 def test_a_lost_host_is_waited_for_and_used_again() -> None:
     play = Play(max_restarts=1).go()
     said = lose_b(play)
-    assert Wait(events.HOST_WAIT, 600.0) in said
+    assert SetTimer(instructions.HOST_WAIT, 600.0) in said
     assert of(StartGang, said) == []
     assert play.run.reason == ("b was lost: its keeper was not heard for 10 s; waiting up to 600 s for b to come back")
-    said = play(HostBack("b"), after=100)
+    said = play(HostReturned("b"), after=100)
     assert of(StartGang, said) == [StartGang("trainers", 1, ("chief-0", "worker-0"))]
 
 
 def test_a_lost_host_that_stays_away_ends_the_run_where_its_replicas_are_needed() -> None:
     play = Play(max_restarts=1).go()
     lose_b(play)
-    play(TimerFired(events.HOST_WAIT), after=600)
-    reason = of(Finish, play(HostGone("a")))[0].reason
+    play(TimerFired(instructions.HOST_WAIT), after=600)
+    reason = of(FinishRun, play(HostSwept("a")))[0].reason
     assert reason.startswith("b was lost: its keeper was not heard for 10 s; b did not come back")
     assert "min_replicas" in reason
 
@@ -171,9 +175,9 @@ def three_workers(**changes: Any) -> Play:
 def lose_c(play: Play) -> list[Any]:
     play(HostLost("c", "silence"))
     for name in ("chief-0", "worker-0"):
-        play(RankFailed(name, 1, PEER), Ended(name, 1))
-    play(Cleared("a", "trainers", 0), Cleared("b", "trainers", 0))
-    return play(TimerFired(events.HOST_WAIT), after=600)
+        play(RankFailed(name, 1, PEER), ReplicaEnded(name, 1))
+    play(GangCleared("a", "trainers", 0), GangCleared("b", "trainers", 0))
+    return play(TimerFired(instructions.HOST_WAIT), after=600)
 
 
 def test_the_gang_goes_on_with_what_is_left_where_min_replicas_allows() -> None:
@@ -182,17 +186,17 @@ def test_the_gang_goes_on_with_what_is_left_where_min_replicas_allows() -> None:
     up_again(play)
     assert play.run.state is RunState.RUNNING
     assert play.states()["worker-1"] == "lost"
-    play(Ended("chief-0", 0), Ended("worker-0", 0), HostGone("a"))
-    assert of(Finish, play(HostGone("b"))) == [Finish(RunState.SUCCEEDED, "")]
+    play(ReplicaEnded("chief-0", 0), ReplicaEnded("worker-0", 0), HostSwept("a"))
+    assert of(FinishRun, play(HostSwept("b"))) == [FinishRun(RunState.SUCCEEDED, "")]
 
 
 def test_a_host_that_comes_back_late_is_used_at_the_next_restart() -> None:
     play = three_workers(min_replicas={"worker": 1})
     lose_c(play)
     up_again(play)
-    assert play(HostBack("c")) == []
+    assert play(HostReturned("c")) == []
     fails(play)
-    said = play(Cleared("a", "trainers", 1), Cleared("b", "trainers", 1))
+    said = play(GangCleared("a", "trainers", 1), GangCleared("b", "trainers", 1))
     assert of(StartGang, said) == [StartGang("trainers", 2, ("chief-0", "worker-0", "worker-1"))]
 
 
@@ -211,19 +215,19 @@ def three_groups(**changes: Any) -> Play:
 def test_the_other_worker_groups_go_on_without_one_whose_host_stays_away() -> None:
     play = three_groups(min_replicas={"worker": 2})
     play(HostLost("c", "silence"))
-    assert of(StartGang, play(TimerFired(events.HOST_WAIT), after=600)) == []
+    assert of(StartGang, play(TimerFired(instructions.HOST_WAIT), after=600)) == []
     assert play.run.state is RunState.RUNNING
     assert play.states() == {"worker-0": "running", "worker-1": "running", "worker-2": "lost"}
-    play(Ended("worker-0", 0), Ended("worker-1", 0), HostGone("a"))
-    assert of(Finish, play(HostGone("b"))) == [Finish(RunState.SUCCEEDED, "")]
+    play(ReplicaEnded("worker-0", 0), ReplicaEnded("worker-1", 0), HostSwept("a"))
+    assert of(FinishRun, play(HostSwept("b"))) == [FinishRun(RunState.SUCCEEDED, "")]
 
 
 def test_it_takes_part_again_when_its_host_comes_back_late() -> None:
     play = three_groups(min_replicas={"worker": 2})
     play(HostLost("c", "silence"))
-    play(TimerFired(events.HOST_WAIT), after=600)
-    said = play(HostBack("c"))
-    assert of(TellGangRestart, said) == [TellGangRestart("group-2", 1, "c came back")]
+    play(TimerFired(instructions.HOST_WAIT), after=600)
+    said = play(HostReturned("c"))
+    assert of(RecordGangRestart, said) == [RecordGangRestart("group-2", 1, "c came back")]
     assert of(StartGang, said) == [StartGang("group-2", 1, ("worker-2",))]
     up_again(play, "worker-2")
     assert play.states()["worker-2"] == "running"
@@ -233,7 +237,7 @@ def test_it_takes_part_again_when_its_host_comes_back_late() -> None:
 def test_a_group_that_is_needed_ends_the_run_where_its_host_stays_away(host: str, enough: int) -> None:
     play = three_groups(min_replicas={"worker": enough})
     play(HostLost(host, "silence"))
-    play(TimerFired(events.HOST_WAIT), after=600)
+    play(TimerFired(instructions.HOST_WAIT), after=600)
     assert play.run.outcome is RunState.FAILED
     assert f"{host} did not come back" in play.run.failures[0].sentence
 
@@ -242,9 +246,9 @@ def test_of_a_group_of_several_the_whole_pool_is_counted() -> None:
     groups = {"worker-0": "a", "worker-1": "b", "worker-2": "c", "worker-3": "a"}
     shares = [replica(name, host, gang=f"group-{at // 2}") for at, (name, host) in enumerate(groups.items())]
     play = Play(*shares, hosts="abc", max_restarts=1, min_replicas={"worker": 3}).go()
-    play(HostLost("c", "silence"), RankFailed("worker-3", 1, PEER), Ended("worker-3", 1))
-    play(Cleared("a", "group-1", 0))
-    said = play(TimerFired(events.HOST_WAIT), after=600)
+    play(HostLost("c", "silence"), RankFailed("worker-3", 1, PEER), ReplicaEnded("worker-3", 1))
+    play(GangCleared("a", "group-1", 0))
+    said = play(TimerFired(instructions.HOST_WAIT), after=600)
     assert of(StartGang, said) == [StartGang("group-1", 1, ("worker-3",))]
 
 
@@ -252,44 +256,46 @@ def test_no_host_is_given_up_before_its_own_lease_has_ended_its_ranks() -> None:
     play = three_workers(min_replicas={"worker": 1}, host_wait_s=0.0)
     play(HostLost("c", "silence"))
     for name in ("chief-0", "worker-0"):
-        play(RankFailed(name, 1, PEER), Ended(name, 1))
-    assert of(StartGang, play(Cleared("a", "trainers", 0), Cleared("b", "trainers", 0))) == []
-    assert of(StartGang, play(TimerFired(events.HOST_WAIT), after=12.4)) == []
-    assert of(StartGang, play(TimerFired(events.HOST_WAIT), after=0.2)) != []
+        play(RankFailed(name, 1, PEER), ReplicaEnded(name, 1))
+    assert of(StartGang, play(GangCleared("a", "trainers", 0), GangCleared("b", "trainers", 0))) == []
+    assert of(StartGang, play(TimerFired(instructions.HOST_WAIT), after=12.4)) == []
+    assert of(StartGang, play(TimerFired(instructions.HOST_WAIT), after=0.2)) != []
 
 
 def test_stop_ends_a_run_that_waits_for_a_host() -> None:
     play = Play(max_restarts=1).go()
     lose_b(play)
-    play(StopAsked("enough"))
-    assert of(Finish, play(HostGone("a"))) == [Finish(RunState.STOPPED, "enough")]
+    play(StopRequested("enough"))
+    assert of(FinishRun, play(HostSwept("a"))) == [FinishRun(RunState.STOPPED, "enough")]
 
 
 def _next_event(play: Play, dice: random.Random) -> Event:
     """Any event that may happen now, seldom a stop."""
     run = play.run
-    possible: list[Event] = [LinkBroken("b"), LinkBack("b")]
+    possible: list[Event] = [LinkBroken("b"), LinkRestored("b")]
     if dice.random() < 0.05:
-        possible.append(StopAsked("enough", dice.random() < 0.5))
+        possible.append(StopRequested("enough", dice.random() < 0.5))
     if run.going and dice.random() < 0.2 and not run.host("b").lost:
         possible.append(HostLost("b", "silence"))
     if run.host("b").lost:
-        possible.append(HostBack("b"))
-    possible += [Joined(host.name) for host in run.hosts if not host.joined] * 5
-    waits = of(Wait, play.told) + of(Wait, play.first)
-    possible += [TimerFired(told.timer, told.gang, told.generation) for told in waits if told.timer != events.JOIN][-4:]
+        possible.append(HostReturned("b"))
+    possible += [HostJoined(host.name) for host in run.hosts if not host.joined] * 5
+    waits = of(SetTimer, play.told) + of(SetTimer, play.first)
+    possible += [
+        TimerFired(told.timer, told.gang, told.generation) for told in waits if told.timer != instructions.JOIN
+    ][-4:]
     for gang in run.gangs:
-        possible += [Cleared(host, gang.name, gang.generation) for host in gang.clearing] * 3
+        possible += [GangCleared(host, gang.name, gang.generation) for host in gang.clearing] * 3
     for one in run.replicas:
         if run.host(one.host).lost or not run.going or one.state.is_terminal:
             continue
         if one.state is ReplicaState.STARTING:
-            possible += [Spawned(one.name)] * 3
-        possible.append(Ended(one.name, 0) if one.failure is None else Ended(one.name, 1))
+            possible += [ReplicaSpawned(one.name)] * 3
+        possible.append(ReplicaEnded(one.name, 0) if one.failure is None else ReplicaEnded(one.name, 1))
         if one.state in (ReplicaState.STARTING, ReplicaState.RUNNING) and one.failure is None:
             possible.append(RankFailed(one.name, 1, dice.choice((BAD, PEER))))
     if run.sweeping:
-        possible += [HostGone(host.name) for host in run.hosts if not host.lost and not host.gone]
+        possible += [HostSwept(host.name) for host in run.hosts if not host.lost and not host.gone]
     return dice.choice(possible)
 
 
@@ -316,7 +322,7 @@ def test_whatever_happens_no_two_generations_ever_live_and_the_run_ends(seed: in
     most = {name: rules["max_restarts"] * (2 if name == "ps-0" else 1) for name in started}
     assert all(count <= most[name] for name, count in started.items())
     assert all(one.state.is_terminal for one in play.run.replicas)
-    assert len(of(Finish, play.told)) == 1
+    assert len(of(FinishRun, play.told)) == 1
 
 
 # With keepers

@@ -9,34 +9,35 @@ from typing import Any
 import pytest
 
 from tests.agent.keeper.keeper_cluster import replica
-from torchyard_agent.keeper.decisions import events as moves
-from torchyard_agent.keeper.decisions import state_machine
+from torchyard_agent.keeper.decisions import instructions, state_machine
 from torchyard_agent.keeper.decisions.events import (
-    Due,
-    Ended,
-    EndRanks,
+    Cause,
     Event,
-    Finish,
-    Go,
-    GpusTaken,
-    HostBack,
-    HostGone,
+    GpusAcquired,
+    HostJoined,
     HostLost,
-    Instruction,
-    Joined,
-    LinkBack,
+    HostReturned,
+    HostSwept,
     LinkBroken,
+    LinkRestored,
     RankFailed,
-    Spawned,
-    StopAsked,
-    Sweep,
-    TakeGpus,
-    TellReplicaState,
-    TellRunState,
+    ReplicaEnded,
+    ReplicaSpawned,
+    StartDue,
+    StopRequested,
     TimerFired,
-    Wait,
 )
-from torchyard_agent.keeper.processes.failure_diagnosis import Cause
+from torchyard_agent.keeper.decisions.instructions import (
+    AcquireGpus,
+    EndRanks,
+    FinishRun,
+    Instruction,
+    RecordReplicaState,
+    RecordRunState,
+    SetTimer,
+    StartRanks,
+    Sweep,
+)
 from torchyard_agent.protocol.run_states import ReplicaState, RunState
 
 BAD = Cause("exited with 1: ValueError: bad")
@@ -76,12 +77,12 @@ class Play:
 
     def go(self) -> Play:
         """All hosts are there and all replicas run."""
-        self(*[Joined(host.name) for host in self.run.hosts])
-        self(*[Spawned(one.name) for one in self.run.replicas])
+        self(*[HostJoined(host.name) for host in self.run.hosts])
+        self(*[ReplicaSpawned(one.name) for one in self.run.replicas])
         return self
 
     def swept(self) -> list[Instruction]:
-        return self(*[HostGone(host.name) for host in self.run.hosts if not host.lost])
+        return self(*[HostSwept(host.name) for host in self.run.hosts if not host.lost])
 
     def states(self) -> dict[str, str]:
         return {one.name: one.state.value for one in self.run.replicas}
@@ -93,45 +94,45 @@ def of(kind: type, instructions: list[Instruction]) -> list[Any]:
 
 def test_nothing_starts_before_every_host_is_there() -> None:
     play = Play()
-    assert of(Wait, play.first) == [Wait(moves.JOIN, 30)]
-    assert [told.state for told in of(TellReplicaState, play.first)] == [ReplicaState.PENDING] * 2
-    assert play(Joined("a")) == []
-    assert Go() in play(Joined("b"))
+    assert of(SetTimer, play.first) == [SetTimer(instructions.JOIN, 30)]
+    assert [told.state for told in of(RecordReplicaState, play.first)] == [ReplicaState.PENDING] * 2
+    assert play(HostJoined("a")) == []
+    assert StartRanks() in play(HostJoined("b"))
     assert set(play.states().values()) == {"starting"}
-    assert of(TellRunState, play(Spawned("chief-0"))) == []
-    assert of(TellRunState, play(Spawned("worker-0"))) == [TellRunState(RunState.RUNNING, "")]
+    assert of(RecordRunState, play(ReplicaSpawned("chief-0"))) == []
+    assert of(RecordRunState, play(ReplicaSpawned("worker-0"))) == [RecordRunState(RunState.RUNNING, "")]
 
 
 def test_a_host_that_joins_after_a_scheduled_runs_time_takes_its_gpus_then() -> None:
     play = Play(scheduled="starts at noon")
-    assert of(TakeGpus, play(Joined("a"))) == []
-    assert of(TakeGpus, play(Due(only_if_idle=True))) == [TakeGpus("a", True)]  # whoever is not there hears nothing
-    assert of(TakeGpus, play(Joined("b"))) == [TakeGpus("b", True)]
-    assert of(Go, play(GpusTaken("a"))) == []
-    assert of(Go, play(GpusTaken("b"))) == [Go()]
+    assert of(AcquireGpus, play(HostJoined("a"))) == []
+    assert of(AcquireGpus, play(StartDue(only_if_idle=True))) == [AcquireGpus("a", True)]
+    assert of(AcquireGpus, play(HostJoined("b"))) == [AcquireGpus("b", True)]
+    assert of(StartRanks, play(GpusAcquired("a"))) == []
+    assert of(StartRanks, play(GpusAcquired("b"))) == [StartRanks()]
 
 
 def test_hosts_that_do_not_come_are_named_and_what_is_there_is_released() -> None:
     play = Play()
-    play(Joined("a"))
-    said = play(TimerFired(moves.JOIN), after=30)
-    assert "b did not reach the primary a at 10.0.0.1:4000" in of(TellRunState, said)[0].reason
+    play(HostJoined("a"))
+    said = play(TimerFired(instructions.JOIN), after=30)
+    assert "b did not reach the primary a at 10.0.0.1:4000" in of(RecordRunState, said)[0].reason
     assert of(Sweep, said) == [Sweep("a", state_machine.KILL_AFTER_S)]
     assert play.states() == {"chief-0": "stopped", "worker-0": "stopped"}
-    assert of(Finish, play(HostGone("a")))[0].state is RunState.FAILED
+    assert of(FinishRun, play(HostSwept("a")))[0].state is RunState.FAILED
 
 
 def test_the_join_timer_means_nothing_once_all_are_there() -> None:
     play = Play().go()
-    assert play(TimerFired(moves.JOIN)) == []
+    assert play(TimerFired(instructions.JOIN)) == []
 
 
 def test_a_run_succeeds_when_its_trainers_have() -> None:
     play = Play().go()
-    assert of(Sweep, play(Ended("chief-0", 0))) == []
-    assert len(of(Sweep, play(Ended("worker-0", 0)))) == 2
-    assert of(Finish, play(HostGone("a"))) == []
-    assert of(Finish, play(HostGone("b"))) == [Finish(RunState.SUCCEEDED, "")]
+    assert of(Sweep, play(ReplicaEnded("chief-0", 0))) == []
+    assert len(of(Sweep, play(ReplicaEnded("worker-0", 0)))) == 2
+    assert of(FinishRun, play(HostSwept("a"))) == []
+    assert of(FinishRun, play(HostSwept("b"))) == [FinishRun(RunState.SUCCEEDED, "")]
 
 
 @pytest.mark.parametrize(
@@ -148,82 +149,89 @@ def test_a_run_succeeds_when_its_trainers_have() -> None:
 def test_ends_with_says_whose_end_counts(ends_with: str, ended: list[str], over: bool) -> None:
     names = ("chief-0", "worker-0", "ps-0", "evaluator-0")
     play = Play(*[replica(name, "a", []) for name in names], hosts=["a"], ends_with=ends_with).go()
-    said = play(*[Ended(name, 0) for name in ended])
+    said = play(*[ReplicaEnded(name, 0) for name in ended])
     rest = tuple(name for name in names if name not in ended)
     assert bool(play.run.outcome) is over
     if over and rest:
         assert of(EndRanks, said) == [EndRanks("a", rest, 30.0)]
-        assert of(TellRunState, said) == [TellRunState(RunState.STOPPING, "")]
-        play(*[Ended(name, -15) for name in rest])
+        assert of(RecordRunState, said) == [RecordRunState(RunState.STOPPING, "")]
+        play(*[ReplicaEnded(name, -15) for name in rest])
         assert {play.states()[name] for name in rest} == {"stopped"}
     if over:
-        assert of(Finish, play.swept())[0].state is RunState.SUCCEEDED
+        assert of(FinishRun, play.swept())[0].state is RunState.SUCCEEDED
 
 
 def test_without_a_chief_the_first_worker_is_it() -> None:
     play = Play(replica("worker-0", "a", []), replica("worker-1", "b", []), ends_with="chief").go()
-    play(Ended("worker-1", 0))
+    play(ReplicaEnded("worker-1", 0))
     assert play.run.outcome is None
-    play(Ended("worker-0", 0))
+    play(ReplicaEnded("worker-0", 0))
     assert play.run.outcome is RunState.SUCCEEDED
 
 
 def test_a_failure_ends_the_run_with_its_cause_after_the_grace() -> None:
     play = Play().go()
-    said = play(RankFailed("worker-0", 1, BAD), Ended("worker-0", 1))
-    assert of(Wait, said) == [Wait(moves.CHOOSE, 1.0), Wait(moves.GRACE, 2.0)]
+    said = play(RankFailed("worker-0", 1, BAD), ReplicaEnded("worker-0", 1))
+    assert of(SetTimer, said) == [SetTimer(instructions.CHOOSE, 1.0), SetTimer(instructions.GRACE, 2.0)]
     assert of(EndRanks, said) == []
-    said = play(TimerFired(moves.CHOOSE), after=1)
-    assert of(TellRunState, said) == [TellRunState(RunState.STOPPING, "worker-0 on b: exited with 1: ValueError: bad")]
-    said = play(TimerFired(moves.GRACE), after=1)
+    said = play(TimerFired(instructions.CHOOSE), after=1)
+    assert of(RecordRunState, said) == [
+        RecordRunState(RunState.STOPPING, "worker-0 on b: exited with 1: ValueError: bad")
+    ]
+    said = play(TimerFired(instructions.GRACE), after=1)
     assert of(EndRanks, said) == [EndRanks("a", ("chief-0",), state_machine.KILL_AFTER_S)]
-    play(Ended("chief-0", -9), after=1.5)
+    play(ReplicaEnded("chief-0", -9), after=1.5)
     assert play.states() == {"chief-0": "stopped", "worker-0": "failed"}
-    assert of(Finish, play.swept()) == [Finish(RunState.FAILED, "worker-0 on b: exited with 1: ValueError: bad")]
+    assert of(FinishRun, play.swept()) == [FinishRun(RunState.FAILED, "worker-0 on b: exited with 1: ValueError: bad")]
 
 
 @pytest.mark.parametrize("first", [PEER, BAD])
 def test_of_two_failures_the_one_that_is_nobodys_consequence_is_the_cause(first: Cause) -> None:
     second = BAD if first is PEER else PEER
     play = Play().go()
-    play(RankFailed("chief-0", 1, first), Ended("chief-0", 1), RankFailed("worker-0", 1, second))
-    play(Ended("worker-0", 1))
+    play(RankFailed("chief-0", 1, first), ReplicaEnded("chief-0", 1), RankFailed("worker-0", 1, second))
+    play(ReplicaEnded("worker-0", 1))
     culprit = "chief-0 on a" if first is BAD else "worker-0 on b"
-    assert of(Finish, play.swept())[0].reason == f"{culprit}: exited with 1: ValueError: bad"
+    assert of(FinishRun, play.swept())[0].reason == f"{culprit}: exited with 1: ValueError: bad"
 
 
 def test_of_two_equal_failures_the_first_to_arrive_is_the_cause() -> None:
     play = Play().go()
-    play(RankFailed("worker-0", 1, PEER), RankFailed("chief-0", 1, PEER), Ended("chief-0", 1), Ended("worker-0", 1))
+    play(
+        RankFailed("worker-0", 1, PEER),
+        RankFailed("chief-0", 1, PEER),
+        ReplicaEnded("chief-0", 1),
+        ReplicaEnded("worker-0", 1),
+    )
     assert play.run.reason.startswith("worker-0 on b")
 
 
 def test_failures_after_the_choice_do_not_change_the_cause() -> None:
     play = Play().go()
-    play(RankFailed("worker-0", 1, PEER), TimerFired(moves.CHOOSE), RankFailed("chief-0", 1, BAD))
+    play(RankFailed("worker-0", 1, PEER), TimerFired(instructions.CHOOSE), RankFailed("chief-0", 1, BAD))
     assert play.run.reason.startswith("worker-0 on b: exited with 1: Connection closed")
 
 
 def test_connection_errors_alone_point_to_the_host_that_fell_silent() -> None:
     play = Play().go()
-    play(LinkBroken("b"), RankFailed("chief-0", 1, PEER), Ended("chief-0", 1), TimerFired(moves.CHOOSE))
+    play(LinkBroken("b"), RankFailed("chief-0", 1, PEER), ReplicaEnded("chief-0", 1), TimerFired(instructions.CHOOSE))
     assert play.run.reason == "b was lost: the connection to its keeper broke"
-    play(TimerFired(moves.GRACE), HostLost("b", "not heard for 10 s"))
+    play(TimerFired(instructions.GRACE), HostLost("b", "not heard for 10 s"))
     assert play.states() == {"chief-0": "failed", "worker-0": "lost"}
-    assert of(Finish, play(HostGone("a")))[0].state is RunState.FAILED
+    assert of(FinishRun, play(HostSwept("a")))[0].state is RunState.FAILED
 
 
 def test_a_link_that_comes_back_changes_nothing() -> None:
     play = Play().go()
-    assert play(LinkBroken("b"), LinkBack("b")) == []
-    play(RankFailed("chief-0", 1, PEER), TimerFired(moves.CHOOSE))
+    assert play(LinkBroken("b"), LinkRestored("b")) == []
+    play(RankFailed("chief-0", 1, PEER), TimerFired(instructions.CHOOSE))
     assert play.run.reason.startswith("chief-0 on a")
 
 
 def test_a_server_that_fails_as_the_trainers_finish_does_not_undo_their_success() -> None:
     play = Play(replica("worker-0", "a", []), replica("ps-0", "b", [])).go()
-    play(RankFailed("ps-0", 1, PEER), Ended("ps-0", 1), Ended("worker-0", 0))
-    assert of(Finish, play.swept())[0].state is RunState.SUCCEEDED
+    play(RankFailed("ps-0", 1, PEER), ReplicaEnded("ps-0", 1), ReplicaEnded("worker-0", 0))
+    assert of(FinishRun, play.swept())[0].state is RunState.SUCCEEDED
     assert play.states()["ps-0"] == "failed"
 
 
@@ -238,113 +246,121 @@ def test_an_evaluator_ends_no_run_by_failing_or_by_being_lost() -> None:
     play = Play(replica("worker-0", "a", []), replica("evaluator-0", "b", [])).go()
     said = play(RankFailed("evaluator-0", 1, BAD))
     assert of(EndRanks, said) == [EndRanks("b", ("evaluator-0",), 2.0)]
-    play(Ended("evaluator-0", 1))
+    play(ReplicaEnded("evaluator-0", 1))
     assert play.run.outcome is None
     assert play.states()["evaluator-0"] == "failed"
     play = Play(replica("worker-0", "a", []), replica("evaluator-0", "b", [])).go()
     play(HostLost("b", "silence"))
     assert play.run.outcome is None
-    play(Ended("worker-0", 0))
-    assert of(Finish, play(HostGone("a")))[0].state is RunState.SUCCEEDED
+    play(ReplicaEnded("worker-0", 0))
+    assert of(FinishRun, play(HostSwept("a")))[0].state is RunState.SUCCEEDED
 
 
 def test_a_run_of_evaluators_alone_fails_when_all_of_them_do() -> None:
     play = Play(replica("evaluator-0", "a", []), hosts=["a"], ends_with="all").go()
-    play(RankFailed("evaluator-0", 1, BAD), Ended("evaluator-0", 1))
-    assert of(Finish, play.swept())[0] == Finish(RunState.FAILED, "evaluator-0 on a: exited with 1: ValueError: bad")
+    play(RankFailed("evaluator-0", 1, BAD), ReplicaEnded("evaluator-0", 1))
+    assert of(FinishRun, play.swept())[0] == FinishRun(
+        RunState.FAILED, "evaluator-0 on a: exited with 1: ValueError: bad"
+    )
 
 
 def test_a_lost_host_ends_the_run_and_is_waited_for_no_longer() -> None:
     play = Play().go()
-    play(HostLost("b", "its keeper was not heard for 10 s"), TimerFired(moves.CHOOSE), TimerFired(moves.GRACE))
-    play(Ended("chief-0", -15))
+    play(
+        HostLost("b", "its keeper was not heard for 10 s"),
+        TimerFired(instructions.CHOOSE),
+        TimerFired(instructions.GRACE),
+    )
+    play(ReplicaEnded("chief-0", -15))
     assert play.states() == {"chief-0": "stopped", "worker-0": "lost"}
-    finish = of(Finish, play(HostGone("a")))[0]
-    assert finish == Finish(RunState.FAILED, "b was lost: its keeper was not heard for 10 s")
+    finish = of(FinishRun, play(HostSwept("a")))[0]
+    assert finish == FinishRun(RunState.FAILED, "b was lost: its keeper was not heard for 10 s")
 
 
 def test_a_host_that_is_lost_before_all_are_there_ends_the_run_whatever_may_be_restarted() -> None:
     shares = [replica("worker-0", "a"), replica("evaluator-0", "b"), replica("worker-1", "c")]
     play = Play(*shares, hosts="abc", max_restarts=3)
-    play(Joined("a"), Joined("b"), HostLost("b", "silence"), HostBack("b"))
-    assert of(Go, play(Joined("c"))) == []
-    play(TimerFired(moves.CHOOSE), TimerFired(moves.GRACE))
-    assert of(Finish, play.swept()) == [Finish(RunState.FAILED, "b was lost: silence")]
+    play(HostJoined("a"), HostJoined("b"), HostLost("b", "silence"), HostReturned("b"))
+    assert of(StartRanks, play(HostJoined("c"))) == []
+    play(TimerFired(instructions.CHOOSE), TimerFired(instructions.GRACE))
+    assert of(FinishRun, play.swept()) == [FinishRun(RunState.FAILED, "b was lost: silence")]
 
 
 def test_a_host_whose_replicas_had_ended_may_be_lost() -> None:
     play = Play().go()
-    play(Ended("worker-0", 0), HostLost("b", "silence"))
+    play(ReplicaEnded("worker-0", 0), HostLost("b", "silence"))
     assert play.run.outcome is None
-    play(Ended("chief-0", 0))
-    assert of(Finish, play(HostGone("a")))[0].state is RunState.SUCCEEDED
+    play(ReplicaEnded("chief-0", 0))
+    assert of(FinishRun, play(HostSwept("a")))[0].state is RunState.SUCCEEDED
 
 
 def test_stop_gives_the_grace_and_keeps_what_is_left_of_it_for_the_sweep() -> None:
     play = Play().go()
-    said = play(StopAsked("enough"))
+    said = play(StopRequested("enough"))
     assert of(EndRanks, said) == [EndRanks("a", ("chief-0",), 30.0), EndRanks("b", ("worker-0",), 30.0)]
-    assert of(TellRunState, said) == [TellRunState(RunState.STOPPING, "enough")]
-    said = play(Ended("chief-0", 0), Ended("worker-0", -15), after=12)
+    assert of(RecordRunState, said) == [RecordRunState(RunState.STOPPING, "enough")]
+    said = play(ReplicaEnded("chief-0", 0), ReplicaEnded("worker-0", -15), after=12)
     assert of(Sweep, said) == [Sweep("a", 18.0), Sweep("b", 18.0)]
-    assert of(Finish, play.swept()) == [Finish(RunState.STOPPED, "enough")]
+    assert of(FinishRun, play.swept()) == [FinishRun(RunState.STOPPED, "enough")]
     assert play.states() == {"chief-0": "stopped", "worker-0": "stopped"}
 
 
 def test_a_failure_during_a_stop_is_part_of_the_stop() -> None:
     play = Play().go()
-    play(StopAsked("enough"), RankFailed("worker-0", 1, BAD), Ended("worker-0", 1), Ended("chief-0", 0))
-    assert of(Finish, play.swept()) == [Finish(RunState.STOPPED, "enough")]
+    play(
+        StopRequested("enough"), RankFailed("worker-0", 1, BAD), ReplicaEnded("worker-0", 1), ReplicaEnded("chief-0", 0)
+    )
+    assert of(FinishRun, play.swept()) == [FinishRun(RunState.STOPPED, "enough")]
 
 
 def test_stop_before_the_members_are_there_waits_for_none_of_them() -> None:
     play = Play()
-    play(Joined("a"))
-    said = play(StopAsked("enough"))
+    play(HostJoined("a"))
+    said = play(StopRequested("enough"))
     assert of(Sweep, said) == [Sweep("a", 30.0)]
-    assert of(Finish, play(HostGone("a"))) == [Finish(RunState.STOPPED, "enough")]
+    assert of(FinishRun, play(HostSwept("a"))) == [FinishRun(RunState.STOPPED, "enough")]
 
 
 def test_a_member_that_comes_after_the_stop_starts_nothing() -> None:
     play = Play()
-    play(Joined("a"), StopAsked("enough"))
-    assert of(Go, play(Joined("b"))) == []
+    play(HostJoined("a"), StopRequested("enough"))
+    assert of(StartRanks, play(HostJoined("b"))) == []
 
 
 def test_force_ends_the_patience_of_a_stop_and_of_its_sweep() -> None:
     play = Play().go()
-    play(StopAsked("enough"))
-    assert of(EndRanks, play(StopAsked("now", force=True))) == [
+    play(StopRequested("enough"))
+    assert of(EndRanks, play(StopRequested("now", force=True))) == [
         EndRanks("a", ("chief-0",), 0.0),
         EndRanks("b", ("worker-0",), 0.0),
     ]
-    play(Ended("chief-0", -9), Ended("worker-0", -9), HostGone("a"))
-    assert of(Sweep, play(StopAsked("now", force=True))) == [Sweep("b", 0.0)]
-    assert of(Finish, play(HostGone("b"))) == [Finish(RunState.STOPPED, "enough")]
+    play(ReplicaEnded("chief-0", -9), ReplicaEnded("worker-0", -9), HostSwept("a"))
+    assert of(Sweep, play(StopRequested("now", force=True))) == [Sweep("b", 0.0)]
+    assert of(FinishRun, play(HostSwept("b"))) == [FinishRun(RunState.STOPPED, "enough")]
 
 
 def test_nothing_follows_the_end() -> None:
     play = Play().go()
-    play(Ended("chief-0", 0), Ended("worker-0", 0))
+    play(ReplicaEnded("chief-0", 0), ReplicaEnded("worker-0", 0))
     play.swept()
-    assert play(StopAsked("late"), HostLost("b", "x"), TimerFired(moves.GRACE), Joined("a")) == []
+    assert play(StopRequested("late"), HostLost("b", "x"), TimerFired(instructions.GRACE), HostJoined("a")) == []
 
 
 def _next_event(play: Play, dice: random.Random) -> Event:
     """Any event that may happen now."""
     run = play.run
-    possible: list[Event] = [LinkBroken("b"), LinkBack("b"), StopAsked("enough", dice.random() < 0.5)]
+    possible: list[Event] = [LinkBroken("b"), LinkRestored("b"), StopRequested("enough", dice.random() < 0.5)]
     if dice.random() < 0.1:
         possible.append(HostLost("b", "silence"))
-    possible += [Joined(host.name) for host in run.hosts if not host.joined and not host.lost] * 5
-    possible += [TimerFired(told.timer) for told in of(Wait, play.told) + of(Wait, play.first)]
+    possible += [HostJoined(host.name) for host in run.hosts if not host.joined and not host.lost] * 5
+    possible += [TimerFired(told.timer) for told in of(SetTimer, play.told) + of(SetTimer, play.first)]
     for one in run.replicas:
         if run.host(one.host).lost or not run.going or one.state.is_terminal:
             continue
-        possible += [Spawned(one.name)] * 3 + [Ended(one.name, dice.choice((0, 0, 1)))]
+        possible += [ReplicaSpawned(one.name)] * 3 + [ReplicaEnded(one.name, dice.choice((0, 0, 1)))]
         possible.append(RankFailed(one.name, 1, dice.choice((BAD, PEER))))
     asked = {told.host for told in of(Sweep, play.told)}
-    possible += [HostGone(host.name) for host in run.hosts if host.name in asked and not host.lost]
+    possible += [HostSwept(host.name) for host in run.hosts if host.name in asked and not host.lost]
     return dice.choice(possible)
 
 
@@ -360,13 +376,13 @@ def test_whatever_happens_the_run_ends_once_and_only_when_nothing_is_left(seed: 
             break
         play(_next_event(play, dice), after=dice.random())
     assert play.run.state.is_terminal
-    assert len(of(Finish, play.told)) == 1
-    assert isinstance(play.told[-1], Finish)
+    assert len(of(FinishRun, play.told)) == 1
+    assert isinstance(play.told[-1], FinishRun)
     assert all(one.state.is_terminal for one in play.run.replicas)
     assert all(host.gone or host.lost for host in play.run.hosts)
-    assert all(told.state.is_terminal is False for told in of(TellRunState, play.told))
+    assert all(told.state.is_terminal is False for told in of(RecordRunState, play.told))
     for name in names:  # a terminal state is told once, and last
-        told = [one.state.is_terminal for one in of(TellReplicaState, play.told) if one.replica == name]
+        told = [one.state.is_terminal for one in of(RecordReplicaState, play.told) if one.replica == name]
         assert told.count(True) == 1
         assert told[-1]
     if play.run.outcome is RunState.FAILED:

@@ -12,8 +12,8 @@ from tests.agent.keeper.conftest import Play
 from tests.agent.keeper.keeper_cluster import CLUSTER, SECRET, Host, Yard, replica, shell
 from tests.agent.keeper.link.test_gang_link import Relay
 from tests.waiting import eventually
-from torchyard_agent.keeper.assignments import Shares
-from torchyard_agent.keeper.link import gang_link
+from torchyard_agent.keeper.assignments import Assignments
+from torchyard_agent.keeper.link import gang_link, messages
 from torchyard_agent.keeper.link.gang_link import NETWORK_ERRORS, Line, Message, Stream
 
 KEY = bytes.fromhex(SECRET)
@@ -280,7 +280,7 @@ def test_a_member_is_back_only_once_the_primary_knows_that_it_was_cut_off(play: 
         stream, introduction = await primary.called()
         assert introduction["cut_off"] is False
         primary.converse(stream, introduction, lost=False)
-        primary.line.send(Shares(plan, carries=False).of_host("gpu-b"))
+        primary.line.send(messages.encode(Assignments(plan, replicates=False).of_host("gpu-b")))
         await primary.hears("joined")
         primary.line.send({"say": "go"})
         await eventually(lambda: b.output("worker-0") == "up\n")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torchyard_agent.keeper.metrics_receiver import Latest
+from torchyard_agent.keeper.metrics_receiver import LatestMetrics
 from torchyard_agent.keeper.processes import rank_process
 from torchyard_agent.keeper.processes.rank_process import ARCHIVE, RunPlace
 from torchyard_agent.protocol import metrics_report
@@ -52,7 +52,7 @@ def test_without_setup_lines_there_is_no_shell() -> None:
 
 
 def test_a_replicas_numbers_are_those_of_its_first_rank_with_the_throughput_of_all() -> None:
-    latest = Latest({"worker-0"})
+    latest = LatestMetrics({"worker-0"})
     assert latest.all() == {}
     assert latest.take(metrics_report.encode("worker-0", 1, {"step": 4, "loss": 9.0, "throughput": 10.0})) == "worker-0"
     assert (
@@ -63,13 +63,13 @@ def test_a_replicas_numbers_are_those_of_its_first_rank_with_the_throughput_of_a
 
 
 def test_a_server_has_no_step() -> None:
-    latest = Latest({"ps-0"})
+    latest = LatestMetrics({"ps-0"})
     latest.take(metrics_report.encode("ps-0", 0, {"version": 12, "clients": 3, "bytes_s": 1e6}))
     assert latest.of("ps-0") == {"version": 12, "clients": 3, "bytes_s": 1e6}
 
 
 def test_names_of_a_scripts_own_are_kept_and_hostile_ones_are_not() -> None:
-    latest = Latest({"worker-0"})
+    latest = LatestMetrics({"worker-0"})
     hostile = {"a b": 1, "\x1b[31mred": 2, "x" * 65: 3, "1st": 4, "é": 5, "flag": True, "text": "6", "": 7, "x\n": 8}
     assert latest.take(metrics_report.encode("worker-0", 0, {"step": 1, "accuracy": 0.5, **hostile})) == "worker-0"
     assert latest.of("worker-0") == {"step": 1, "accuracy": 0.5}
@@ -78,7 +78,7 @@ def test_names_of_a_scripts_own_are_kept_and_hostile_ones_are_not() -> None:
 
 
 def test_a_replica_has_at_most_32_names_of_its_own_however_they_come() -> None:
-    latest = Latest({"worker-0"})
+    latest = LatestMetrics({"worker-0"})
     latest.take(metrics_report.encode("worker-0", 0, {f"a{number}": number for number in range(40)}))
     assert list(latest.of("worker-0")) == [f"a{number}" for number in range(32)]
     latest.take(metrics_report.encode("worker-0", 0, {"b": 1.0, "a0": 7.0, "step": 3}))
@@ -86,7 +86,7 @@ def test_a_replica_has_at_most_32_names_of_its_own_however_they_come() -> None:
 
 
 def test_what_is_no_report_is_dropped() -> None:
-    latest = Latest({"worker-0"})
+    latest = LatestMetrics({"worker-0"})
     huge = b'{"replica": "worker-0", "local_rank": 0, "metrics": {"step": 1' + b"0" * 400 + b"}}"
     for datagram in (b"", b"\xff", b"[]", b"[" * 5000, huge, metrics_report.encode("worker-9", 0, {"step": 1})):
         assert latest.take(datagram) is None

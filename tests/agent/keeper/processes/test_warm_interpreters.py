@@ -18,7 +18,7 @@ import pytest
 from tests.waiting import eventually
 from torchyard_agent.keeper.processes import rank_process
 from torchyard_agent.keeper.processes.rank_process import Rank, RunPlace
-from torchyard_agent.keeper.processes.warm_interpreters import WarmStart, is_set_late
+from torchyard_agent.keeper.processes.warm_interpreters import WarmInterpreters, is_set_late
 
 IMPORTED = "colorsys"
 """What the interpreters import early in place of torch: no program here imports it, and Python's start does not."""
@@ -63,7 +63,7 @@ class Bench:
         self.work = folder / "work"
         for name in ("work", "logs", "errors"):
             (folder / name).mkdir()
-        self.warm = WarmStart()
+        self.warm = WarmInterpreters()
         self.env: dict[str, str] = {"PYTHONUNBUFFERED": "1"}
         self.secrets: dict[str, str] = {}
         self.interpreter = sys.executable

@@ -138,7 +138,7 @@ async def fail(host: Host) -> None:
 
 
 async def spares_wait(host: Host, times: int = 1) -> None:
-    await eventually(lambda: host.log().count("a spare interpreter waits for each rank") == times)
+    await eventually(lambda: host.log().count("each rank has a spare interpreter") == times)
 
 
 def spare_of(host: Host) -> int:

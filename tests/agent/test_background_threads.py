@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from torchyard_agent.keeper.resources import in_a_thread
+from torchyard_agent.background_threads import in_a_thread
 
 
 def fails(go_on: threading.Event) -> None:

@@ -1,0 +1,46 @@
+"""Blocking calls on threads of their own, awaited from the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable
+from typing import Any, Callable, TypeVar
+
+Result = TypeVar("Result")
+
+
+async def in_a_thread(function: Callable[..., Result], *arguments: Any) -> Result:
+    """Runs a blocking function in a thread that ends with it: no thread pool is left when the ranks are forked.
+
+    If the caller is cancelled, `function` still runs to its end and its result is discarded.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Result] = loop.create_future()
+
+    def settle(method: Callable[[Any], None], outcome: Any) -> None:
+        if not future.done():  # it was cancelled
+            method(outcome)
+
+    def work() -> None:
+        try:
+            result = function(*arguments)
+        except BaseException as error:  # raised again in the caller
+            loop.call_soon_threadsafe(settle, future.set_exception, error)
+        else:
+            loop.call_soon_threadsafe(settle, future.set_result, result)
+
+    threading.Thread(target=work, daemon=True).start()
+    return await future
+
+
+async def uncancelled(awaitable: Awaitable[Result]) -> Result:
+    """Delays a cancellation until `awaitable` is done: a thread may still be working on files that are removed next."""
+    done = asyncio.ensure_future(awaitable)
+    try:
+        return await asyncio.shield(done)
+    except asyncio.CancelledError:
+        await asyncio.wait({done})
+        if not done.cancelled():
+            done.exception()  # marks it as retrieved; the cancellation is what counts
+        raise

@@ -1,0 +1,116 @@
+"""TCP ports that are reserved for a run until its processes listen on them."""
+
+from __future__ import annotations
+
+import errno
+import random
+import socket
+from collections.abc import Iterator, Sequence
+
+from torchyard_agent.protocol.jsonrpc import RpcError
+
+
+class NoPortFree(RpcError):
+    """The range that the firewall lets through is used up."""
+
+    def __init__(self, wanted: int, free: int, first_last: Sequence[int] | None):
+        if first_last is None:
+            where, hint = "of this host's ports", "Look what uses so many there: `ss -tan`."
+        else:
+            where = f"of the ports {first_last[0]}-{first_last[1]}"
+            hint = "Let runs there end, or widen `ports` of this host in the fleet file and in its firewall."
+        count = "1 is" if wanted == 1 else f"{wanted} are"
+        left = "none is" if free == 0 else f"only {free} {'is' if free == 1 else 'are'}"
+        super().__init__(f"{count} needed {where}, but {left} free", "no_port", hint)
+
+
+class HeldPorts:
+    """TCP ports that are bound but not listened on, so that the kernel gives them to no other process.
+
+    Their users (torch's TCPStore, NCCL, gloo, Torchyard's servers) bind over them with SO_REUSEADDR and listen. The
+    ports stay held meanwhile, for the next generation of a gang.
+    """
+
+    def __init__(self, sockets: dict[int, socket.socket]):
+        self._sockets = sockets
+
+    @property
+    def ports(self) -> list[int]:
+        return list(self._sockets)
+
+    def take(self, port: int) -> socket.socket:
+        """The bound socket, for listening on it in this process. The caller closes it."""
+        return self._sockets.pop(port)
+
+    def release(self) -> None:
+        """Releases all ports. May be called twice."""
+        sockets, self._sockets = self._sockets, {}
+        for held in sockets.values():
+            held.close()
+
+
+def hold_ports(count: int, first_last: Sequence[int] | None = None, address: str = "") -> HeldPorts:
+    """Holds `count` ports, all or none. Raises NoPortFree.
+
+    `first_last`: the range [first, last] to choose from; None for any. `address`: where to hold them; "" for all
+    addresses, IPv4 and IPv6, which is what TCPStore listens on. Ports with connections in TIME_WAIT are skipped.
+    """
+    held: dict[int, socket.socket] = {}
+    try:
+        for port in _candidates(count, first_last):
+            if len(held) == count:
+                break
+            if port in held:
+                continue
+            bound = _bind(port, address)
+            if bound is not None:
+                held[bound.getsockname()[1]] = bound
+        if len(held) < count:
+            raise NoPortFree(count, len(held), first_last)
+    except BaseException:
+        for bound in held.values():
+            bound.close()
+        raise
+    return HeldPorts(held)
+
+
+def _candidates(count: int, first_last: Sequence[int] | None) -> Iterator[int]:
+    """Ports to try, from a random start in the range: concurrent launches rarely try the same ones."""
+    if first_last is None:
+        yield from [0] * (count + 16)
+        return
+    first, last = first_last
+    size = last - first + 1
+    start = random.randrange(size) if size > 0 else 0
+    for step in range(size):
+        yield first + (start + step) % size
+
+
+def _bind(port: int, address: str) -> socket.socket | None:
+    """A socket bound to the port, or None if the port is in use.
+
+    It is bound without SO_REUSEADDR, which fails if any other socket is bound to the port, even without listening. The
+    option is set afterwards, which lets the port's later user bind over it.
+    """
+    for family, where in _places(address):
+        bound = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        try:
+            if family == socket.AF_INET6:
+                bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(address != ""))
+            bound.bind((where, port))
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            return bound
+        except OSError as error:
+            bound.close()
+            if error.errno in (errno.EADDRINUSE, errno.EACCES):  # in use, or a privileged port below 1024
+                return None
+            if family == socket.AF_INET6 and address == "":
+                continue  # a host without IPv6
+            raise
+    return None
+
+
+def _places(address: str) -> list[tuple[int, str]]:
+    if address == "":
+        return [(socket.AF_INET6, "::"), (socket.AF_INET, "")] if socket.has_ipv6 else [(socket.AF_INET, "")]
+    return [(socket.AF_INET6 if ":" in address else socket.AF_INET, address)]

@@ -1,0 +1,70 @@
+"""Users and programs of processes."""
+
+from __future__ import annotations
+
+import pwd
+from typing import Any
+
+from torchyard_agent.telemetry.display_servers import draws_screen, is_display_server
+from torchyard_agent.telemetry.procfs import read
+
+UNKNOWN = "unknown"
+CACHED_S = 10.0
+
+
+class Owners:
+    """Users and programs of processes, cached for CACHED_S: a look-up may ask a directory service."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[float, str, str, bool | None]] = {}
+        self._users: dict[int, str] = {}
+
+    def of(self, pid: int, now: float) -> tuple[str, str]:
+        """(user, program) of a PID at monotonic time `now`; "unknown" if it is hidden, as in a container."""
+        return self._about(pid, now)[1:3]
+
+    def describe(self, process: dict[str, Any], now: float) -> None:
+        """Adds `user`, `program` and `draws_screen` to a process as NVML lists it."""
+        _, process["user"], process["program"], display_server = self._about(process["pid"], now)
+        process["draws_screen"] = draws_screen(display_server, process["program"], process["computes"])
+
+    def _about(self, pid: int, now: float) -> tuple[float, str, str, bool | None]:
+        known = self._known.get(pid)
+        if known is None or now - known[0] >= CACHED_S:
+            if len(self._known) > 1000:
+                self._known.clear()
+            known = self._known[pid] = (now, *self._look(pid), is_display_server(pid))
+        return known
+
+    def _look(self, pid: int) -> tuple[str, str]:
+        try:
+            status = read(f"/proc/{pid}/status", 1024)
+        except OSError:
+            return UNKNOWN, UNKNOWN
+        user = program = UNKNOWN
+        for line in status.split(b"\n"):
+            if line.startswith(b"Name:"):
+                program = line[5:].strip().decode(errors="replace")
+            elif line.startswith(b"Uid:"):
+                user = self.user(int(line.split()[1]))
+                break
+        return user, program
+
+    def user(self, uid: int) -> str:
+        """The login of a UID, or the number if the host has no name for it."""
+        if uid not in self._users:
+            self._users[uid] = user_name(uid)
+        return self._users[uid]
+
+
+def user_name(uid: int) -> str:
+    """The login of a UID, or the number if the host has no name for it."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except (KeyError, OSError):
+        return str(uid)
+
+
+def owner(pid: int) -> str:
+    """The user whose process this is, or "unknown"."""
+    return Owners().of(pid, 0.0)[0]
