@@ -23,7 +23,7 @@ from torchyard_roles.errors import (
     StoreTimeout,
     UsageProblem,
 )
-from torchyard_roles.module_hooks import unwrap
+from torchyard_roles.model_optimizer_pairs import unwrap
 from torchyard_roles.process_entry import join
 
 __all__ = [

@@ -7,11 +7,11 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, overload
 
-from torchyard_roles import script_checks
-from torchyard_roles.checkpoints.checkpoint_group import Team
+from torchyard_roles.checkpoints.checkpoint_group import CheckpointGroup
 from torchyard_roles.environment import Environment
 from torchyard_roles.errors import RolesError, UsageProblem
 from torchyard_roles.keeper_reports import Reporter
+from torchyard_roles.script_checks import check_plain, check_trainable
 from torchyard_roles.training_metrics import Progress
 
 if TYPE_CHECKING:
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader, Dataset
 
     from torchyard_roles.checkpoints.restore import Resumed
-    from torchyard_roles.checkpoints.saver import Saving
+    from torchyard_roles.checkpoints.saver import CheckpointSaver
     from torchyard_roles.coordination.collectives import Collectives
-    from torchyard_roles.coordination.graceful_stop import Stopping
+    from torchyard_roles.coordination.graceful_stop import GracefulStop
     from torchyard_roles.data_loader import ShareLoader
     from torchyard_roles.model_optimizer_pairs import Pairs
     from torchyard_roles.strategies.base import Strategy
@@ -41,7 +41,7 @@ class Cluster:
         self._environment = environment
         self._strategy = strategy
         self._device = device
-        self._team = Team(environment, goes_its_own_way=strategy.trains_alone)
+        self._team = CheckpointGroup(environment, goes_its_own_way=strategy.trains_alone)
         self._progress = Progress()
         self._reporter = Reporter(environment)
         self._process = os.getpid()
@@ -58,8 +58,8 @@ class Cluster:
         """Where a script updates its parameters by hand: whether gradients have come since the last step."""
         self._have_stepped: set[int] = set()
         """Where there are several optimizers: those that have stepped since the last boundary."""
-        self._stopping: Stopping | None = None
-        self._saving: Saving | None = None
+        self._stopping: GracefulStop | None = None
+        self._saving: CheckpointSaver | None = None
         self._resumed: Resumed | None = None
         self._collectives: Collectives | None = None
         self._in_step = False
@@ -112,15 +112,16 @@ class Cluster:
         its parameters by hand, the model alone is returned. Raises UsageProblem where a call cannot be meant like
         that, and for the checkpoint of another model.
         """
-        from torchyard_roles import devices, module_hooks
+        from torchyard_roles.devices import move_optimizer
         from torchyard_roles.model_optimizer_pairs import Pairs
+        from torchyard_roles.module_hooks import NoSync, before_forward
 
         pairs = Pairs(model, optimizer)
         self._check_distributed(pairs)
         for each in pairs.models:
             each.to(self._device)
         for each in pairs.optimizers:
-            devices.move_optimizer(each, self._device)
+            move_optimizer(each, self._device)
         is_first = not self._optimizers
         self._optimizers += pairs.optimizers
         if not self._environment.trains:
@@ -139,9 +140,9 @@ class Cluster:
                 if parameter.requires_grad:
                     parameter.register_post_accumulate_grad_hook(self._accumulated)
         for each in pairs.models:
-            module_hooks.before_forward(each, self._about_to_compute)
+            before_forward(each, self._about_to_compute)
             if not hasattr(each, "no_sync"):
-                each.no_sync = module_hooks.NoSync(self._strategy.accumulating)
+                each.no_sync = NoSync(self._strategy.accumulating)
         return pairs.given()
 
     def _check_distributed(self, pairs: Pairs) -> None:
@@ -162,8 +163,8 @@ class Cluster:
                 "Give it the optimizer that updates the model, or set strategy.kind to all_reduce.",
             )
         for each in pairs.models:
-            script_checks.check_plain(each)
-        script_checks.check_trainable(pairs.models, pairs.optimizers)
+            check_plain(each)
+        check_trainable(pairs.models, pairs.optimizers)
 
     def _begin(self, pairs: Pairs) -> None:
         """The first pair: what is read from the newest checkpoint comes with it."""
@@ -276,9 +277,9 @@ class Cluster:
 
         Raises UsageProblem for what cannot be shared out, such as a sampler of the script's own.
         """
-        from torchyard_roles import data_loader
+        from torchyard_roles.data_loader import make_loader
 
-        loader = data_loader.make_loader(
+        loader = make_loader(
             dataset,
             self._strategy.share(),
             batch_size=batch_size,
@@ -309,7 +310,7 @@ class Cluster:
 
     def unwrap(self, model: torch.nn.Module) -> torch.nn.Module:
         """The script's own module: without what distribute() or torch.compile() put around it."""
-        from torchyard_roles.module_hooks import unwrap
+        from torchyard_roles.model_optimizer_pairs import unwrap
 
         return unwrap(model)
 
@@ -555,11 +556,11 @@ class Cluster:
             return  # with strategy none each trains a model of its own: only the chief's is kept
         from pathlib import Path
 
-        from torchyard_roles.checkpoints.saver import Saving
+        from torchyard_roles.checkpoints.saver import CheckpointSaver
 
         root = Path(self._environment.checkpoints)
         store, size = self._team.meet(), self._team.size
-        self._saving = Saving(root, self._environment, self._strategy, self._device, store, size)
+        self._saving = CheckpointSaver(root, self._environment, self._strategy, self._device, store, size)
 
     def _restore(self, model: torch.nn.Module, optimizer: Any) -> dict[str, Any]:
         """The fingerprint of both, after what the newest checkpoint holds has been brought into the model."""

@@ -31,12 +31,12 @@ from torch.utils.data import (
     SequentialSampler,
 )
 
-from torchyard_roles import devices
+from torchyard_roles.devices import move
 from torchyard_roles.errors import UsageProblem
 from torchyard_roles.training_metrics import Progress
 
 
-class Share(NamedTuple):
+class DataShare(NamedTuple):
     """Part `part` of `parts` equal ones."""
 
     part: int = 0
@@ -55,7 +55,7 @@ class EpochSampler(DistributedSampler):  # type: ignore[misc]  # torch is not fo
 class PartSampler(Sampler):  # type: ignore[misc]  # as above
     """One of `parts` contiguous parts of the dataset, in its order: together they hold each sample once."""
 
-    def __init__(self, dataset: Any, share: Share) -> None:
+    def __init__(self, dataset: Any, share: DataShare) -> None:
         count = len(dataset)
         self._part = range(share.part * count // share.parts, (share.part + 1) * count // share.parts)
 
@@ -104,7 +104,7 @@ class ShareLoader(DataLoader):  # type: ignore[misc]  # as above
         *,
         device: torch.device,
         progress: Progress,
-        share: Share | None = None,
+        share: DataShare | None = None,
         asked: Asked | None = None,
         evaluating: Callable[[bool], None] | None = None,
         **options: Any,
@@ -113,7 +113,7 @@ class ShareLoader(DataLoader):  # type: ignore[misc]  # as above
         # Before DataLoader's own, which refuses some attributes later.
         self._device = device
         self._progress = progress
-        self._parts = (share or Share()).parts
+        self._parts = (share or DataShare()).parts
         self._asked = asked or _nothing
         self._evaluating = evaluating
         self._begun = 0
@@ -233,11 +233,11 @@ class ShareLoader(DataLoader):  # type: ignore[misc]  # as above
             self._batches += 1
             if torch.is_grad_enabled():  # an evaluation's batches are not training's throughput
                 self._progress.batch(samples(batch))
-            yield devices.move(batch, self._device) if self._device.type != "cpu" else batch
+            yield move(batch, self._device) if self._device.type != "cpu" else batch
 
     def _moved(self, batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
-            yield devices.move(batch, self._device) if self._device.type != "cpu" else batch
+            yield move(batch, self._device) if self._device.type != "cpu" else batch
 
     def _order_of_next(self) -> dict[str, Any]:
         """What the order of the epoch that now begins follows from."""
@@ -288,7 +288,7 @@ def _nothing(*_: Any) -> None:
 
 def make_loader(
     dataset: Dataset[Any],
-    share: Share,
+    share: DataShare,
     *,
     batch_size: Any = ...,
     shuffle: Any = ...,
@@ -351,7 +351,7 @@ def make_loader(
 
 
 def _taken_over(
-    loader: DataLoader[Any], share: Share, seed: int | None, *, evaluates: bool
+    loader: DataLoader[Any], share: DataShare, seed: int | None, *, evaluates: bool
 ) -> tuple[Dataset[Any], dict[str, Any]]:
     """The dataset of a DataLoader, and its options with batch_size and shuffle."""
     kind = type(loader)

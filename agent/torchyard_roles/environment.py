@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 from torchyard_agent.protocol.metrics_report import REPORT_VARIABLE
 from torchyard_roles.errors import EnvironmentProblem
-from torchyard_roles.peers import Peers, Place, TrainerPlace, read_peers
+from torchyard_roles.peers import PeerAddress, Peers, TrainerAddress, read_peers
 from torchyard_roles.strategy_options import Options, read_options
 
-__all__ = ["ROLES", "TRAINERS", "Environment", "Options", "Peers", "Place", "TrainerPlace", "read"]
+__all__ = ["ROLES", "TRAINERS", "Environment", "Options", "PeerAddress", "Peers", "TrainerAddress", "read"]
 
 TRAINERS = ("chief", "worker")
 ROLES = (*TRAINERS, "ps", "reducer", "evaluator")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from torchyard_roles.errors import UsageProblem
-from torchyard_roles.module_hooks import unwrap
+
+if TYPE_CHECKING:
+    import torch
 
 
 class OptimizerList:
@@ -45,6 +45,8 @@ class Pairs:
 
     def __init__(self, model: Any, optimizer: Any) -> None:
         """Raises UsageProblem for what is neither a module or optimizer nor a sequence of them."""
+        import torch
+
         self._given = model, optimizer
         self.models = _listed(model, torch.nn.Module, "model")
         self.optimizers: list[torch.optim.Optimizer] = (
@@ -59,6 +61,8 @@ class Pairs:
     @property
     def model(self) -> torch.nn.Module:
         """The one model as the script made it, or all as one module whose parts are named 0, 1, …"""
+        import torch
+
         return unwrap(self.models[0]) if len(self.models) == 1 else torch.nn.ModuleList(map(unwrap, self.models))
 
     @property
@@ -98,3 +102,20 @@ def _listed(value: Any, kind: type, word: str) -> list[Any]:
             f"Give it one torch {'module' if word == 'model' else 'optimizer'}, or a list of them.",
         )
     return found
+
+
+def unwrap(model: torch.nn.Module) -> torch.nn.Module:
+    """The module within DistributedDataParallel, DataParallel and what torch.compile() returns, in any order.
+
+    Any other module is returned as it is.
+    """
+    from torch.nn.parallel import DataParallel, DistributedDataParallel
+
+    inner: Any = model
+    while True:
+        if isinstance(inner, (DataParallel, DistributedDataParallel)):
+            inner = inner.module
+        elif type(inner).__name__ == "OptimizedModule" and "_orig_mod" in inner._modules:
+            inner = inner._modules["_orig_mod"]  # by its name: to import torch._dynamo takes a second
+        else:
+            return inner

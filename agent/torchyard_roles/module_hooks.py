@@ -11,12 +11,11 @@ from __future__ import annotations
 import contextlib
 import copyreg
 import functools
-from typing import TYPE_CHECKING, Any, Callable
+from typing import Any, Callable
 
 import torch
 
-if TYPE_CHECKING:
-    import torch
+from torchyard_roles.model_optimizer_pairs import unwrap
 
 
 class ModuleHook:
@@ -83,20 +82,3 @@ def _reduced(module: torch.nn.Module) -> Any:
         if any(isinstance(each, ModuleHook) for each in hooks.values()):
             plain[name] = type(hooks)((key, each) for key, each in hooks.items() if not isinstance(each, ModuleHook))
     return (*reduced[:2], plain, *reduced[3:])
-
-
-def unwrap(model: torch.nn.Module) -> torch.nn.Module:
-    """The module within DistributedDataParallel, DataParallel and what torch.compile() returns, in any order.
-
-    Any other module is returned as it is.
-    """
-    from torch.nn.parallel import DataParallel, DistributedDataParallel
-
-    inner: Any = model
-    while True:
-        if isinstance(inner, (DataParallel, DistributedDataParallel)):
-            inner = inner.module
-        elif type(inner).__name__ == "OptimizedModule" and "_orig_mod" in inner._modules:
-            inner = inner._modules["_orig_mod"]  # by its name: to import torch._dynamo takes a second
-        else:
-            return inner

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from torchyard_roles.errors import EnvironmentProblem
 
 
-class Place(NamedTuple):
+class PeerAddress(NamedTuple):
     """Where a server or reducer listens."""
 
     name: str
@@ -18,7 +18,7 @@ class Place(NamedTuple):
     port: int
 
 
-class TrainerPlace(NamedTuple):
+class TrainerAddress(NamedTuple):
     """A trainer, and the port that its replica may listen at (its local rank 0)."""
 
     name: str
@@ -34,9 +34,9 @@ class TrainerPlace(NamedTuple):
 class Peers:
     """Those that take part now, each kind in plan order; trainers in rank order."""
 
-    ps: tuple[Place, ...] = ()
-    reducer: tuple[Place, ...] = ()
-    trainers: tuple[TrainerPlace, ...] = ()
+    ps: tuple[PeerAddress, ...] = ()
+    reducer: tuple[PeerAddress, ...] = ()
+    trainers: tuple[TrainerAddress, ...] = ()
 
 
 def read_peers(text: str) -> Peers:
@@ -54,11 +54,11 @@ def read_peers(text: str) -> Peers:
         raise EnvironmentProblem(f"TORCHYARD_PEERS cannot be read: {error}.") from error
 
 
-def _place(said: Any) -> Place:
+def _place(said: Any) -> PeerAddress:
     name, address, port = said
-    return Place(str(name), str(address), int(port))
+    return PeerAddress(str(name), str(address), int(port))
 
 
-def _trainer(said: Any) -> TrainerPlace:
+def _trainer(said: Any) -> TrainerAddress:
     name, address, port, ranks, group = said
-    return TrainerPlace(str(name), str(address), int(port), int(ranks), int(group))
+    return TrainerAddress(str(name), str(address), int(port), int(ranks), int(group))

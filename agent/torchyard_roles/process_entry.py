@@ -7,10 +7,10 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
-from torchyard_roles import script_checks
 from torchyard_roles.cluster import Cluster
 from torchyard_roles.environment import Environment, read
 from torchyard_roles.errors import RolesError
+from torchyard_roles.script_checks import check_torch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,15 +31,15 @@ def join(strategy: Callable[[Environment], Strategy] | None = None) -> Cluster:
     global _joined
     if _joined is None or _joined.has_left:
         environment = read(os.environ)
-        script_checks.check_torch()
+        check_torch()
         if environment.role in ("ps", "reducer"):
             _serve(environment)
             raise SystemExit(0)
         # torch and all that needs it are imported here, so that importing torchyard_roles costs nothing.
-        from torchyard_roles import devices
+        from torchyard_roles.devices import choose
         from torchyard_roles.strategies import registry
 
-        device = devices.choose(environment)
+        device = choose(environment)
         chosen = registry.choose(environment, strategy)
         chosen.start(device)
         _joined = Cluster(environment, chosen, device)

@@ -112,8 +112,8 @@ def test_a_report_is_dropped(datagram: str) -> None:
 
 
 def test_questions_at_the_join_store() -> None:
-    get = {"id": 4, "done": 1, "do": "get", "key": "a", "wait_s": 0}
-    _questions([json.dumps({"id": 1, "done": 0, "do": "add", "key": "n", "amount": 2}).replace("2", ENDLESS), DEEP])
+    get = {"id": 4, "done": 1, "op": "get", "key": "a", "wait_s": 0}
+    _questions([json.dumps({"id": 1, "done": 0, "op": "add", "key": "n", "amount": 2}).replace("2", ENDLESS), DEEP])
     _questions([json.dumps({**get, "id": 0}).replace('"id": 0', f'"id": {ENDLESS}')])
     _questions([json.dumps(get)] * 2)  # the timer of the first fell over the second
     _questions(["{"])

@@ -19,11 +19,11 @@ def made(
 ):
     import torch
 
-    from torchyard_roles.data_loader import Share, make_loader
+    from torchyard_roles.data_loader import DataShare, make_loader
 
     return make_loader(
         dataset,
-        Share(part, parts),
+        DataShare(part, parts),
         seed=seed,
         device=torch.device("cpu"),
         progress=Progress(),

@@ -16,11 +16,11 @@ SAMPLES = 22
 def make(parts: int = 1, part: int = 0, seed: int | None = None, dataset: object = None, **options: object):
     import torch
 
-    from torchyard_roles.data_loader import Share, make_loader
+    from torchyard_roles.data_loader import DataShare, make_loader
 
     return make_loader(
         torch.arange(SAMPLES) if dataset is None else dataset,
-        Share(part, parts),
+        DataShare(part, parts),
         batch_size=3,
         shuffle=dataset is None,
         seed=seed,

@@ -55,7 +55,7 @@ def test_the_loader_brings_batches_to_the_device_and_counts_what_is_trained_on()
     import torch
     from torch.utils.data import TensorDataset
 
-    from torchyard_roles.data_loader import Share, make_loader
+    from torchyard_roles.data_loader import DataShare, make_loader
 
     class Counted(Progress):
         samples = 0
@@ -66,7 +66,7 @@ def test_the_loader_brings_batches_to_the_device_and_counts_what_is_trained_on()
     progress = Counted()
     loader = make_loader(
         TensorDataset(torch.ones(10, 1)),
-        Share(),
+        DataShare(),
         batch_size=4,
         shuffle=False,
         seed=None,
@@ -85,7 +85,7 @@ def test_what_cannot_be_shared_out_is_refused_in_a_sentence() -> None:
     import torch
     from torch.utils.data import IterableDataset, SequentialSampler
 
-    from torchyard_roles.data_loader import Share, make_loader
+    from torchyard_roles.data_loader import DataShare, make_loader
     from torchyard_roles.errors import UsageProblem
 
     class Stream(IterableDataset):
@@ -95,7 +95,7 @@ def test_what_cannot_be_shared_out_is_refused_in_a_sentence() -> None:
     def share_out(dataset: object, **options: object) -> object:
         return make_loader(
             dataset,
-            Share(0, 2),
+            DataShare(0, 2),
             batch_size=1,
             shuffle=True,
             seed=None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.roles.processes import trainer_environment
-from torchyard_roles.environment import Environment, Options, Peers, Place, TrainerPlace, read
+from torchyard_roles.environment import Environment, Options, PeerAddress, Peers, TrainerAddress, read
 from torchyard_roles.errors import EnvironmentProblem
 
 
@@ -94,7 +94,7 @@ def test_a_trainer_knows_its_group_its_peers_and_its_store() -> None:
     assert (environment.group, environment.groups, environment.group_rank, environment.group_size) == (1, 2, 1, 2)
     assert (environment.generation, environment.gang) == (3, "group-1")
     assert environment.peers == Peers(
-        ps=(Place("ps-0", "10.0.0.1", 4001),), trainers=(TrainerPlace("worker-2", "10.0.0.2", 4002, 2, 1),)
+        ps=(PeerAddress("ps-0", "10.0.0.1", 4001),), trainers=(TrainerAddress("worker-2", "10.0.0.2", 4002, 2, 1),)
     )
     assert environment.store == "10.0.0.1:4000"
     assert environment.key == bytes([0xAB]) * 32

@@ -30,7 +30,7 @@ from tests.roles.strategies.test_step_times import check_sums
 from torchyard_roles.exchange.chunk_staging import Staging
 from torchyard_roles.exchange.parameter_layout import Layout
 from torchyard_roles.exchange.tensor_connection import Peer, listen
-from torchyard_roles.strategies.reduction_server.hierarchical_reduction import HostExchange, LocalGroups
+from torchyard_roles.strategies.reduction_server.hierarchical_reduction import HierarchicalReduction, LocalGroups
 from torchyard_roles.strategies.reduction_server.reducer import Reducer
 from torchyard_roles.strategies.reduction_server.reducer_client import ReduceClient
 
@@ -242,7 +242,7 @@ def test_a_bucket_on_a_gpu_goes_through_a_reducer_and_comes_back() -> None:
     listener = listen("127.0.0.1", 0)
     peer = Peer("reducer-0", *listener.getsockname())
     with closing(Reducer(listener, key).start()), closing(ReduceClient([peer], [1.0], key, 0, 1)) as client:
-        exchange = HostExchange(client, LocalGroups([1], 0), DEVICE)
+        exchange = HierarchicalReduction(client, LocalGroups([1], 0), DEVICE)
         for step in range(3):
             flats = [torch.full((100_000,), float(step + bucket), device=DEVICE) for bucket in range(4)]
             sent = [flat.mul(2.0) for flat in flats]  # still being computed, maybe

@@ -1,123 +1,197 @@
-"""Authenticated frames on the data network: the gang link, and later the join store and the servers.
+"""Authenticated frames between the processes of a run: handshake, framing and message encoding, without I/O.
 
-Both ends know the run's 256-bit secret. Each proves it over the other's nonce before anything else is said,
-and every frame carries a MAC over a key of this connection, its direction and its number, so that a frame can be
-neither forged, nor replayed, nor sent back. A pure codec: sockets and their deadlines are the caller's.
+The gang link, the join store and the exchange of tensors use the same state machines. Both ends know a 256-bit key.
+Each proves it over the nonce of the other, and every frame carries a MAC under a key of this connection, its direction
+and its number, so that a frame can be neither forged nor replayed nor reflected. Frames are not encrypted. Sockets and
+deadlines belong to the owner of the connection.
 
     listener                                      caller
        | -- hello: MAGIC, nonce_l (32) ------------> |
        | <- answer: nonce_c (32), proof_c (32) ----- |
-       | -- proof_l (32) --------------------------> |
+       | -- proof_l (32), or REFUSAL --------------> |
        | == frames: length (4), MAC (32), payload == |
+
+The payload of a frame is a message, that is a JSON object, unless both ends agreed on raw bytes. Where a message is a
+request, `op` names the operation.
 """
 
 from __future__ import annotations
 
 import hmac
+import json
 import os
 import struct
 import threading
 import time
-from typing import Callable
+from typing import Any, Callable, Union
 
-MAGIC = b"torchyard-link-1"
+Message = dict[str, Any]
+
+MAGIC = b"torchyard-link-2"
 NONCE_BYTES = 32
 PROOF_BYTES = 32
 HELLO_BYTES = len(MAGIC) + NONCE_BYTES
 ANSWER_BYTES = NONCE_BYTES + PROOF_BYTES
+REFUSAL = bytes(PROOF_BYTES)
+"""Sent in place of the listener's proof to a caller that has another key; a retry is useless."""
 HEADER = struct.Struct(">I32s")
 MAX_PAYLOAD = 16 * 1024 * 1024
 HANDSHAKE_DEADLINE_S = 5.0
 
 
 class AuthenticationError(Exception):
-    """The peer does not know the run's secret, or a frame was tampered with."""
+    """The peer does not know the key, or a frame was forged, damaged or malformed."""
+
+
+class KeyRefused(AuthenticationError):
+    """The listener reports that this caller has another key."""
 
 
 def _mac(key: bytes, *parts: bytes) -> bytes:
     return hmac.digest(key, b"".join(parts), "sha256")
 
 
-def _numbered(keyed: hmac.HMAC, number: int, payload: bytes) -> bytes:
-    """The MAC of a frame. Copying what has its key already takes a third of the time of beginning anew."""
-    mac = keyed.copy()
-    mac.update(number.to_bytes(8, "big") + payload)
-    return mac.digest()
-
-
 def exchange_key(secret: bytes) -> bytes:
-    """The key of those who are no keepers: ranks, at the join store and among each other.
+    """The key of the ranks, for the join store and between ranks.
 
-    Made from the run's secret, which no rank is told: so a training script cannot pose as a keeper.
+    It is derived from the run's secret, which ranks do not get, so that a training script cannot pose as a keeper.
     """
     return _mac(secret, b"exchange")
 
 
-def new_nonce() -> bytes:
-    return os.urandom(NONCE_BYTES)
+class CallerHandshake:
+    """The caller's half of the handshake.
+
+    The owner reads exactly `expects` bytes, passes them to receive() and sends the result, until `expects` is 0.
+    """
+
+    to_send = b""
+    """What this side sends before it receives anything."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self._hello = b""
+        self._nonce = os.urandom(NONCE_BYTES)
+        self.expects = HELLO_BYTES
+
+    def receive(self, data: bytes) -> bytes:
+        """The next bytes to send. Raises AuthenticationError, or KeyRefused."""
+        if not self._hello:
+            if not data.startswith(MAGIC):
+                raise AuthenticationError("the other side does not speak Torchyard's link protocol")
+            self._hello, self.expects = data, PROOF_BYTES
+            return self._nonce + _mac(self._key, b"caller", data, self._nonce)
+        if data == REFUSAL:
+            raise KeyRefused("the listener has another key")
+        if not hmac.compare_digest(data, _mac(self._key, b"listener", self._hello, self._nonce)):
+            raise AuthenticationError("the listener does not know the run's secret")
+        self.expects = 0
+        return b""
+
+    def codec(self) -> FrameCodec:
+        """For the frames of this connection, after the handshake."""
+        return FrameCodec(self._key, self._hello, self._nonce, is_caller=True)
 
 
-def hello(nonce: bytes) -> bytes:
-    """What a listener says first."""
-    return MAGIC + nonce
+class ListenerHandshake:
+    """The listener's half of the handshake, for callers that know one of several keys. Used like CallerHandshake."""
+
+    def __init__(self, *keys: bytes) -> None:
+        self._keys = keys
+        self._nonce = b""
+        self.key: bytes | None = None
+        """The key that the caller has proved to know."""
+        self.to_send = MAGIC + os.urandom(NONCE_BYTES)
+        self.expects = ANSWER_BYTES
+
+    def receive(self, data: bytes) -> bytes:
+        """The next bytes to send. A caller without a key is refused: codec() raises then."""
+        self._nonce, proof = data[:NONCE_BYTES], data[NONCE_BYTES:]
+        self.expects = 0
+        for key in self._keys:
+            if hmac.compare_digest(proof, _mac(key, b"caller", self.to_send, self._nonce)):
+                self.key = key
+                return _mac(key, b"listener", self.to_send, self._nonce)
+        return REFUSAL
+
+    def codec(self) -> FrameCodec:
+        """For the frames of this connection, after the handshake. Raises AuthenticationError."""
+        if self.key is None:
+            raise AuthenticationError("the caller does not know the run's secret")
+        return FrameCodec(self.key, self.to_send, self._nonce, is_caller=False)
 
 
-def answer(secret: bytes, hello: bytes, nonce: bytes) -> bytes:
-    """What a caller replies to `hello`."""
-    if len(hello) != HELLO_BYTES or not hello.startswith(MAGIC):
-        raise AuthenticationError("the other side does not speak Torchyard's link protocol")
-    return nonce + _mac(secret, b"caller", hello, nonce)
-
-
-def accept(secret: bytes, hello: bytes, answer: bytes) -> bytes:
-    """The listener's proof, once the caller's has been verified."""
-    nonce, proof = answer[:NONCE_BYTES], answer[NONCE_BYTES:]
-    if not hmac.compare_digest(proof, _mac(secret, b"caller", hello, nonce)):
-        raise AuthenticationError("the caller does not know the run's secret")
-    return _mac(secret, b"listener", hello, nonce)
-
-
-def verify(secret: bytes, hello: bytes, nonce: bytes, proof: bytes) -> None:
-    """The caller's check of the listener's proof."""
-    if not hmac.compare_digest(proof, _mac(secret, b"listener", hello, nonce)):
-        raise AuthenticationError("the listener does not know the run's secret")
+Handshake = Union[CallerHandshake, ListenerHandshake]
 
 
 class FrameCodec:
-    """Seals and opens the frames of one connection, once both sides have proved themselves."""
+    """Seals and opens the frames of one connection.
 
-    def __init__(self, secret: bytes, hello: bytes, caller_nonce: bytes, *, is_caller: bool):
-        key = _mac(secret, b"session", hello, caller_nonce)
-        self._sealer = hmac.new(_mac(key, b"caller" if is_caller else b"listener"), digestmod="sha256")
-        self._opener = hmac.new(_mac(key, b"listener" if is_caller else b"caller"), digestmod="sha256")
+    To receive, the owner reads exactly `expects` bytes and passes them to receive(), alternately a header and a
+    payload.
+    """
+
+    def __init__(self, key: bytes, hello: bytes, caller_nonce: bytes, *, is_caller: bool) -> None:
+        session = _mac(key, b"session", hello, caller_nonce)
+        self._sealer = hmac.new(_mac(session, b"caller" if is_caller else b"listener"), digestmod="sha256")
+        self._opener = hmac.new(_mac(session, b"listener" if is_caller else b"caller"), digestmod="sha256")
         self._sealed = 0
         self._opened = 0
+        self._received_mac: bytes | None = None
+        self.expects = HEADER.size
 
     def seal(self, payload: bytes) -> bytes:
-        """One frame, header and all."""
+        """The frame of a payload, with its header. Raises ValueError where the payload is too long."""
         if len(payload) > MAX_PAYLOAD:
             raise ValueError(f"a frame of {len(payload)} bytes is over the limit of {MAX_PAYLOAD}")
-        mac = _numbered(self._sealer, self._sealed, payload)
+        mac = _frame_mac(self._sealer, self._sealed, payload)
         self._sealed += 1
         return HEADER.pack(len(payload), mac) + payload
 
-    def open_header(self, header: bytes) -> tuple[int, bytes]:
-        """(payload length, its MAC). The length is checked before a byte of the payload is received."""
-        length, mac = HEADER.unpack(header)
-        if length > MAX_PAYLOAD:
-            raise AuthenticationError(f"a frame of {length} bytes is over the limit of {MAX_PAYLOAD}")
-        return length, mac
+    def receive(self, data: bytes, limit: int = MAX_PAYLOAD) -> bytes | None:
+        """The verified payload, or None after a header.
 
-    def open_payload(self, mac: bytes, payload: bytes) -> bytes:
-        """The payload, after its MAC was verified."""
-        if not hmac.compare_digest(mac, _numbered(self._opener, self._opened, payload)):
+        A length over `limit` is refused before a byte of the payload is received. Raises AuthenticationError.
+        """
+        if self._received_mac is None:
+            length, mac = HEADER.unpack(data)
+            if length > limit:
+                raise AuthenticationError(f"a frame of {length} bytes is over the limit of {limit}")
+            self._received_mac, self.expects = mac, length
+            return None
+        if not hmac.compare_digest(self._received_mac, _frame_mac(self._opener, self._opened, data)):
             raise AuthenticationError("a frame's MAC does not match: forged, replayed or damaged")
+        self._received_mac, self.expects = None, HEADER.size
         self._opened += 1
-        return payload
+        return data
+
+
+def _frame_mac(keyed: hmac.HMAC, number: int, payload: bytes) -> bytes:
+    mac = keyed.copy()  # a third of the time of a new HMAC with the same key
+    mac.update(number.to_bytes(8, "big") + payload)
+    return mac.digest()
+
+
+_to_json = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+
+
+def encode_message(message: Message) -> bytes:
+    return _to_json(message).encode()
+
+
+def decode_message(payload: bytes) -> Message:
+    """Raises AuthenticationError for what is not a JSON object."""
+    try:
+        message = json.loads(payload)
+    except (ValueError, RecursionError) as error:
+        raise AuthenticationError(f"a frame is not JSON: {error}") from None
+    if not isinstance(message, dict):
+        raise AuthenticationError("a frame is not a JSON object")
+    return message
 
 
 EVERY_S = 60.0
-"""One line about refused callers in so many seconds."""
+"""Shortest time between two log lines about refused callers."""
 
 
 class Refusals:
@@ -127,16 +201,18 @@ class Refusals:
         self.count = 0
         self._clock = clock
         self._lock = threading.Lock()
-        self._unsaid = 0
-        self._said_at = float("-inf")
+        self._unreported = 0
+        self._reported_at = float("-inf")
 
     def note(self, sentence: str) -> str:
-        """The line for the log about a refusal, at most one a minute; empty for one that is only counted."""
+        """Count a refusal. Returns the line to log, at most one in EVERY_S, or an empty string."""
         with self._lock:
             self.count += 1
             now = self._clock()
-            if now - self._said_at < EVERY_S:
-                self._unsaid += 1
+            if now - self._reported_at < EVERY_S:
+                self._unreported += 1
                 return ""
-            unsaid, self._unsaid, self._said_at = self._unsaid, 0, now
-        return f"{sentence} ({unsaid} more since the last such line, {self.count} in all)" if unsaid else sentence
+            unreported, self._unreported, self._reported_at = self._unreported, 0, now
+        if not unreported:
+            return sentence
+        return f"{sentence} ({unreported} more since the last such line, {self.count} in all)"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from torchyard_roles.coordination.graceful_stop import Stopping
+from torchyard_roles.coordination.graceful_stop import GracefulStop
 from torchyard_roles.environment import Environment
 from torchyard_roles.errors import RolesError
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torchyard_roles.coordination.join_store_client import JoinStore
 
 
-class Team:
+class CheckpointGroup:
     """`goes_its_own_way`: this process's model is its own, and it meets nobody."""
 
     def __init__(self, environment: Environment, *, goes_its_own_way: bool) -> None:
@@ -44,13 +44,13 @@ class Team:
                 store, self._environment, model_consistency.describe(model, optimizer), number=number
             )
 
-    def answer_sigterm(self, step: int) -> Stopping | None:
+    def answer_sigterm(self, step: int) -> GracefulStop | None:
         """Only where a stop can be in good order: Torchyard started this, and who stops together can agree."""
         environment = self._environment
         if not environment.is_torchyard or (self.size > 1 and self._store is None):
             return None
         rank = environment.group_rank if self.size > 1 else 0
-        stopping = Stopping(self._store, environment.gang, environment.generation, rank, self.size)
+        stopping = GracefulStop(self._store, environment.gang, environment.generation, rank, self.size)
         return stopping if stopping.install(step) else None
 
     def wait_until_saved(self) -> None:

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torchyard_roles import devices
 from torchyard_roles.checkpoints import files, group_broadcast, training_state
 from torchyard_roles.checkpoints.fingerprint import first_difference
 from torchyard_roles.checkpoints.saver import say
+from torchyard_roles.devices import move_optimizer
 from torchyard_roles.environment import Environment
 from torchyard_roles.errors import UsageProblem
 from torchyard_roles.model_optimizer_pairs import groups_of
@@ -60,7 +60,7 @@ class Resumed:
         self._optimizer_state = None
         script = [_settings(group) for group in optimizer.param_groups]
         optimizer.load_state_dict(state)
-        devices.move_optimizer(optimizer, device)
+        move_optimizer(optimizer, device)
         self._groups = [_settings(group) for group in optimizer.param_groups]
         for group, settings in zip(optimizer.param_groups, script):
             group.update(settings)
@@ -79,7 +79,7 @@ class Resumed:
                     "Call add_param_group() before distribute(), or at the beginning of an epoch.",
                 )
             optimizer.load_state_dict(state)
-            devices.move_optimizer(optimizer, device)
+            move_optimizer(optimizer, device)
         for group, settings in zip(optimizer.param_groups, self._groups):
             for name, value in settings.items():
                 if isinstance(value, torch.Tensor) and isinstance(group.get(name), torch.Tensor):

@@ -38,7 +38,7 @@ def say(sentence: str) -> None:
     print(f"torchyard: {sentence}", flush=True)
 
 
-class Saving:
+class CheckpointSaver:
     """A trainer's checkpoints: the chief's of model and optimizer, every rank's of what is its own."""
 
     def __init__(

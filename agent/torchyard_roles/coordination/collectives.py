@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Callable
 import torch
 import torch.distributed as dist
 
-from torchyard_roles.coordination.store_collectives import MEET_WITHIN_S, Meetings
+from torchyard_roles.coordination.store_collectives import MEET_WITHIN_S, StoreCollectives
 from torchyard_roles.environment import Environment
 from torchyard_roles.errors import EnvironmentProblem, PeerLost, StoreTimeout, UsageProblem
 
@@ -50,8 +50,8 @@ class Collectives:
         self._device = device
         self._meet = meet
         self._resuming = resuming
-        self._meetings: Meetings | None = None
-        self._exchange: Meetings | _World | None = None
+        self._meetings: StoreCollectives | None = None
+        self._exchange: StoreCollectives | _World | None = None
         self._has_left = False
 
     def mean(self, x: Any) -> Any:
@@ -86,9 +86,9 @@ class Collectives:
     def _is_alone(self) -> bool:
         return not self._environment.trains or self._environment.world_size == 1
 
-    def _through_the_store(self) -> Meetings | None:
+    def _through_the_store(self) -> StoreCollectives | None:
         if self._meetings is None and (store := self._meet()) is not None:
-            self._meetings = Meetings(store, self._environment)
+            self._meetings = StoreCollectives(store, self._environment)
         return self._meetings
 
     def _exchanged(self, what: str, x: Any) -> list[Any]:
@@ -124,7 +124,7 @@ class Collectives:
 
         return torch.load(io.BytesIO(data), map_location=place, weights_only=True)
 
-    def _choose(self, what: str) -> Meetings | _World:
+    def _choose(self, what: str) -> StoreCollectives | _World:
         """Alike on all trainers: it follows from what they have in common."""
         environment, meetings = self._environment, self._through_the_store()
         is_up = dist.is_available() and dist.is_initialized()

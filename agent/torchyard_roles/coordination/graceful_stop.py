@@ -33,7 +33,7 @@ ECHO_S = 0.5
 _ASKED_BY_ANOTHER = b"\xff"
 
 
-class Stopping:
+class GracefulStop:
     """One rank's part in it. `store` is None for a process that trains alone."""
 
     def __init__(self, store: JoinStore | None, gang: str, generation: int, rank: int, size: int) -> None:

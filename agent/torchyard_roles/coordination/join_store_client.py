@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import itertools
-import json
 import os
 import queue
 import socket
@@ -18,16 +17,16 @@ import sys
 import threading
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Callable
+from typing import Any, Callable
 
 from torchyard_agent.protocol import authenticated_transport
-from torchyard_agent.protocol.authenticated_transport import AuthenticationError, FrameCodec
+from torchyard_agent.protocol.authenticated_transport import AuthenticationError, CallerHandshake
 from torchyard_roles.environment import Environment
 from torchyard_roles.errors import EnvironmentProblem, StoreLost, StoreTimeout, UsageProblem
+from torchyard_roles.exchange.socket_io import authenticate, read_exactly, tune
 
-if TYPE_CHECKING:
-    from torchyard_roles.coordination.torch_store import TorchStore
-
+DEAD_AFTER_S = 10
+"""When a connection to a silent host is ended."""
 PATIENCE_S = 10.0
 """How long the store is called again before it is given up for lost."""
 AGAIN_S = (0.02, 0.5)
@@ -133,12 +132,6 @@ class JoinStore:
         if first:
             self._ask("watch", key=key)
 
-    def as_torch(self, prefix: str = "", timeout_s: float = 300.0) -> TorchStore:
-        """Itself for `init_process_group(store=…)`; every key gets `prefix`."""
-        from torchyard_roles.coordination.torch_store import TorchStore
-
-        return TorchStore(self, prefix, timeout_s)
-
     def close(self) -> None:
         """Parts from the store. Whoever still waits in another thread gets StoreLost."""
         if os.getpid() == self._process:  # a forked child must not end its parent's connection
@@ -146,12 +139,12 @@ class JoinStore:
 
     # Questions
 
-    def _ask(self, do: str, wait_s: float | None = None, **words: Any) -> dict[str, Any]:
+    def _ask(self, op: str, wait_s: float | None = None, **words: Any) -> dict[str, Any]:
         if os.getpid() != self._process:
             raise UsageProblem("A forked process cannot use the join store of its parent.")
         by = time.monotonic() + (ANSWER_WITHIN_S if wait_s is None else wait_s + ANSWER_WITHIN_S)
         until = None if wait_s is None else time.monotonic() + wait_s
-        question = _Question({"do": do, **words}, until)
+        question = _Question({"op": op, **words}, until)
         with self._lock:
             if self._lost is not None:
                 raise self._lost
@@ -192,7 +185,7 @@ class JoinStore:
             try:
                 while True:
                     self._take(link.receive())
-            except (OSError, EOFError, AuthenticationError, ValueError, KeyError):
+            except (OSError, AuthenticationError, ValueError, KeyError):
                 pass
             with self._lock:
                 self._link = None
@@ -216,11 +209,11 @@ class JoinStore:
             self._link = link
             for number in sorted(self._open):
                 self._send(number, self._open[number])
-            asked = {question.words["key"] for question in self._open.values() if question.words["do"] == "watch"}
+            asked = {question.words["key"] for question in self._open.values() if question.words["op"] == "watch"}
             for key in self._watches:
                 if key not in asked:
                     number = next(self._numbers)
-                    self._open[number] = _Question({"do": "watch", "key": key}, None, nobody_waits=True)
+                    self._open[number] = _Question({"op": "watch", "key": key}, None, nobody_waits=True)
                     self._send(number, self._open[number])
 
     def _take(self, frame: dict[str, Any]) -> None:
@@ -274,8 +267,8 @@ class JoinStore:
         while True:
             try:
                 return _Link(self._address, self._key, self._introduction, deadline)
-            except (OSError, EOFError, AuthenticationError) as error:
-                why = str(error) or "the connection was closed while the two ends introduced themselves"
+            except (OSError, AuthenticationError) as error:
+                why = str(error)
             if self._lost is not None or time.monotonic() + again_s > deadline:
                 raise StoreLost(
                     f"The run's join store at {_joined(self._address)} cannot be reached: {why}.",
@@ -299,18 +292,15 @@ class _Question:
 
 
 class _Link:
-    """One authenticated connection. Raises OSError, EOFError or AuthenticationError."""
+    """One authenticated connection. Raises OSError or AuthenticationError."""
 
     def __init__(self, address: tuple[str, int], key: bytes, introduction: dict[str, Any], deadline: float) -> None:
         within_s = min(authenticated_transport.HANDSHAKE_DEADLINE_S, max(0.1, deadline - time.monotonic()))
         self._socket = socket.create_connection(address, within_s)
         try:
-            _tune(self._socket)
-            hello = self._read(authenticated_transport.HELLO_BYTES)
-            nonce = authenticated_transport.new_nonce()
-            self._socket.sendall(authenticated_transport.answer(key, hello, nonce))
-            authenticated_transport.verify(key, hello, nonce, self._read(authenticated_transport.PROOF_BYTES))
-            self._codec = FrameCodec(key, hello, nonce, is_caller=True)
+            tune(self._socket, DEAD_AFTER_S)
+            self._codec = authenticate(self._socket, CallerHandshake(key), time.monotonic() + within_s)
+            self._socket.settimeout(within_s)
             self.send(introduction)
             self.welcome = self.receive()
             self._socket.settimeout(None)
@@ -319,23 +309,12 @@ class _Link:
             raise
 
     def send(self, frame: dict[str, Any]) -> None:
-        self._socket.sendall(self._codec.seal(json.dumps(frame, separators=(",", ":")).encode()))
+        self._socket.sendall(self._codec.seal(authenticated_transport.encode_message(frame)))
 
     def receive(self) -> dict[str, Any]:
-        length, mac = self._codec.open_header(self._read(authenticated_transport.HEADER.size))
-        frame = json.loads(self._codec.open_payload(mac, self._read(length)))
-        if not isinstance(frame, dict):
-            raise AuthenticationError("a frame that is no object")
-        return frame
-
-    def _read(self, count: int) -> bytes:
-        data = bytearray()
-        while len(data) < count:
-            piece = self._socket.recv(count - len(data))
-            if not piece:
-                raise EOFError
-            data += piece
-        return bytes(data)
+        while (payload := self._codec.receive(read_exactly(self._socket, self._codec.expects))) is None:
+            pass
+        return authenticated_transport.decode_message(payload)
 
     def cut(self) -> None:
         """Ends it for the thread that listens, too."""
@@ -344,15 +323,6 @@ class _Link:
 
     def close(self) -> None:
         self._socket.close()
-
-
-def _tune(connection: socket.socket) -> None:
-    """Small frames go at once, and a host that fell silent is noticed within some 10 s."""
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (("TCP_KEEPIDLE", 4), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 10_000)):
-        if hasattr(socket, name):
-            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def _understood(answer: dict[str, Any], words: dict[str, Any], wait_s: float | None) -> dict[str, Any]:
@@ -375,12 +345,3 @@ def _bytes(text: str) -> bytes:
 def _joined(address: tuple[str, int]) -> str:
     host, port = address
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def __getattr__(name: str) -> Any:
-    """TorchStore, which is made of torch's Store: torch is imported only where it is asked for."""
-    if name == "TorchStore":
-        from torchyard_roles.coordination.torch_store import TorchStore
-
-        return TorchStore
-    raise AttributeError(name)

@@ -39,7 +39,7 @@ LARGEST = 16 * 1024 * 1024
 """Bytes of a value: each passes through the process that keeps the run."""
 
 
-class Meetings:
+class StoreCollectives:
     """All meetings of one rank. `store` stays its owner's."""
 
     def __init__(self, store: JoinStore, environment: Environment) -> None:

@@ -163,7 +163,7 @@ def _is_flat(tensor: torch.Tensor, chunk: Chunk) -> bool:
     return bool(tensor.device.type == "cpu" and tensor.is_contiguous() and tensor.dtype == dtype_named(chunk.dtype))
 
 
-class Row:
+class PackedTensors:
     """Tensors that no server steps, such as buffers, as one row of bytes."""
 
     def __init__(self, tensors: Iterable[torch.Tensor]) -> None:

@@ -16,7 +16,6 @@ direction, in chunks of 1 MiB, each core at one end full.
 from __future__ import annotations
 
 import ctypes
-import json
 import socket
 import threading
 import time
@@ -26,8 +25,16 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from torchyard_agent.protocol import authenticated_transport
+from torchyard_agent.protocol.authenticated_transport import (
+    AuthenticationError,
+    CallerHandshake,
+    FrameCodec,
+    KeyRefused,
+    ListenerHandshake,
+)
 from torchyard_roles.errors import EnvironmentProblem, PeerLost, ProtocolError
-from torchyard_roles.peers import Place as Peer
+from torchyard_roles.exchange.socket_io import authenticate, read_into, send_all, send_some, tune
+from torchyard_roles.peers import PeerAddress as Peer
 
 if TYPE_CHECKING:
     import torch
@@ -37,14 +44,11 @@ __all__ = ["Connection", "Peer", "dtype_name", "listen", "listen_at"]
 MAX_HEADER = 64 * 1024
 """Bytes of a header. What is longer, such as a model's fingerprint, is sent as a tensor of uint8."""
 DEAD_AFTER_S = 7
-PROBE_EVERY_S = 2
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 0.5
 ONE_ATTEMPT_S = 5.0
 DRAIN_S = 2.0
 AHEAD = 4096
 """Bytes read at most beyond a header: it comes with its frame and the beginning of its payload in one system call."""
-NO_PROOF = bytes(authenticated_transport.PROOF_BYTES)
-"""What a listener says to a caller without the key, so that it need not try again."""
 
 
 def listen(address: str, port: int, backlog: int = 128) -> socket.socket:
@@ -79,7 +83,7 @@ class Connection:
     cannot be. `sent_bytes` and `received_bytes` count headers too, but neither handshake nor TCP's own.
     """
 
-    def __init__(self, sock: socket.socket, codec: authenticated_transport.FrameCodec, peer: str, host: str) -> None:
+    def __init__(self, sock: socket.socket, codec: FrameCodec, peer: str, host: str) -> None:
         """For connect() and accept(), which prove both ends first."""
         self.peer = peer
         self.host = host
@@ -95,7 +99,6 @@ class Connection:
         """Posted to a caller that was not answered yet; frames are sealed in the order in which they are sent."""
         self._ahead = memoryview(bytearray(AHEAD))
         self._ahead_start = self._ahead_end = 0
-        self._frame: tuple[int, bytes] | None = None  # of a header whose text is still to come
         self._filling: memoryview | None = None  # what is left to fill of a payload's tensor
         self._closed = False
         self._pending: tuple[int, str] | None = None  # of the payload that follows the last header
@@ -129,22 +132,17 @@ class Connection:
         left = max(0.1, deadline - time.monotonic())
         sock = socket.create_connection((peer.address, peer.port), timeout=min(left, ONE_ATTEMPT_S))
         try:
+            tune(sock, DEAD_AFTER_S)
+            by = time.monotonic() + authenticated_transport.HANDSHAKE_DEADLINE_S
+            connection = cls(sock, authenticate(sock, CallerHandshake(key), by), peer.name, peer.address)
             sock.settimeout(authenticated_transport.HANDSHAKE_DEADLINE_S)
-            _tune(sock)
-            hello = _exactly(sock, authenticated_transport.HELLO_BYTES)
-            nonce = authenticated_transport.new_nonce()
-            sock.sendall(authenticated_transport.answer(key, hello, nonce))
-            proof = _exactly(sock, authenticated_transport.PROOF_BYTES)
-            if proof == NO_PROOF:
-                raise ProtocolError(f"{peer.name} on {peer.address} refused this process: it has another key.")
-            authenticated_transport.verify(key, hello, nonce, proof)
-            connection = cls(
-                sock, authenticated_transport.FrameCodec(key, hello, nonce, is_caller=True), peer.name, peer.address
-            )
             connection.send(introduction)
             answer = connection.receive()
             sock.settimeout(None)
-        except authenticated_transport.AuthenticationError as error:
+        except KeyRefused:
+            sock.close()
+            raise ProtocolError(f"{peer.name} on {peer.address} refused this process: it has another key.") from None
+        except AuthenticationError as error:
             sock.close()
             raise ProtocolError(f"{peer.name} on {peer.address} was refused: {error}.") from None
         except BaseException:
@@ -167,26 +165,13 @@ class Connection:
         try:
             if sock.family != socket.AF_UNIX:
                 host = str(sock.getpeername()[0])  # fails where the caller has gone already
-            _tune(sock)
-            hello = authenticated_transport.hello(authenticated_transport.new_nonce())
-            sock.settimeout(authenticated_transport.HANDSHAKE_DEADLINE_S)
-            sock.sendall(hello)
-            answer = _exactly(sock, authenticated_transport.ANSWER_BYTES, deadline)
-            try:
-                proof = authenticated_transport.accept(key, hello, answer)
-            except authenticated_transport.AuthenticationError:
-                sock.sendall(NO_PROOF)
-                raise
-            sock.sendall(proof)
-            codec = authenticated_transport.FrameCodec(
-                key, hello, answer[: authenticated_transport.NONCE_BYTES], is_caller=False
-            )
-            connection = cls(sock, codec, "a caller", host)
+            tune(sock, DEAD_AFTER_S)
+            connection = cls(sock, authenticate(sock, ListenerHandshake(key), deadline), "a caller", host)
             connection._early = []
             sock.settimeout(max(0.1, deadline - time.monotonic()))
             introduction = connection.receive()
             sock.settimeout(None)
-        except (authenticated_transport.AuthenticationError, OSError) as error:
+        except (AuthenticationError, OSError) as error:
             sock.close()
             raise ProtocolError(f"A caller from {host} was refused: {_reason(error)}.") from None
         except BaseException:
@@ -233,7 +218,7 @@ class Connection:
             parts = self._message(header, payload)
             if not self._backlog:
                 try:
-                    self.sent_bytes += _send_some(self._socket, parts)
+                    self.sent_bytes += send_some(self._socket, parts)
                 except OSError:
                     return
                 if not parts:
@@ -252,7 +237,7 @@ class Connection:
         if payload is not None:
             view = _memory(payload)
             header = {**header, "bytes": len(view), "dtype": dtype_name(payload.dtype)}
-        text = _encode(header).encode()
+        text = authenticated_transport.encode_message(header)
         if len(text) > MAX_HEADER:
             raise ProtocolError(f"A header of {len(text)} bytes is over the limit of {MAX_HEADER}.")
         sealed = self._codec.seal(text)
@@ -261,7 +246,7 @@ class Connection:
     def _send_now(self, header: dict[str, Any], payload: torch.Tensor | None) -> None:
         parts = self._message(header, payload)
         try:
-            self.sent_bytes += _send_all(self._socket, parts)
+            self.sent_bytes += send_all(self._socket, parts)
         except OSError as error:
             raise self._lost(error) from None
 
@@ -282,7 +267,7 @@ class Connection:
                     return
                 parts, _ = self._backlog[0]
             try:
-                self.sent_bytes += _send_all(self._socket, parts)
+                self.sent_bytes += send_all(self._socket, parts)
             except OSError:
                 with self._sending:
                     self._backlog.clear()
@@ -308,23 +293,16 @@ class Connection:
         if self._pending is not None:
             raise RuntimeError("the payload of the last header was not received")
         try:
-            if self._frame is None:
-                self._frame = self._codec.open_header(self._take(authenticated_transport.HEADER.size, flags))
-            length, mac = self._frame
-            if length > MAX_HEADER:
-                raise ProtocolError(f"{self.peer} sent a header of {length} bytes, over the limit of {MAX_HEADER}.")
-            text = self._codec.open_payload(mac, self._take(length, flags))
-            self._frame = None
-            header = _decode(text.decode())
+            while (text := self._codec.receive(self._take(self._codec.expects, flags), MAX_HEADER)) is None:
+                pass
+            header = authenticated_transport.decode_message(text)
         except BlockingIOError:
             raise
         except OSError as error:
             raise self._lost(error) from None
-        except (authenticated_transport.AuthenticationError, ValueError, RecursionError) as error:
+        except AuthenticationError as error:
             raise ProtocolError(f"{self.peer} on {self.host} sent what is no header: {error}.") from None
-        if not isinstance(header, dict):
-            raise ProtocolError(f"{self.peer} on {self.host} sent a header that is no JSON object.")
-        self.received_bytes += authenticated_transport.HEADER.size + length
+        self.received_bytes += authenticated_transport.HEADER.size + len(text)
         size = header.get("bytes")
         if size is not None:
             if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size < 1 << 63:
@@ -379,7 +357,7 @@ class Connection:
         try:
             while left:
                 part = scratch[: min(left, len(scratch))]
-                _read_into(self._socket, part[self._buffered(part) :])
+                read_into(self._socket, part[self._buffered(part) :])
                 left -= len(part)
         except OSError as error:
             raise self._lost(error) from None
@@ -427,7 +405,7 @@ class Connection:
 
     def _read(self, view: memoryview) -> None:
         try:
-            _read_into(self._socket, view[self._buffered(view) :])
+            read_into(self._socket, view[self._buffered(view) :])
         except OSError as error:
             raise self._lost(error) from None
         self._received()
@@ -495,87 +473,6 @@ def _memory(tensor: torch.Tensor) -> memoryview:
 def _bytes_of(size: int) -> Any:
     """ctypes' type of so many bytes, which costs more to make than to use."""
     return ctypes.c_char * size
-
-
-def _tune(sock: socket.socket) -> None:
-    """No waiting for more to send, and a dead peer noticed: probed when idle, given up on when it acknowledges nothing.
-
-    The buffers' sizes are left to the kernel, which grows them as needed: fixed ones gained nothing on loopback, and
-    on slow links fixed large ones only make later chunks wait in the socket.
-
-    Between two processes of one host nothing is gained by pacing, which the system's congestion control may do (BBR
-    does, with a timer for every 64 KiB: a quarter of a reducer's CPU time).
-    """
-    if sock.family == socket.AF_UNIX:
-        return
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    with suppress(OSError, AttributeError):  # the peer may be gone already; only Linux has it
-        if sock.getsockname()[0] == sock.getpeername()[0]:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (
-        ("TCP_KEEPIDLE", PROBE_EVERY_S),
-        ("TCP_KEEPINTVL", PROBE_EVERY_S),
-        ("TCP_KEEPCNT", DEAD_AFTER_S // PROBE_EVERY_S),
-        ("TCP_USER_TIMEOUT", DEAD_AFTER_S * 1000),
-    ):
-        if hasattr(socket, name):
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-
-
-_encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
-_decode = json.JSONDecoder().decode
-
-
-def _send_all(sock: socket.socket, parts: list[bytes | memoryview]) -> int:
-    total = 0
-    while parts:
-        sent = sock.sendmsg(parts)
-        total += sent
-        _drop(parts, sent)
-    return total
-
-
-def _send_some(sock: socket.socket, parts: list[bytes | memoryview]) -> int:
-    """What the kernel takes without waiting leaves `parts`; how many bytes that were."""
-    try:
-        sent = sock.sendmsg(parts, (), socket.MSG_DONTWAIT)
-    except BlockingIOError:
-        return 0
-    _drop(parts, sent)
-    return sent
-
-
-def _drop(parts: list[bytes | memoryview], sent: int) -> None:
-    """Take the first `sent` bytes from the parts."""
-    while parts and sent >= len(parts[0]):
-        sent -= len(parts.pop(0))
-    if sent:
-        parts[0] = memoryview(parts[0])[sent:]
-
-
-def _read_into(sock: socket.socket, view: memoryview) -> None:
-    done = 0
-    while done < len(view):
-        # WAITALL lets the kernel fill a blocking socket's whole view, without taking the GIL in between.
-        count = sock.recv_into(view[done:], 0, socket.MSG_WAITALL)
-        if not count:
-            raise ConnectionResetError("it closed the connection")
-        done += count
-
-
-def _exactly(sock: socket.socket, size: int, deadline: float = 0.0) -> bytes:
-    """`size` bytes, each wait for some of them no longer than the deadline or the socket's own timeout."""
-    buffer = bytearray(size)
-    view, done = memoryview(buffer), 0
-    while done < size:
-        if deadline:
-            sock.settimeout(max(0.01, deadline - time.monotonic()))
-        count = sock.recv_into(view[done:], 0, socket.MSG_WAITALL)
-        if not count:
-            raise ConnectionResetError("it closed the connection")
-        done += count
-    return bytes(buffer)
 
 
 def _reason(error: Exception) -> str:

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.utils import _pytree
 
 from torchyard_roles.coordination import gloo_shutdown
-from torchyard_roles.data_loader import Share
+from torchyard_roles.data_loader import DataShare
 from torchyard_roles.environment import Environment
 from torchyard_roles.errors import EnvironmentProblem
 from torchyard_roles.module_hooks import ModuleHook
@@ -62,8 +62,8 @@ class AllReduce(Strategy):
         dist.init_process_group(backend, rank=self._rank, world_size=self._world_size)
         self._owns_group = True
 
-    def share(self) -> Share:
-        return Share(self._rank, self._world_size)
+    def share(self) -> DataShare:
+        return DataShare(self._rank, self._world_size)
 
     def distribute(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, device: torch.device

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from torchyard_roles.data_loader import Share
+    from torchyard_roles.data_loader import DataShare
 
 
 class Strategy(ABC):
@@ -40,7 +40,7 @@ class Strategy(ABC):
         """Meet the others; returns when all are there."""
 
     @abstractmethod
-    def share(self) -> Share:
+    def share(self) -> DataShare:
         """The part of the training data that is this process's own."""
 
     @abstractmethod

@@ -9,9 +9,9 @@ from torchyard_roles.errors import NotInThisVersion, UsageProblem
 from torchyard_roles.strategies.all_reduce import AllReduce
 from torchyard_roles.strategies.base import Strategy
 from torchyard_roles.strategies.hogwild.strategy import Hogwild
-from torchyard_roles.strategies.parameter_server.sandblaster_downpour import Served
+from torchyard_roles.strategies.parameter_server.sandblaster_downpour import ParameterServerStrategy
 from torchyard_roles.strategies.reduction_server.strategy import ReductionServer
-from torchyard_roles.strategies.single_process import Alone
+from torchyard_roles.strategies.single_process import SingleProcess
 
 
 def choose(environment: Environment, own: Callable[[Environment], Strategy] | None = None) -> Strategy:
@@ -21,18 +21,18 @@ def choose(environment: Environment, own: Callable[[Environment], Strategy] | No
     kind would wait in vain for trainers that go a way of their own.
     """
     if environment.strategy == "none" or not environment.trains:
-        return Alone()
+        return SingleProcess()
     if own is not None:
         if environment.strategy != "all_reduce":
             raise UsageProblem(
                 f"join(strategy=…) takes the place of all_reduce, but the topology says {environment.strategy}.",
                 "Set strategy.kind to all_reduce in the topology, or leave out the argument.",
             )
-        return own(environment) if environment.world_size > 1 else Alone()
+        return own(environment) if environment.world_size > 1 else SingleProcess()
     if environment.strategy in ("sandblaster", "downpour"):
-        return Served(environment)  # with one worker too: the servers have the optimizer
+        return ParameterServerStrategy(environment)  # with one worker too: the servers have the optimizer
     if environment.world_size == 1:
-        return Alone()
+        return SingleProcess()
     if environment.strategy == "all_reduce" or (environment.strategy == "hogwild" and environment.groups == 1):
         return AllReduce(environment)  # one group of Hogwild has nobody to exchange with
     if environment.strategy == "hogwild":

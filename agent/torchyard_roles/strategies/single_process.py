@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from torchyard_roles.data_loader import Share
+from torchyard_roles.data_loader import DataShare
 from torchyard_roles.strategies.base import Strategy
 
 
-class Alone(Strategy):
+class SingleProcess(Strategy):
     """Changes nothing, and starts nothing of torch.distributed."""
 
     trains_alone = True
@@ -16,8 +16,8 @@ class Alone(Strategy):
     def start(self, device: torch.device) -> None:
         pass
 
-    def share(self) -> Share:
-        return Share()
+    def share(self) -> DataShare:
+        return DataShare()
 
     def distribute(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, device: torch.device

@@ -142,11 +142,11 @@ def test_in_a_gang_that_has_failed_nothing_is_waited_for(start: Start, store: jo
         "-c",
         "import sys, time\n"
         "from torchyard_roles.coordination import graceful_stop\n"
-        "from torchyard_roles.coordination.graceful_stop import Stopping\n"
+        "from torchyard_roles.coordination.graceful_stop import GracefulStop\n"
         "from torchyard_roles.coordination.join_store_client import JoinStore\n"
         f"store = JoinStore.connect({store.address!r}, bytes.fromhex({join_stores.KEY.hex()!r}), 'worker-0', 0)\n"
         f"graceful_stop.AGREEMENT_S = {10 * DEADLINE_S}\n"
-        "Stopping(store, 'trainers', 3, 0, 2).install(7)\n"
+        "GracefulStop(store, 'trainers', 3, 0, 2).install(7)\n"
         "print('ready', flush=True)\n"
         "time.sleep(600)\n",
         environment=dict(os.environ),
@@ -173,11 +173,11 @@ def test_a_stop_waits_for_no_rank_that_has_come_to_its_end(start: Start, store: 
 
 ONE_HAS_LEFT = """
 import os, signal, sys, time
-from torchyard_roles.coordination.graceful_stop import Stopping
+from torchyard_roles.coordination.graceful_stop import GracefulStop
 from torchyard_roles.coordination.join_store_client import JoinStore
 
 address, key, first = sys.argv[1], bytes.fromhex(sys.argv[2]), int(sys.argv[3])
-ranks = [Stopping(JoinStore.connect(address, key, f"worker-{rank}"), "gang", 0, rank, 2) for rank in range(2)]
+ranks = [GracefulStop(JoinStore.connect(address, key, f"worker-{rank}"), "gang", 0, rank, 2) for rank in range(2)]
 ranks[first].install(3)
 ranks[first].may_begin(3)
 ranks[first].uninstall()

@@ -264,7 +264,7 @@ def test_silent_strangers_block_nobody(served: Served, connect: Connect) -> None
 
 
 @pytest.mark.parametrize(
-    "frame", [{}, {"id": 1}, {"id": "x", "done": 0, "do": "set"}, {"id": [], "done": 1, "do": "count"}]
+    "frame", [{}, {"id": 1}, {"id": "x", "done": 0, "op": "set"}, {"id": [], "done": 1, "op": "count"}]
 )
 def test_a_frame_that_is_no_question_ends_only_its_own_connection(
     served: Served, connect: Connect, frame: dict[str, Any]
@@ -280,7 +280,7 @@ def test_a_frame_that_is_no_question_ends_only_its_own_connection(
 def test_a_question_that_makes_no_sense_is_answered_with_a_sentence(served: Served) -> None:
     link = store_module._Link(served.host_and_port, KEY, {"store": "odd-0"}, time.monotonic() + 5)
     for number, words in enumerate(
-        [{"do": "dance"}, {"do": "set", "key": "a"}, {"do": "set", "key": "a", "value": "€"}]
+        [{"op": "dance"}, {"op": "set", "key": "a"}, {"op": "set", "key": "a", "value": "€"}]
     ):
         link.send({"id": number, "done": 0, **words})
         answer = link.receive()
@@ -291,7 +291,7 @@ def test_a_question_that_makes_no_sense_is_answered_with_a_sentence(served: Serv
 
 def test_a_reader_that_takes_nothing_is_dropped_and_the_store_stays_small(served: Served, connect: Connect) -> None:
     link = store_module._Link(served.host_and_port, KEY, {"store": "idle-0"}, time.monotonic() + 5)
-    link.send({"id": 1, "done": 1, "do": "watch", "key": "big"})
+    link.send({"id": 1, "done": 1, "op": "watch", "key": "big"})
     writer = connect()
     for _ in range(200):
         writer.set("big", bytes(64 * 1024))
@@ -312,9 +312,15 @@ def test_the_environment_says_where_the_store_is(served: Served) -> None:
     store.close()
 
 
+def test_the_store_is_used_without_torch() -> None:
+    script = "import sys, torchyard_roles.coordination.join_store_client; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=bare_environment(), check=True)
+
+
 WORLD = """
 import sys, torch, torch.distributed as dist
-from torchyard_roles.coordination.join_store_client import JoinStore, TorchStore
+from torchyard_roles.coordination.join_store_client import JoinStore
+from torchyard_roles.coordination.torch_store import TorchStore
 rank = int(sys.argv[2])
 store = JoinStore.connect(sys.argv[1], bytes.fromhex(sys.argv[3]), f"worker-{rank}", rank)
 for generation in range(2):
@@ -325,7 +331,7 @@ for generation in range(2):
     dist.barrier(pair)
     assert total.tolist() == [3.0] * 3
     dist.destroy_process_group()
-plain = store.as_torch("plain/")
+plain = TorchStore(store, "plain/")
 if rank == 0:
     prefixed = dist.PrefixStore("p", plain)
     prefixed.set("a", "1")

@@ -11,7 +11,7 @@ import pytest
 from tests.roles.join_stores import KEY, Served, serve_in_a_process
 from torchyard_roles.coordination.join_store_client import JoinStore
 from torchyard_roles.coordination.model_consistency import agree, describe, difference
-from torchyard_roles.environment import Environment, Peers, TrainerPlace
+from torchyard_roles.environment import Environment, Peers, TrainerAddress
 from torchyard_roles.errors import StoreTimeout, UsageProblem
 
 torch = pytest.importorskip("torch", reason="the models compared are torch's")
@@ -26,7 +26,7 @@ def served() -> Iterator[Served]:
 
 
 def trainer(rank: int, generation: int) -> Environment:
-    peers = Peers(trainers=tuple(TrainerPlace(name, "127.0.0.1", 1, 1, 0) for name in TRAINERS))
+    peers = Peers(trainers=tuple(TrainerAddress(name, "127.0.0.1", 1, 1, 0) for name in TRAINERS))
     return Environment(
         role="chief" if rank == 0 else "worker",
         replica=TRAINERS[rank],

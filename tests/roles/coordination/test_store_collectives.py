@@ -11,8 +11,8 @@ from tests.roles.join_stores import KEY, Served, serve_in_a_process
 from tests.waiting import wait_until
 from torchyard_roles.coordination import store_collectives
 from torchyard_roles.coordination.join_store_client import JoinStore
-from torchyard_roles.coordination.store_collectives import Meetings
-from torchyard_roles.environment import Environment, Peers, TrainerPlace
+from torchyard_roles.coordination.store_collectives import StoreCollectives
+from torchyard_roles.environment import Environment, Peers, TrainerAddress
 from torchyard_roles.errors import PeerLost, StoreTimeout, UsageProblem
 
 DEADLINE_S = 60
@@ -39,9 +39,9 @@ class Run:
         self._stores.append(JoinStore.connect(self._served.address, KEY, "test"))
         return self._stores[-1]
 
-    def alive(self, group: int, rank: int = 0, generation: int = 0) -> Meetings:
+    def alive(self, group: int, rank: int = 0, generation: int = 0) -> StoreCollectives:
         places = [
-            TrainerPlace(f"worker-{number}", f"10.0.0.{number}", 4000, 1, number // self.size)
+            TrainerAddress(f"worker-{number}", f"10.0.0.{number}", 4000, 1, number // self.size)
             for number in range(2 * self.size)
         ]
         environment = Environment(
@@ -55,9 +55,9 @@ class Run:
             generation=generation,
             peers=Peers(trainers=tuple(places)),
         )
-        return Meetings(self.store(), environment)
+        return StoreCollectives(self.store(), environment)
 
-    def begin(self, who: Meetings, value: bytes, site: str = "line 1") -> Future[list[bytes]]:
+    def begin(self, who: StoreCollectives, value: bytes, site: str = "line 1") -> Future[list[bytes]]:
         return self._pool.submit(who.exchange, value, site, "mean")
 
     def close(self) -> None:
@@ -84,7 +84,7 @@ def got(*calls: Future[list[bytes]]) -> list[list[bytes]]:
     return [call.result(timeout=DEADLINE_S) for call in calls]
 
 
-def meet(run: Run, ranks: list[Meetings], value: bytes, site: str = "line 1") -> list[bytes]:
+def meet(run: Run, ranks: list[StoreCollectives], value: bytes, site: str = "line 1") -> list[bytes]:
     found = got(*[run.begin(rank, value + str(number).encode(), site) for number, rank in enumerate(ranks)])
     assert all(each == found[0] for each in found)
     return found[0]

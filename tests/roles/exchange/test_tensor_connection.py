@@ -19,6 +19,7 @@ import torch
 import torchyard_roles
 from tests.waiting import wait_until
 from torchyard_agent.protocol import authenticated_transport
+from torchyard_agent.protocol.authenticated_transport import FrameCodec
 from torchyard_roles.errors import PeerLost, ProtocolError
 from torchyard_roles.exchange import tensor_connection
 from torchyard_roles.exchange.tensor_connection import MAX_HEADER, Connection, Peer, listen
@@ -188,7 +189,7 @@ def test_a_listener_with_another_key_is_refused(listener: socket.socket) -> None
     def pretend() -> None:
         sock, _ = listener.accept()
         with sock:
-            sock.sendall(authenticated_transport.hello(authenticated_transport.new_nonce()))
+            sock.sendall(authenticated_transport.ListenerHandshake(KEY).to_send)
             sock.recv(authenticated_transport.ANSWER_BYTES, socket.MSG_WAITALL)
             sock.sendall(os.urandom(authenticated_transport.PROOF_BYTES))
 
@@ -201,14 +202,8 @@ def test_a_listener_with_another_key_is_refused(listener: socket.socket) -> None
 
 def test_what_was_changed_on_its_way_is_refused() -> None:
     mine, others = socket.socketpair()
-    hello, nonce = (
-        authenticated_transport.hello(authenticated_transport.new_nonce()),
-        authenticated_transport.new_nonce(),
-    )
-    receiving = Connection(
-        mine, authenticated_transport.FrameCodec(KEY, hello, nonce, is_caller=False), "worker-3", "far"
-    )
-    sealed = bytearray(authenticated_transport.FrameCodec(KEY, hello, nonce, is_caller=True).seal(b'{"step": 1}'))
+    receiving = Connection(mine, FrameCodec(KEY, b"hello", b"nonce", is_caller=False), "worker-3", "far")
+    sealed = bytearray(FrameCodec(KEY, b"hello", b"nonce", is_caller=True).seal(b'{"step": 1}'))
     sealed[-2] ^= 1
     others.sendall(sealed)
     with pytest.raises(ProtocolError, match="MAC"):
@@ -262,7 +257,7 @@ def test_a_descriptor_is_not_closed_under_a_thread_that_is_about_to_send(
     """Its number may be the next connection's before that thread goes on."""
     caller, _ = ends
     is_about_to, goes_on = threading.Event(), threading.Event()
-    send_all = tensor_connection._send_all
+    send_all = tensor_connection.send_all
 
     def stand_still(sock: socket.socket, parts: list[bytes | memoryview]) -> int:
         is_about_to.set()
@@ -270,7 +265,7 @@ def test_a_descriptor_is_not_closed_under_a_thread_that_is_about_to_send(
         assert sock.fileno() != -1
         return send_all(sock, parts)
 
-    monkeypatch.setattr(tensor_connection, "_send_all", stand_still)
+    monkeypatch.setattr(tensor_connection, "send_all", stand_still)
     with ThreadPoolExecutor(2) as pool:
         sending = pool.submit(caller.send, {"op": "hello"})
         assert is_about_to.wait(DEADLINE_S)

@@ -14,14 +14,14 @@ if "defaults" in sys.argv:
     torch.set_default_device("meta")  # a tensor made without a device of its own would hold nothing
 strategy = None
 if "own" in sys.argv:
-    from torchyard_roles.data_loader import Share
-    from torchyard_roles.strategies.single_process import Alone
+    from torchyard_roles.data_loader import DataShare
+    from torchyard_roles.strategies.single_process import SingleProcess
 
-    class Own(Alone):
+    class Own(SingleProcess):
         trains_alone = False
 
-        def share(self) -> Share:
-            return Share(cluster.rank, cluster.world_size)
+        def share(self) -> DataShare:
+            return DataShare(cluster.rank, cluster.world_size)
 
     def strategy(_: object) -> Own:
         return Own()

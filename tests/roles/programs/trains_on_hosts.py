@@ -17,7 +17,7 @@ import torchyard_roles.strategies
 import torchyard_roles.strategies.parameter_server.server_process
 import torchyard_roles.strategies.reduction_server.reducer_process
 from torchyard_roles.strategies.hogwild.strategy import Hogwild
-from torchyard_roles.strategies.parameter_server.sandblaster_downpour import Served
+from torchyard_roles.strategies.parameter_server.sandblaster_downpour import ParameterServerStrategy
 
 WARM_UP = 9
 """A multiple of 4, and one: an exchange that is due every 4 steps has begun."""
@@ -38,7 +38,7 @@ def line() -> str:
 
 def wait_for_exchanges(strategy: Any) -> None:
     """Of strategies that go on with the next step meanwhile."""
-    if isinstance(strategy, Served) and strategy.pairs[0]._exchange is not None:
+    if isinstance(strategy, ParameterServerStrategy) and strategy.pairs[0]._exchange is not None:
         strategy.pairs[0]._exchange.wait()
     if isinstance(strategy, Hogwild):
         assert all(copy.wait(60) for copy in strategy._group.copies)

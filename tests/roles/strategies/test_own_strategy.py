@@ -14,7 +14,7 @@ from torchyard_roles.environment import Environment
 from torchyard_roles.errors import UsageProblem
 from torchyard_roles.strategies import registry
 from torchyard_roles.strategies.base import Strategy
-from torchyard_roles.strategies.single_process import Alone
+from torchyard_roles.strategies.single_process import SingleProcess
 
 pytestmark = pytest.mark.train
 
@@ -74,7 +74,7 @@ def test_it_is_refused_where_servers_or_groups_would_wait_in_vain(kind: str) -> 
 
 def test_who_does_not_train_takes_no_part_in_it() -> None:
     for environment in (Environment(role="evaluator", rank=None, world_size=2), Environment(world_size=1)):
-        assert isinstance(registry.choose(environment, own), Alone)
+        assert isinstance(registry.choose(environment, own), SingleProcess)
 
 
 def own(environment: Environment) -> Strategy:

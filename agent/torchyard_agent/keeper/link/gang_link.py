@@ -11,17 +11,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import socket
 from collections import deque
-from collections.abc import Awaitable, Sequence
-from typing import Any, Callable
+from collections.abc import Awaitable
+from typing import Callable
 
 from torchyard_agent.protocol import authenticated_transport
-from torchyard_agent.protocol.authenticated_transport import AuthenticationError, FrameCodec, Refusals
+from torchyard_agent.protocol.authenticated_transport import (
+    AuthenticationError,
+    CallerHandshake,
+    FrameCodec,
+    Handshake,
+    ListenerHandshake,
+    Message,
+    Refusals,
+)
 
-Message = dict[str, Any]
+__all__ = ["NETWORK_ERRORS", "Line", "Listener", "Message", "OnCaller", "Stream", "admit", "call"]
 
 STRANGERS = 128
 """Connections that have not proved themselves yet; beyond, the oldest makes room."""
@@ -41,7 +48,7 @@ class Stream:
 
     def send(self, frame: Message) -> None:
         if not self._writer.is_closing():
-            self._writer.write(self._codec.seal(json.dumps(frame, separators=(",", ":")).encode()))
+            self._writer.write(self._codec.seal(authenticated_transport.encode_message(frame)))
 
     def keep_alive(self) -> None:
         """Has the kernel end the connection some 10 s after the other host fell silent."""
@@ -59,28 +66,20 @@ class Stream:
         return self._writer.transport.get_write_buffer_size()
 
     async def receive(self, longest: int = authenticated_transport.MAX_PAYLOAD) -> Message:
-        """The next frame, of at most `longest` bytes. Raises one of NETWORK_ERRORS."""
-        length, mac = self._codec.open_header(await self._reader.readexactly(authenticated_transport.HEADER.size))
-        if length > longest:
-            raise AuthenticationError(f"a frame of {length} bytes is over the limit of {longest}")
-        payload = self._codec.open_payload(mac, await self._reader.readexactly(length))
-        try:
-            frame = json.loads(payload)
-        except (ValueError, RecursionError) as error:
-            raise AuthenticationError(f"a frame that is no JSON: {error}") from None
-        if not isinstance(frame, dict):
-            raise AuthenticationError("a frame that is no object")
-        return frame
+        """The next message, of at most `longest` bytes. Raises one of NETWORK_ERRORS."""
+        return authenticated_transport.decode_message(await self.receive_piece(longest))
 
     async def send_piece(self, data: bytes) -> None:
         """A frame of bytes. Waits while the other end is behind. Raises one of NETWORK_ERRORS."""
         self._writer.write(self._codec.seal(data))
         await self._writer.drain()
 
-    async def receive_piece(self) -> bytes:
-        """The next frame, as it was sent. Raises one of NETWORK_ERRORS."""
-        length, mac = self._codec.open_header(await self._reader.readexactly(authenticated_transport.HEADER.size))
-        return self._codec.open_payload(mac, await self._reader.readexactly(length))
+    async def receive_piece(self, longest: int = authenticated_transport.MAX_PAYLOAD) -> bytes:
+        """The payload of the next frame. Raises one of NETWORK_ERRORS."""
+        codec = self._codec
+        while (payload := codec.receive(await self._reader.readexactly(codec.expects), longest)) is None:
+            pass
+        return payload
 
     def give_way(self) -> None:
         """Marks what it sends as bulk (DSCP CS1), for switches that let others pass first."""
@@ -100,26 +99,20 @@ async def admit(
 ) -> tuple[Stream, Message, bytes]:
     """The listener's half of the handshake, for callers that know one of `keys`.
 
-    Returns the stream, the first frame, in which the caller says who it is, and the key that it knows.
+    Returns:
+        The stream, the caller's first message, in which it introduces itself, and the key that it knows.
     """
-    hello = authenticated_transport.hello(authenticated_transport.new_nonce())
-    writer.write(hello)
-    answer = await reader.readexactly(authenticated_transport.ANSWER_BYTES)
-    key, proof = _accept(keys, hello, answer)
-    writer.write(proof)
-    stream = Stream(
-        reader, writer, FrameCodec(key, hello, answer[: authenticated_transport.NONCE_BYTES], is_caller=False)
-    )
-    return stream, await stream.receive(), key
+    handshake = ListenerHandshake(*keys)
+    stream = await _authenticate(reader, writer, handshake)
+    assert handshake.key is not None
+    return stream, await stream.receive(), handshake.key
 
 
-def _accept(keys: Sequence[bytes], hello: bytes, answer: bytes) -> tuple[bytes, bytes]:
-    """(the key that the caller knows, our proof). Raises AuthenticationError."""
-    *others, last = keys
-    for key in others:
-        with contextlib.suppress(AuthenticationError):
-            return key, authenticated_transport.accept(key, hello, answer)
-    return last, authenticated_transport.accept(last, hello, answer)
+async def _authenticate(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, handshake: Handshake) -> Stream:
+    writer.write(handshake.to_send)
+    while handshake.expects:
+        writer.write(handshake.receive(await reader.readexactly(handshake.expects)))
+    return Stream(reader, writer, handshake.codec())
 
 
 async def call(address: str, port: int, secret: bytes, introduction: Message) -> tuple[Stream, Message]:
@@ -135,13 +128,7 @@ async def call(address: str, port: int, secret: bytes, introduction: Message) ->
 async def _call(address: str, port: int, secret: bytes, introduction: Message) -> tuple[Stream, Message]:
     reader, writer = await asyncio.open_connection(address, port)
     try:
-        hello = await reader.readexactly(authenticated_transport.HELLO_BYTES)
-        nonce = authenticated_transport.new_nonce()
-        writer.write(authenticated_transport.answer(secret, hello, nonce))
-        authenticated_transport.verify(
-            secret, hello, nonce, await reader.readexactly(authenticated_transport.PROOF_BYTES)
-        )
-        stream = Stream(reader, writer, FrameCodec(secret, hello, nonce, is_caller=True))
+        stream = await _authenticate(reader, writer, CallerHandshake(secret))
         stream.send(introduction)
         return stream, await stream.receive()
     except BaseException:  # also when the deadline cancels it: the connection must not be left behind

@@ -4,8 +4,8 @@ It outlives the generations of gangs, so nothing but the end of the run empties 
 door with the exchange key; after that one JSON frame a question, one an answer, and one for each change of a key that
 is watched. Values travel as base64.
 
-    {"id": 7, "done": 5, "do": "set", "key": "a", "value": "…"}  ->  {"id": 7}
-    do: set, try, get (wait_s), wait (keys, wait_s), add (amount), compare_set (expected, value), delete, count, watch
+    {"id": 7, "done": 5, "op": "set", "key": "a", "value": "…"}  ->  {"id": 7}
+    op: set, try, get (wait_s), wait (keys, wait_s), add (amount), compare_set (expected, value), delete, count, watch
 
 A rank whose connection broke asks again what was not answered. What changes the store must not happen twice then:
 answers to that are remembered by the caller's session and the question's number, until `done` says that every lower
@@ -170,7 +170,7 @@ class _Visitor:
     def take(self, question: Message) -> None:
         """Raises KeyError, TypeError, ValueError or OverflowError for what is no question, so that it cannot be
         answered; Refused for one too many, or one whose number waits already."""
-        number, do = int(question["id"]), str(question["do"])
+        number, op = int(question["id"]), str(question["op"])
         for settled in [one for one in self._answers if one < int(question["done"])]:
             del self._answers[settled]
         if number in self._answers:
@@ -181,11 +181,11 @@ class _Visitor:
         if len(self._answers) >= MOST_OPEN or len(self._waits) >= MOST_OPEN:
             raise Refused("too many questions at once")
         try:
-            _DO[do](self, number, question)
+            _OPERATIONS[op](self, number, question)
         except Refused as refused:
             self._send({"id": number, "error": str(refused)})
         except (KeyError, TypeError, ValueError, OverflowError) as error:
-            self._send({"id": number, "error": f"the store does not understand {do[:40]!r}: {error!r}"})
+            self._send({"id": number, "error": f"the store does not understand {op[:40]!r}: {error!r}"})
 
     def leave(self) -> None:
         for number in list(self._waits):
@@ -282,7 +282,7 @@ def _text(value: bytes | None) -> str | None:
     return None if value is None else base64.b64encode(value).decode("ascii")
 
 
-_DO: dict[str, Callable[[_Visitor, int, Message], None]] = {
+_OPERATIONS: dict[str, Callable[[_Visitor, int, Message], None]] = {
     "set": _Visitor.set,
     "add": _Visitor.add,
     "compare_set": _Visitor.compare_set,

@@ -60,20 +60,20 @@ class Calls:
             connection.send(header)
             send_chunks(connection, tensors)
             answer = connection.receive()
-            connection.send({"do": "bye"})
+            connection.send({"op": "bye"})
             return answer
 
     def view(self, group: int, shard: int) -> View | None:
         """What a group has of a shard; None where it has nothing or is away."""
         try:
             with closing(self.connect(group, ATTEMPT_S)) as connection:
-                connection.send({"do": "view", "shard": shard})
+                connection.send({"op": "view", "shard": shard})
                 answer = connection.receive()
                 if "empty" in answer:
                     return None
                 tensors = empty_chunks(self._holdings.shards[shard])
                 receive_chunks(connection, tensors)
-                connection.send({"do": "bye"})
+                connection.send({"op": "bye"})
                 return View(int(answer["version"]), numbers(answer["applied"]), tensors)
         except PeerLost:
             return None
@@ -81,9 +81,9 @@ class Calls:
     def rest(self, group: int, size: int) -> torch.Tensor:
         """A group's frozen parameters and buffers, `size` bytes. Raises PeerLost."""
         with closing(self.connect(group, ATTEMPT_S)) as connection:
-            connection.send({"do": "rest"})
+            connection.send({"op": "rest"})
             connection.receive()
             values = torch.empty(size, dtype=torch.uint8)
             connection.receive_into(values)
-            connection.send({"do": "bye"})
+            connection.send({"op": "bye"})
             return values

@@ -304,7 +304,7 @@ class DeltaServer:
 
         while True:
             header = connection.receive()
-            what = header.get("do")
+            what = header.get("op")
             if what == "exchange":
                 self._exchange(connection, group, header, *tensors_of(header))
             elif what == "view":

@@ -5,28 +5,38 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 
 from torchyard_roles.errors import PeerLost, ProtocolError, RolesError
 from torchyard_roles.exchange.tensor_connection import Connection
-from torchyard_roles.strategies.hogwild.delta_client import ATTEMPT_S, SHORT_S
-from torchyard_roles.strategies.hogwild.delta_server import Master, numbers, receive_chunks, send_chunks
+from torchyard_roles.strategies.hogwild.delta_client import ATTEMPT_S, SHORT_S, Calls
+from torchyard_roles.strategies.hogwild.delta_server import Holdings, Master, numbers, receive_chunks, send_chunks
 from torchyard_roles.strategies.hogwild.shard_copy import ShardCopy
-
-if TYPE_CHECKING:
-    from torchyard_roles.strategies.hogwild.worker_group import Group
 
 CHIEF = 0
 """The group that all start from, that knows who hosts what, and that ends last."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
 
 
-class Link(threading.Thread):
+class ExchangingGroup(Protocol):
+    """The worker group that a ShardExchange belongs to."""
+
+    group: int
+    holdings: Holdings
+    calls: Calls
+    host_wait_s: float
+
+    def fail(self, error: RolesError) -> None: ...
+
+    def adopt_orphan(self, shard: int) -> None: ...
+
+
+class ShardExchange(threading.Thread):
     """Exchanges one shard with whoever hosts it, this group itself included; one exchange at a time."""
 
-    def __init__(self, group: Group, copy: ShardCopy) -> None:
+    def __init__(self, group: ExchangingGroup, copy: ShardCopy) -> None:
         super().__init__(name=f"hogwild-shard-{copy.number}", daemon=True)
         self._group = group
         self._copy = copy
@@ -68,7 +78,7 @@ class Link(threading.Thread):
         self.join(5)
         if self._connection is not None:
             with suppress(PeerLost):
-                self._connection.send({"do": "bye"})
+                self._connection.send({"op": "bye"})
             self._drop()
 
     def _exchange(self) -> None:
@@ -104,7 +114,7 @@ class Link(threading.Thread):
             if self._closing.is_set():  # before there was anything to take away
                 self._drop()
                 return False
-        header = {"do": "exchange", "shard": copy.number, "number": copy.exchanges, "base": copy.version}
+        header = {"op": "exchange", "shard": copy.number, "number": copy.exchanges, "base": copy.version}
         connection.send({**header, "lineage": holdings.lineage})
         tensors = self._delta()
         send_chunks(connection, tensors)
@@ -151,7 +161,7 @@ class Link(threading.Thread):
         group, shard = self._group, self._copy.number
         if group.group != CHIEF and self._host != CHIEF:
             try:
-                host = int(group.calls.ask(CHIEF, {"do": "about"}, SHORT_S)["hosts"][shard])
+                host = int(group.calls.ask(CHIEF, {"op": "about"}, SHORT_S)["hosts"][shard])
                 if host == CHIEF:
                     group.holdings.move(shard, host)
             except PeerLost:

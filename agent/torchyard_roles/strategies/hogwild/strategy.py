@@ -22,19 +22,19 @@ import torch
 import torch.distributed as dist
 
 from torchyard_roles.coordination.join_store_client import JoinStore
-from torchyard_roles.data_loader import Share
+from torchyard_roles.data_loader import DataShare
 from torchyard_roles.environment import Environment
 from torchyard_roles.errors import EnvironmentProblem, RolesError, UsageProblem
 from torchyard_roles.exchange import tensor_connection
-from torchyard_roles.exchange.chunk_staging import Row
+from torchyard_roles.exchange.chunk_staging import PackedTensors
 from torchyard_roles.exchange.parameter_layout import LARGEST_CHUNK, Chunk, Entry, Layout
 from torchyard_roles.strategies.all_reduce import AllReduce
 from torchyard_roles.strategies.base import Strategy
 from torchyard_roles.strategies.finite_gradients import FiniteGradients
 from torchyard_roles.strategies.hogwild.shard_copy import gather, scatter
 from torchyard_roles.strategies.hogwild.shard_exchange import CHIEF
-from torchyard_roles.strategies.hogwild.worker_group import Group
-from torchyard_roles.strategies.single_process import Alone
+from torchyard_roles.strategies.hogwild.worker_group import WorkerGroup
+from torchyard_roles.strategies.single_process import SingleProcess
 
 ENDED = "hogwild/ended"
 """In the join store, with a group's number behind it: it has ended."""
@@ -54,17 +54,17 @@ class Hogwild(Strategy):
         self._peers = _first_ranks(environment)
         self._number = [group for group, _ in self._peers].index(environment.group)
         inside = replace(environment, rank=environment.group_rank, world_size=environment.group_size)
-        self._inside: AllReduce | Alone = AllReduce(inside) if environment.group_size > 1 else Alone()
+        self._inside: AllReduce | SingleProcess = AllReduce(inside) if environment.group_size > 1 else SingleProcess()
         self._is_first = environment.group_rank == 0
         self._is_alone = environment.group_size == 1
-        self._group: Group | None = None
+        self._group: WorkerGroup | None = None
         self._store: JoinStore | None = None
         self._models: list[torch.nn.Module] = []
         self._entries: list[Entry] = []
         """Of the parameters of all optimizers, in the order of distribute()."""
         self._parameters: list[torch.nn.Parameter] = []
         self._shards: list[list[Chunk]] = []
-        self._rest = Row(())
+        self._rest = PackedTensors(())
         """Frozen parameters and buffers: all begin with the chief's, and then they are each group's own."""
         self._device = torch.device("cpu")
         self._step: int | None = None
@@ -80,8 +80,8 @@ class Hogwild(Strategy):
         atexit.register(self._abandon)
         self._inside.start(device)
 
-    def share(self) -> Share:
-        return Share(self._environment.rank or 0, self._environment.world_size)
+    def share(self) -> DataShare:
+        return DataShare(self._environment.rank or 0, self._environment.world_size)
 
     def distribute(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, device: torch.device
@@ -114,12 +114,12 @@ class Hogwild(Strategy):
         known = {id(parameter) for parameter in self._parameters}
         models = torch.nn.ModuleList(self._models)  # which has each of their tensors once
         frozen = [parameter for parameter in models.parameters() if id(parameter) not in known]
-        self._rest = Row([*frozen, *models.buffers()])
+        self._rest = PackedTensors([*frozen, *models.buffers()])
         if self._is_first:
             if environment.store:
                 self._store = JoinStore.of(environment)
             peers = [peer for _, peer in self._peers]
-            self._group = Group(
+            self._group = WorkerGroup(
                 self._number,
                 peers,
                 tensor_connection.listen_at(peers[self._number]),
@@ -311,7 +311,7 @@ def _wait_for_all_ranks() -> None:
         store.wait([f"hogwild/finished/{rank}" for rank in range(dist.get_world_size())], timedelta(seconds=TOGETHER_S))
 
 
-def _drain(group: Group, problems: list[BaseException]) -> None:
+def _drain(group: WorkerGroup, problems: list[BaseException]) -> None:
     try:
         group.drain()
     except BaseException as error:  # raised again by the thread that waits

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from torchyard_roles.errors import PeerLost, RolesError
-from torchyard_roles.exchange.chunk_staging import Row
+from torchyard_roles.exchange.chunk_staging import PackedTensors
 from torchyard_roles.exchange.parameter_layout import Chunk
 from torchyard_roles.exchange.tensor_connection import Peer
 from torchyard_roles.strategies.hogwild.delta_client import SHORT_S, Calls
@@ -39,7 +39,7 @@ from torchyard_roles.strategies.hogwild.delta_server import (
     say,
 )
 from torchyard_roles.strategies.hogwild.shard_copy import ShardCopy
-from torchyard_roles.strategies.hogwild.shard_exchange import CHIEF, FIRST_PAUSE_S, Link
+from torchyard_roles.strategies.hogwild.shard_exchange import CHIEF, FIRST_PAUSE_S, ShardExchange
 
 HOST_WAIT_S = 600.0
 """How long a group that is gone is waited for where nothing can go on without it, as keepers wait for its host."""
@@ -49,7 +49,7 @@ PROBE_EVERY_S = 1.0
 SAY_WAITING_S = 10.0
 
 
-class Group:
+class WorkerGroup:
     """`peers`: the first rank of each group, in order of groups, this one's included; `listener` is at its address.
     `model` is the layout's fingerprint and `shards` are its chunks, a list a group; `rest` is what is not exchanged."""
 
@@ -63,7 +63,7 @@ class Group:
         shards: list[list[Chunk]],
         parameters: list[torch.nn.Parameter],
         *,
-        rest: Row | None = None,
+        rest: PackedTensors | None = None,
         sync_every: int = 8,
         generation: int = 0,
         ended: dict[int, int] | None = None,
@@ -84,7 +84,7 @@ class Group:
         self.holdings.rest = self._rest.packed if self._rest is not None else None
         self.calls = Calls(key, generation, fingerprint, self.holdings)
         self.copies = [ShardCopy(shard, chunks, parameters, generation) for shard, chunks in enumerate(shards)]
-        self._links = [Link(self, copy) for copy in self.copies]
+        self._exchanges = [ShardExchange(self, copy) for copy in self.copies]
         self._error: RolesError | None = None
         self._server = DeltaServer(listener, key, self.name, fingerprint, self.holdings)
 
@@ -115,8 +115,8 @@ class Group:
             self._take_part(next(str(about["lineage"]) for about in others.values()), hosts, others)
         else:
             self._begin()
-        for link in self._links:
-            link.start()
+        for exchange in self._exchanges:
+            exchange.start()
 
     def _begin(self) -> None:
         for shard, copy in enumerate(self.copies):
@@ -136,7 +136,7 @@ class Group:
         while True:
             why = "it has not yet called distribute() and begun to train"
             try:
-                about = self.calls.ask(CHIEF, {"do": "about"})
+                about = self.calls.ask(CHIEF, {"op": "about"})
                 if about["lineage"]:
                     if self._rest is not None:
                         self._rest.unpack(self.calls.rest(CHIEF, self._rest.bytes))
@@ -159,7 +159,7 @@ class Group:
         while missing and time.monotonic() < deadline:
             for group in sorted(missing):
                 try:
-                    about = self.calls.ask(group, {"do": "about"}, SHORT_S)
+                    about = self.calls.ask(group, {"op": "about"}, SHORT_S)
                 except PeerLost:
                     continue
                 missing.remove(group)
@@ -218,8 +218,8 @@ class Group:
     def traffic(self) -> tuple[int, int]:
         """Bytes sent and received so far, but for what starting took from others."""
         sent, received = self._server.traffic()
-        for link in self._links:
-            sent, received = sent + link.traffic()[0], received + link.traffic()[1]
+        for exchange in self._exchanges:
+            sent, received = sent + exchange.traffic()[0], received + exchange.traffic()[1]
         return sent, received
 
     def fail(self, error: RolesError) -> None:
@@ -285,8 +285,8 @@ class Group:
 
     def close(self) -> None:
         """End all threads and connections."""
-        for link in self._links:
-            link.close()
+        for exchange in self._exchanges:
+            exchange.close()
         self._server.close()
 
     def exchange_all(self) -> None:
@@ -318,11 +318,11 @@ class Group:
                 # From here on it takes no more deltas: the callers ask again, until they hear where it is.
                 master.moved_to = IN_TRANSIT
                 master.read(tensors)
-            header = {"do": "adopt", "shard": shard, "version": master.version, "lineage": self.holdings.lineage}
+            header = {"op": "adopt", "shard": shard, "version": master.version, "lineage": self.holdings.lineage}
             self._tell_the_chief({**header, "applied": list(master.applied.items())}, tensors)
             master.moved_to = CHIEF
             self.holdings.move(shard, CHIEF)
-        self._tell_the_chief({"do": "ended"}, [])
+        self._tell_the_chief({"op": "ended"}, [])
 
     def _tell_the_chief(self, header: dict[str, Any], tensors: list[torch.Tensor]) -> None:
         deadline = time.monotonic() + self.host_wait_s
@@ -350,7 +350,7 @@ class Group:
             self.check()
             for group in waiting:
                 try:
-                    self.calls.ask(group, {"do": "about"}, SHORT_S)
+                    self.calls.ask(group, {"op": "about"}, SHORT_S)
                     heard[group] = time.monotonic()
                 except PeerLost as error:
                     holdings.lose(group, error)

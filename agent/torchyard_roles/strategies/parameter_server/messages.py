@@ -45,6 +45,10 @@ MAX_TEXT = 64 * 1024 * 1024
 """Bytes of JSON in a payload: the description of a model with some hundred thousand parameters."""
 
 
+class Refusal(Exception):
+    """The server cannot do what a worker requests; the message is sent to the worker."""
+
+
 def text_of(value: Any) -> torch.Tensor:
     """JSON as a tensor of bytes, for what may be longer than a header."""
     return torch.frombuffer(bytearray(json.dumps(value, separators=(",", ":")).encode()), dtype=torch.uint8)

@@ -9,15 +9,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 
-if TYPE_CHECKING:
-    from torchyard_roles.strategies.parameter_server.worker_session import Session
+
+class Receiver(Protocol):
+    """A worker's session, as far as replicated state is sent through it."""
+
+    group: int
+    buffers_seen: int
+
+    def post(self, header: dict[str, Any], payload: torch.Tensor | None = None) -> None: ...
 
 
-class Rows:
+class ReplicatedState:
     """Those that come to one server. `sizes`: bytes of "buffers" and "constants", both 0 at all servers but one."""
 
     def __init__(self, sizes: dict[str, int]) -> None:
@@ -31,7 +37,7 @@ class Rows:
         """To receive a row into, of torch.uint8."""
         return torch.empty(self._sizes[name], dtype=torch.uint8)
 
-    def take_buffers(self, session: Session, values: torch.Tensor, groups: Iterable[int]) -> None:
+    def take_buffers(self, session: Receiver, values: torch.Tensor, groups: Iterable[int]) -> None:
         """`session` has brought them for these groups, which have them from their round's end on."""
         with self._lock:
             for group in groups:
@@ -46,7 +52,7 @@ class Rows:
             if group in self._coming:
                 self._buffers[group] = self._coming.pop(group)
 
-    def bring_buffers(self, session: Session) -> None:
+    def bring_buffers(self, session: Receiver) -> None:
         """Post its group's newest, unless it has them."""
         with self._lock:
             serial, values = self._buffers.get(session.group, (0, None))

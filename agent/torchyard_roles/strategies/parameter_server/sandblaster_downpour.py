@@ -23,19 +23,19 @@ from pathlib import Path
 
 import torch
 
-from torchyard_roles.data_loader import Share
+from torchyard_roles.data_loader import DataShare
 from torchyard_roles.environment import Environment
 from torchyard_roles.errors import EnvironmentProblem, UsageProblem
 from torchyard_roles.strategies.base import Strategy
 from torchyard_roles.strategies.parameter_server.server_group import on_all
-from torchyard_roles.strategies.parameter_server.worker_pair import ServedPair
+from torchyard_roles.strategies.parameter_server.worker_pair import WorkerPair
 
 REMEMBERED = 1000
 """Steps of the run that a word of a save may be late by."""
 
 
-class Served(Strategy):
-    """One worker's pairs. `chunk_bytes` and `overlaps` are ServedPair's."""
+class ParameterServerStrategy(Strategy):
+    """One worker's pairs. `chunk_bytes` and `overlaps` are WorkerPair's."""
 
     needs_optimizer = True
 
@@ -45,7 +45,7 @@ class Served(Strategy):
         self._environment = environment
         self._chunk_bytes = chunk_bytes
         self._overlaps = overlaps
-        self.pairs: list[ServedPair] = []
+        self.pairs: list[WorkerPair] = []
         """In the order of distribute(). The first is connected from start() on."""
         self._boundaries: deque[tuple[int, list[int]]] = deque(maxlen=REMEMBERED)
         """The newest steps of the run, and how many each pair had taken by then."""
@@ -67,14 +67,14 @@ class Served(Strategy):
             )
         self._connect_next()
 
-    def _connect_next(self) -> ServedPair:
-        pair = ServedPair(self._environment, len(self.pairs), chunk_bytes=self._chunk_bytes, overlaps=self._overlaps)
+    def _connect_next(self) -> WorkerPair:
+        pair = WorkerPair(self._environment, len(self.pairs), chunk_bytes=self._chunk_bytes, overlaps=self._overlaps)
         self.pairs.append(pair)
         pair.connect()
         return pair
 
-    def share(self) -> Share:
-        return Share(self._environment.rank or 0, self._environment.world_size)
+    def share(self) -> DataShare:
+        return DataShare(self._environment.rank or 0, self._environment.world_size)
 
     def distribute(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, device: torch.device
@@ -85,11 +85,11 @@ class Served(Strategy):
         pair.distribute(model, optimizer, lambda: self._trained_elsewhere(pair))
         return model, optimizer
 
-    def _trained_elsewhere(self, pair: ServedPair) -> set[int]:
+    def _trained_elsewhere(self, pair: WorkerPair) -> set[int]:
         return {id(parameter) for other in self.pairs if other is not pair for parameter in other.parameters}
 
     @property
-    def _distributed(self) -> list[ServedPair]:
+    def _distributed(self) -> list[WorkerPair]:
         return [pair for pair in self.pairs if pair.parameters]
 
     def at_boundary(self, step: int) -> None:
@@ -148,7 +148,7 @@ class Served(Strategy):
         options = self._environment.options
         return self._environment.strategy != "downpour" or max(options.push_every, options.pull_every) == 1
 
-    def _pairs_with(self, parameters: Sequence[torch.Tensor]) -> list[ServedPair]:
+    def _pairs_with(self, parameters: Sequence[torch.Tensor]) -> list[WorkerPair]:
         wanted = {id(parameter) for parameter in parameters}
         return [pair for pair in self.pairs if any(id(parameter) in wanted for parameter in pair.parameters)]
 

@@ -25,7 +25,7 @@ def numbers(folder: Path, server: str) -> list[int]:
     return sorted(each for each in found if (folder / files.PARTS / name_of(server, each)).is_dir())
 
 
-class Parts:
+class ServerCheckpoint:
     """Server `index` of `count`, whose part is called `name`, in the run with the ID `run`; `folder` is where
     checkpoints are.
 

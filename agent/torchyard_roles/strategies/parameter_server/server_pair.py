@@ -18,11 +18,12 @@ from torchyard_roles.exchange.parameter_layout import Chunk, Entry, Layout, adde
 from torchyard_roles.exchange.tensor_connection import Connection
 from torchyard_roles.strategies.parameter_server import memory_check, model_description, remote_optimizer
 from torchyard_roles.strategies.parameter_server.chunk_state import Delivery
+from torchyard_roles.strategies.parameter_server.messages import Refusal
 from torchyard_roles.strategies.parameter_server.push_rounds import Rules
-from torchyard_roles.strategies.parameter_server.replicated_state import Rows
-from torchyard_roles.strategies.parameter_server.server_checkpoint import Parts
+from torchyard_roles.strategies.parameter_server.replicated_state import ReplicatedState
+from torchyard_roles.strategies.parameter_server.server_checkpoint import ServerCheckpoint
 from torchyard_roles.strategies.parameter_server.shard import Shard
-from torchyard_roles.strategies.parameter_server.worker_session import Refusal, Session
+from torchyard_roles.strategies.parameter_server.worker_session import Session
 
 BEGIN_S = 660.0
 """How long workers wait for their chief's word: longer than a keeper waits for the chief's host, should it be lost."""
@@ -38,7 +39,7 @@ class Added:
     is_ready: bool
 
 
-class PairServer:
+class ServerPair:
     """A pair's part on the server `index` of `count`, for each pair a shard, sessions and files of its own.
 
     `keeps`: asynchronous, so that it stays as it is when workers are started again. `parts`: what it keeps on disk;
@@ -55,7 +56,7 @@ class PairServer:
         rules: Rules,
         *,
         keeps: bool,
-        parts: Parts | None,
+        parts: ServerCheckpoint | None,
         saves_itself: bool,
         available: Callable[[], int],
         begin_s: float,
@@ -65,7 +66,7 @@ class PairServer:
         self.name = name
         self.rules = rules
         self.shard: Shard | None = None
-        self.rows = Rows({})
+        self.rows = ReplicatedState({})
         self.fail = on_failure
         self._index = index
         self._count = count
@@ -210,7 +211,7 @@ class PairServer:
         self._layout = layout
         self._description = said
         self._added = {}
-        self.rows = Rows(said["rows"])
+        self.rows = ReplicatedState(said["rows"])
         self.shard = Shard(layout, chunks, said["optimizer"], options, self.rules)
         for session in self._sessions.values():
             self.shard.enter(session.group, session.rank, session.size, session.generation)
@@ -387,7 +388,7 @@ class PairServer:
     # Disk
 
     def save(self, step: int | None, kept: Sequence[int] = ()) -> None:
-        """As Parts.write(). Raises OSError where it cannot, and Refusal where there is nothing or no place."""
+        """As ServerCheckpoint.write(). Raises OSError, and Refusal where there is nothing to save or no folder."""
         shard = self.shard
         if shard is None or self._parts is None or not self._is_open:
             raise Refusal(f"{self.name} has nothing to save, or no folder for it.")

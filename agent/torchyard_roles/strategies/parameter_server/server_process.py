@@ -25,10 +25,11 @@ from torchyard_roles.exchange.listener import Admission, Connections
 from torchyard_roles.exchange.tensor_connection import Connection
 from torchyard_roles.keeper_reports import ServingReports
 from torchyard_roles.strategies.parameter_server import memory_check, server_checkpoint
+from torchyard_roles.strategies.parameter_server.messages import Refusal
 from torchyard_roles.strategies.parameter_server.push_rounds import Rules
-from torchyard_roles.strategies.parameter_server.server_checkpoint import Parts
-from torchyard_roles.strategies.parameter_server.server_pair import BEGIN_S, PairServer
-from torchyard_roles.strategies.parameter_server.worker_session import Refusal, Session
+from torchyard_roles.strategies.parameter_server.server_checkpoint import ServerCheckpoint
+from torchyard_roles.strategies.parameter_server.server_pair import BEGIN_S, ServerPair
+from torchyard_roles.strategies.parameter_server.worker_session import Session
 
 MOST_PAIRS = 1000
 PARTING_S = 5.0
@@ -58,7 +59,7 @@ class ParameterServer:
         begin_s: float = BEGIN_S,
     ) -> None:
         self.name = name
-        self.pairs: dict[int, PairServer] = {}
+        self.pairs: dict[int, ServerPair] = {}
         """By number, those that a worker has come for."""
         self._index = index
         self._count = count
@@ -181,18 +182,18 @@ class ParameterServer:
             connection.refuse(sentence)
         return None
 
-    def _pair(self, number: int) -> PairServer:
+    def _pair(self, number: int) -> ServerPair:
         """The pair of that number, made where no worker has come for it before."""
         with self._changed:
             pair = self.pairs.get(number)
             if pair is None:
                 folder, place = self._folder, (self._index, self._count)
-                pair = PairServer(
+                pair = ServerPair(
                     self.name,
                     *place,
                     self._rules,
                     keeps=self._keeps,
-                    parts=Parts(folder, server_checkpoint.name_of(self.name, number), *place, self._run)
+                    parts=ServerCheckpoint(folder, server_checkpoint.name_of(self.name, number), *place, self._run)
                     if folder
                     else None,
                     saves_itself=self._save_every_s > 0,

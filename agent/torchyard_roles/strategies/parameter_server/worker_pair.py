@@ -16,7 +16,7 @@ from torchyard_roles.checkpoints import files
 from torchyard_roles.coordination.join_store_client import JoinStore
 from torchyard_roles.environment import Environment
 from torchyard_roles.errors import PeerLost, RolesError, StoreLost, StoreTimeout, UsageProblem
-from torchyard_roles.exchange.chunk_staging import Row, Staging
+from torchyard_roles.exchange.chunk_staging import PackedTensors, Staging
 from torchyard_roles.exchange.parameter_layout import ADDED, Chunk, Entry, Layout, added_chunks
 from torchyard_roles.exchange.tensor_connection import Peer
 from torchyard_roles.strategies.parameter_server import messages, remote_optimizer
@@ -32,7 +32,7 @@ MEET_S = 120.0
 """For all servers to be there: each has torch to import first."""
 
 
-class ServedPair:
+class WorkerPair:
     """One worker, with a link to each server. `number` counts the pairs. `overlaps`: whether an exchange goes on while
     the next step is computed; by default with several asynchronous groups."""
 
@@ -139,9 +139,9 @@ class ServedPair:
         self._installed = InstalledParameters(self._names, self.parameters)
         if optimizer.state and self._is_chief:
             print("torchyard: the servers begin with no state of the optimizer from earlier steps.", flush=True)
-        self._buffers = Row(model.buffers())
+        self._buffers = PackedTensors(model.buffers())
         known = {id(parameter) for parameter in self.parameters} | elsewhere()
-        self._constants = Row(parameter for parameter in model.parameters() if id(parameter) not in known)
+        self._constants = PackedTensors(parameter for parameter in model.parameters() if id(parameter) not in known)
         self._told = remote_optimizer.as_text(remote_optimizer.arguments(optimizer))
         chunk_bytes = self._chunk_bytes
         if chunk_bytes is None and self._overlaps:
@@ -215,7 +215,7 @@ class ServedPair:
                 if row.bytes:
                     link.tell({"op": name}, row.packed())
 
-    def _rows(self) -> dict[str, Row]:
+    def _rows(self) -> dict[str, PackedTensors]:
         """What no server steps, by what it is called on the wire."""
         return {"buffers": self._buffers, "constants": self._constants}
 

@@ -3,33 +3,55 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import torch
 
 from torchyard_roles.errors import PeerLost, ProtocolError
 from torchyard_roles.exchange.tensor_connection import Connection
 from torchyard_roles.strategies.parameter_server import messages, remote_optimizer
+from torchyard_roles.strategies.parameter_server.chunk_state import Delivery
+from torchyard_roles.strategies.parameter_server.messages import Refusal
 from torchyard_roles.strategies.parameter_server.push_rounds import LATE
+from torchyard_roles.strategies.parameter_server.replicated_state import ReplicatedState
 from torchyard_roles.strategies.parameter_server.shard import Shard
-
-if TYPE_CHECKING:
-    from torchyard_roles.strategies.parameter_server.server_pair import PairServer
-
 
 REST_S = 60.0
 """At most so long does an answer about the other groups take."""
 
 
-class Refusal(Exception):
-    """A sentence for a worker that asks for what cannot be."""
+class Server(Protocol):
+    """The pair that a session belongs to, on the same server."""
+
+    name: str
+    shard: Shard | None
+    rows: ReplicatedState
+    fail: Callable[[Exception], None]
+
+    def begin(self, session: Session, said: dict[str, Any]) -> bool: ...
+    def join(self, session: Session, said: dict[str, Any]) -> None: ...
+    def open(self) -> None: ...
+    def add(self, session: Session, said: dict[str, Any]) -> list[int]: ...
+    def added(self, chunks: Sequence[int]) -> None: ...
+    def check_added(self, session: Session, number: int) -> None: ...
+    def deliver(self, deliveries: list[Delivery]) -> None: ...
+    def take_buffers(self, session: Session, values: torch.Tensor, *, with_push: bool) -> None: ...
+    def warmed(self) -> None: ...
+    def save(self, step: int | None, kept: Sequence[int] = ()) -> None: ...
+    def restore(self, session: Session, step: int) -> bool: ...
+    def restored(self, generation: int) -> None: ...
+    def wait_restored(self, generation: int) -> None: ...
+    def wait_for_other_groups(self, session: Session, within_s: float) -> tuple[list[int], list[int], float]: ...
+    def goodbye(self, session: Session) -> None: ...
+    def lost(self, session: Session, error: PeerLost) -> None: ...
 
 
 class Session:
     """One worker's connection: this thread receives, and never waits for what is posted to be sent."""
 
     def __init__(
-        self, server: PairServer, connection: Connection, group: int, rank: int, size: int, generation: int
+        self, server: Server, connection: Connection, group: int, rank: int, size: int, generation: int
     ) -> None:
         self.group = group
         self.rank = rank

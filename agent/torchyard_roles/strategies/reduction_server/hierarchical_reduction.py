@@ -71,7 +71,7 @@ class _Bucket:
     gone_out: Any = None  # torch.cuda.Event: nothing that goes out needs `flat` any longer
 
 
-class HostExchange:
+class HierarchicalReduction:
     """`client` is None on ranks that are not their host's first. `failure` is what ended the exchange, if anything:
     buckets are then given back as they are, and who uses them must look here first."""
 

@@ -3,7 +3,7 @@
 It keeps nothing that outlives a step, so one that has died can be replaced by another at the same address: the
 clients send the unfinished step again (reduce_client). Any process may host one.
 
-What a chunk's message says: step, bucket, chunk as "at"; "done" where the sender has the sum already and sends only
+What a chunk's message says: step, bucket, chunk as "chunk"; "done" where the sender has the sum already and sends only
 for those that have not (after a replacement): then the bytes are its contribution in rank order, where the sum is
 the same again bit by bit, or, with "final", the sum itself, since another arrival order would give other bits.
 
@@ -168,11 +168,11 @@ class _Link:
         self.incoming: _Incoming | None = None
 
     def deliver(self, at: At, result: torch.Tensor, waited_s: float) -> None:
-        self.connection.post({"at": at, "wait": round(waited_s, 6)}, result)
+        self.connection.post({"chunk": at, "wait": round(waited_s, 6)}, result)
 
     def acknowledge(self, at: At) -> None:
         """For one that has the sum: it gets back its credit alone."""
-        self.connection.post({"at": at})
+        self.connection.post({"chunk": at})
 
 
 class Reducer:
@@ -454,7 +454,7 @@ class Reducer:
 
     def _expect(self, link: _Link, current: _Round, header: dict[str, Any]) -> _Incoming:
         """What a chunk's header announces, checked before a byte of it is received."""
-        at: At = tuple(header["at"])
+        at: At = tuple(header["chunk"])
         dtype, size = DTYPES.get(header["dtype"]), header["bytes"]
         if dtype is None or size > min(MAX_CHUNK, current.terms.chunk_bytes) or size % dtype.itemsize or len(at) != 3:
             raise ProtocolError(f"{link.connection.peer} sent {size} bytes of {header['dtype']} as a chunk.")

@@ -8,16 +8,13 @@ from collections import deque
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 
 from torchyard_roles.errors import PeerLost, ProtocolError, RolesError
 from torchyard_roles.exchange.tensor_connection import Connection, Peer
-from torchyard_roles.strategies.reduction_server.reducer import At, Reducer, use_one_thread
-
-if TYPE_CHECKING:
-    from torchyard_roles.strategies.reduction_server.reducer_client import ReduceClient
+from torchyard_roles.strategies.reduction_server.reducer import At, Reducer, Terms, use_one_thread
 
 
 class Operation:
@@ -84,10 +81,25 @@ class Memory:
             self._spare.append(whole)
 
 
+class LinkOwner(Protocol):
+    """The client that a link belongs to."""
+
+    name: str
+    rank: int
+    terms: Terms
+    window: int
+    reconnect_s: float
+    memory: Memory
+
+    def finished(self, chunk: Chunk, waited_s: float) -> None: ...
+
+    def fail(self, error: RolesError) -> None: ...
+
+
 class RemoteLink:
     """The connection to one reducer, and what was sent over it."""
 
-    def __init__(self, client: ReduceClient, peer: Peer, key: bytes, connect_s: float) -> None:
+    def __init__(self, client: LinkOwner, peer: Peer, key: bytes, connect_s: float) -> None:
         self._client = client
         self._peer = peer
         self._key = key
@@ -159,7 +171,7 @@ class RemoteLink:
                 chunk = self._waiting.popleft()
                 self._credit -= 1
                 connection = self.connection
-            header: dict[str, Any] = {"at": chunk.at}
+            header: dict[str, Any] = {"chunk": chunk.at}
             if chunk.done:
                 header["done"] = 1
                 if self._client.terms.order == "arrival":
@@ -212,7 +224,7 @@ class RemoteLink:
                 raise PeerLost(str(header["lost"]), str(header["host"]), str(header["why"]))
             if "error" in header:
                 raise ProtocolError(str(header["error"]))
-            at = tuple(header["at"])
+            at = tuple(header["chunk"])
             with self._changed:
                 chunk = self._history.get(at)
             if chunk is not None and not chunk.done and "bytes" in header:
@@ -263,7 +275,7 @@ class RemoteLink:
 class LocalLink:
     """The way to a reducer of this very process: its own thread, no network, no credit."""
 
-    def __init__(self, client: ReduceClient, reducer: Reducer) -> None:
+    def __init__(self, client: LinkOwner, reducer: Reducer) -> None:
         self._client = client
         self._reducer = reducer
         self._changed = threading.Condition()

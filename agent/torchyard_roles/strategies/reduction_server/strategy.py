@@ -18,7 +18,11 @@ from torchyard_roles.exchange.tensor_connection import Peer, listen_at
 from torchyard_roles.strategies.all_reduce import AllReduce, hardware
 from torchyard_roles.strategies.gradient_averaging import Average, GradientAverager
 from torchyard_roles.strategies.reduction_server import reduction_plan
-from torchyard_roles.strategies.reduction_server.hierarchical_reduction import HostExchange, LocalGroups, first_of_host
+from torchyard_roles.strategies.reduction_server.hierarchical_reduction import (
+    HierarchicalReduction,
+    LocalGroups,
+    first_of_host,
+)
 from torchyard_roles.strategies.reduction_server.reducer import Reducer
 from torchyard_roles.strategies.reduction_server.reducer_client import ReduceClient, fitting_chunk
 
@@ -34,7 +38,7 @@ class ReductionServer(AllReduce):
         self._environment = environment
         self._reducer: Reducer | None = None
         self._client: ReduceClient | None = None
-        self._exchanges: list[HostExchange] = []
+        self._exchanges: list[HierarchicalReduction] = []
         self._ranks_of_hosts: list[int] = []
         self._device = torch.device("cpu")
 
@@ -61,7 +65,7 @@ class ReductionServer(AllReduce):
     def _through_reducers(self) -> Average:
         """The collectives inside a host are matched by their order, so each section has groups of its own."""
         groups = LocalGroups(self._ranks_of_hosts, self._rank)
-        exchange = HostExchange(self._client, groups, self._device)
+        exchange = HierarchicalReduction(self._client, groups, self._device)
         self._exchanges.append(exchange)
 
         def average(flat: torch.Tensor, round_: int, bucket: int) -> Callable[[], object]:

@@ -75,8 +75,10 @@ def test_strangers_garbage_and_wrong_secrets_disturb_nothing(play: Play) -> None
         liar = strangers[-1]
         liar.settimeout(60)
         hello = liar.recv(authenticated_transport.HELLO_BYTES, socket.MSG_WAITALL)
-        liar.send(authenticated_transport.answer(b"x" * 32, hello, authenticated_transport.new_nonce()))
-        assert liar.recv(1) == b""  # turned away before anything else was said
+        liar.send(authenticated_transport.CallerHandshake(b"x" * 32).receive(hello))
+        refusal = authenticated_transport.REFUSAL
+        assert liar.recv(len(refusal), socket.MSG_WAITALL) == refusal
+        assert liar.recv(1) == b""  # refused before anything else was sent
         await b.call("join", primary=a.member)
         await eventually(lambda: "running" in b.states())
         for host in (a, b):
@@ -99,7 +101,8 @@ def test_a_replayed_conversation_is_turned_away(play: Play) -> None:
         with socket.create_connection((a.prepared["address"], a.prepared["gang_port"])) as thief:
             thief.settimeout(60)
             thief.send(bytes(relay.heard))
-            assert len(thief.recv(4096, socket.MSG_WAITALL)) == authenticated_transport.HELLO_BYTES
+            said = thief.recv(4096, socket.MSG_WAITALL)
+            assert said[authenticated_transport.HELLO_BYTES :] == authenticated_transport.REFUSAL
         assert (await a.call("status"))["state"] == "running"
         for host in (a, b):
             (host.run_dir / "work" / "go").touch()

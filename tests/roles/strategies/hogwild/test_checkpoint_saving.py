@@ -13,8 +13,8 @@ import torch.distributed as dist
 
 from tests.roles.strategies.hogwild.worker_groups import KEY, at_once, peers_of
 from torchyard_roles.checkpoints import files
-from torchyard_roles.checkpoints.saver import Saving
-from torchyard_roles.environment import Environment, Options, Peers, TrainerPlace
+from torchyard_roles.checkpoints.saver import CheckpointSaver
+from torchyard_roles.environment import Environment, Options, Peers, TrainerAddress
 from torchyard_roles.errors import NotFinite
 from torchyard_roles.strategies import all_reduce
 from torchyard_roles.strategies.finite_gradients import FiniteGradients, all_finite
@@ -46,7 +46,7 @@ class Member(NamedTuple):
     """The first rank of a group."""
 
     strategy: Hogwild
-    saving: Saving
+    saving: CheckpointSaver
     model: torch.nn.Module
     optimizer: torch.optim.Optimizer
 
@@ -61,7 +61,7 @@ class Member(NamedTuple):
 def members(folder: Path, *sizes: int) -> Iterator[list[Member]]:
     """Those of groups of the given sizes. Of several ranks the first is a torch world by itself: the others would do as
     it does."""
-    places = [TrainerPlace(*peer, 1, group) for group, peer in enumerate(peers_of(len(sizes)))]
+    places = [TrainerAddress(*peer, 1, group) for group, peer in enumerate(peers_of(len(sizes)))]
     found = []
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
@@ -83,7 +83,7 @@ def members(folder: Path, *sizes: int) -> Iterator[list[Member]]:
             strategy.start(CPU)
             shared, _ = strategy.distribute(model, optimizer, CPU)
             strategy.restore(folder, RESUMED)
-            saving = Saving(folder, environment, strategy, CPU, None, 1)
+            saving = CheckpointSaver(folder, environment, strategy, CPU, None, 1)
             saving.start(model, optimizer, {}, RESUMED)
             found.append(Member(strategy, saving, shared, optimizer))
         at_once(*(lambda each=each: each.strategy.at_boundary(RESUMED) for each in found))

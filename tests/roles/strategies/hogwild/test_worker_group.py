@@ -187,7 +187,7 @@ def test_a_host_of_a_shard_that_dies_and_comes_back_takes_nothing_of_the_others_
         def die_and_come_back() -> None:
             wait_until(lambda: host.group.holdings.masters[1].version >= 20)
             host.group._server.close()  # with the deltas that it has just been sent, and its own: it made none
-            for link in host.group._links:
+            for link in host.group._exchanges:
                 link.close()
             wait_until(lambda: 1 in chief.group.holdings.gone)
             again = Trained(1, host.group.peers, SIZES, generation=1)
@@ -428,7 +428,7 @@ def test_parameters_of_half_precision_and_other_memory_order_add_up() -> None:
         layout, parameters = Layout.of(model, torch.optim.SGD(model.parameters(), lr=1.0))
         listener = tensor_connection.listen(peers[number].address, peers[number].port)
         shards = layout.by_shard(len(peers), LARGEST_CHUNK)
-        groups.append(worker_group.Group(number, peers, listener, KEY, layout.fingerprint(), shards, parameters))
+        groups.append(worker_group.WorkerGroup(number, peers, listener, KEY, layout.fingerprint(), shards, parameters))
     try:
         assert not models[0][0].weight.is_contiguous()
         at_once(*(group.start for group in groups))
@@ -471,7 +471,7 @@ def test_a_value_of_another_size_changes_nothing(capfd: pytest.CaptureFixture[st
         before = values(groups[0])
         connection = groups[1].group.calls.connect(0, 2)
         lineage = groups[0].group.holdings.lineage
-        connection.send({"do": "exchange", "shard": 0, "number": 9, "base": 0, "lineage": lineage})
+        connection.send({"op": "exchange", "shard": 0, "number": 9, "base": 0, "lineage": lineage})
         connection.send({"chunk": 0}, torch.ones(3, dtype=torch.float64))
         with pytest.raises(PeerLost):
             connection.receive()
@@ -485,7 +485,7 @@ def test_a_group_that_closes_while_one_of_its_links_connects_exchanges_nothing_m
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with groups_of(2, SIZES) as (chief, other):
-        link, connect = chief.group._links[1], chief.group.calls.connect
+        link, connect = chief.group._exchanges[1], chief.group.calls.connect
         joins, join = threading.Event(), link.join
 
         def join_told(timeout: float) -> None:
@@ -521,7 +521,7 @@ def test_the_chief_that_looks_after_a_group_while_it_ends_still_knows_that_it_ha
         chief, other = (each.group for each in groups)
         at_once(chief.exchange_all, other.exchange_all)
         other.drain()
-        chief.calls.ask(1, {"do": "about"})  # it still answers, on its way out
-        other.calls.ask(0, {"do": "about"})
+        chief.calls.ask(1, {"op": "about"})  # it still answers, on its way out
+        other.calls.ask(0, {"op": "about"})
         assert 1 in chief.holdings.ended
         at_once(chief.drain)

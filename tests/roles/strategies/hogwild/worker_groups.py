@@ -12,7 +12,7 @@ import torch
 from tests.roles.processes import free_port
 from torchyard_roles.exchange import tensor_connection
 from torchyard_roles.exchange.parameter_layout import LARGEST_CHUNK, Layout
-from torchyard_roles.strategies.hogwild.worker_group import Group
+from torchyard_roles.strategies.hogwild.worker_group import WorkerGroup
 
 KEY = bytes(range(32))
 DEADLINE_S = 30
@@ -37,7 +37,7 @@ class Trained:
         settings = {"sync_every": 1, "recover_s": 20.0, "host_wait_s": 20.0, **options}
         listener = tensor_connection.listen(peers[group].address, peers[group].port)
         shards = layout.by_shard(len(peers), LARGEST_CHUNK)
-        self.group = Group(group, peers, listener, key, layout.fingerprint(), shards, parameters, **settings)
+        self.group = WorkerGroup(group, peers, listener, key, layout.fingerprint(), shards, parameters, **settings)
         self.moved = [torch.zeros_like(parameter.data) for parameter in self.parameters]
         self._random = torch.Generator().manual_seed(group)
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
-from torchyard_roles.environment import Environment, Options, Peers, Place
+from torchyard_roles.environment import Environment, Options, PeerAddress, Peers
 from torchyard_roles.exchange import tensor_connection
 from torchyard_roles.strategies.parameter_server import server_process
-from torchyard_roles.strategies.parameter_server.sandblaster_downpour import Served
+from torchyard_roles.strategies.parameter_server.sandblaster_downpour import ParameterServerStrategy
 from torchyard_roles.strategies.parameter_server.server_process import ParameterServer
 
 DEADLINE_S = 60
@@ -46,7 +46,7 @@ class Run:
     def serving(self) -> Iterator[Run]:
         listeners = [tensor_connection.listen("127.0.0.1", 0) for _ in range(self.servers)]
         ports = [listener.getsockname()[1] for listener in listeners]
-        self.peers = Peers(ps=tuple(Place(f"ps-{n}", "127.0.0.1", port) for n, port in enumerate(ports)))
+        self.peers = Peers(ps=tuple(PeerAddress(f"ps-{n}", "127.0.0.1", port) for n, port in enumerate(ports)))
         for number, listener in enumerate(listeners):
             self.servers_now.append(server_process.made(self.environment_of_server(number)))
             self._threads.append(self._served(number, listener))
@@ -107,8 +107,8 @@ class Run:
             options=Options(kind=self.strategy, **self.options),
         )
 
-    def worker(self, rank: int) -> Served:
-        strategy = Served(self.environment(rank), chunk_bytes=self.chunk_bytes)
+    def worker(self, rank: int) -> ParameterServerStrategy:
+        strategy = ParameterServerStrategy(self.environment(rank), chunk_bytes=self.chunk_bytes)
         strategy.start(torch.device("cpu"))
         return strategy
 
@@ -176,7 +176,7 @@ def difference(states: dict[str, torch.Tensor], others: dict[str, torch.Tensor])
     return max((states[name].double() - others[name].double()).abs().max().item() for name in states)
 
 
-def bytes_of(strategy: Served) -> tuple[int, int]:
+def bytes_of(strategy: ParameterServerStrategy) -> tuple[int, int]:
     """(sent, received) by a worker so far, over all its links."""
     connections = [link._connection for link in strategy.pairs[0]._links]
     return sum(each.sent_bytes for each in connections), sum(each.received_bytes for each in connections)

@@ -19,7 +19,7 @@ from torchyard_roles.checkpoints import files
 from torchyard_roles.errors import NotFinite, PeerLost
 from torchyard_roles.strategies.parameter_server import server_group
 from torchyard_roles.strategies.parameter_server.push_rounds import ACCEPTED
-from torchyard_roles.strategies.parameter_server.replicated_state import Rows
+from torchyard_roles.strategies.parameter_server.replicated_state import ReplicatedState
 from torchyard_roles.strategies.parameter_server.worker_session import Session
 
 pytestmark = pytest.mark.train
@@ -196,7 +196,7 @@ def test_a_group_s_buffers_are_installed_between_steps_as_parameters_are(monkeyp
     run = Run(4, 1, 2, "downpour")
     brought, pushed_by = Counter[int](), Counter[tuple[int, int]]()
 
-    def take(rows: Rows, session: Session, values: torch.Tensor, groups: Iterable[int]) -> None:
+    def take(rows: ReplicatedState, session: Session, values: torch.Tensor, groups: Iterable[int]) -> None:
         taken(rows, session, values, groups)
         brought[session.group] += 1  # once at the beginning, and in each of two steps
 
@@ -209,8 +209,8 @@ def test_a_group_s_buffers_are_installed_between_steps_as_parameters_are(monkeyp
         if (session.group, session.rank) == (0, 0) and header.get("outcome") == ACCEPTED:
             wait_until(lambda: brought[0] >= 3)
 
-    taken, pushing, posting = Rows.take_buffers, Session._push, Session.post
-    monkeypatch.setattr(Rows, "take_buffers", take)
+    taken, pushing, posting = ReplicatedState.take_buffers, Session._push, Session.post
+    monkeypatch.setattr(ReplicatedState, "take_buffers", take)
     monkeypatch.setattr(Session, "_push", push)
     monkeypatch.setattr(Session, "post", post)
 

@@ -11,7 +11,7 @@ from torch import nn
 from tests.roles.strategies.parameter_server.served_run import Run
 from tests.roles.strategies.parameter_server.test_downpour import CPU, distribute, small
 from tests.roles.strategies.parameter_server.test_sandblaster import momentum
-from torchyard_roles.environment import Peers, Place
+from torchyard_roles.environment import PeerAddress, Peers
 from torchyard_roles.errors import EnvironmentProblem, PeerLost, ProtocolError, UsageProblem
 
 pytestmark = pytest.mark.train
@@ -27,7 +27,7 @@ def test_a_worker_with_another_key_is_refused() -> None:
 
 def test_several_groups_of_servers_are_refused_before_anybody_is_met() -> None:
     with pytest.raises(EnvironmentProblem, match=r"server_groups is 2, but the servers of downpour are one group"):
-        Run(1, 1, 1, "downpour", options={"server_groups": 2}, peers=Peers(ps=(Place("ps-0", "", 0),))).worker(0)
+        Run(1, 1, 1, "downpour", options={"server_groups": 2}, peers=Peers(ps=(PeerAddress("ps-0", "", 0),))).worker(0)
 
 
 def told(run: Run, model_of: Callable[[int], nn.Module]) -> list[str]:

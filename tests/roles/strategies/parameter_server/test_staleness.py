@@ -10,7 +10,7 @@ from torch import nn
 
 from tests.roles.strategies.parameter_server.served_run import Run, descend
 from tests.roles.strategies.parameter_server.test_sandblaster import batches, momentum, network
-from torchyard_roles.strategies.parameter_server.sandblaster_downpour import Served
+from torchyard_roles.strategies.parameter_server.sandblaster_downpour import ParameterServerStrategy
 
 pytestmark = pytest.mark.train
 
@@ -38,9 +38,9 @@ def test_round_robin_downpour_converges_exactly_below_its_bound(groups: int, ove
     values: list[torch.Tensor] = []
     pushes = 130 * (staleness + 1)  # in half of which the one falls and the other grows by more than a factor of 2.5
     with run.serving():
-        crew: list[tuple[Served, nn.Module, torch.optim.Optimizer]] = []
+        crew: list[tuple[ParameterServerStrategy, nn.Module, torch.optim.Optimizer]] = []
         for rank in range(groups):
-            served = Served(run.environment(rank), chunk_bytes=256, overlaps=overlaps)
+            served = ParameterServerStrategy(run.environment(rank), chunk_bytes=256, overlaps=overlaps)
             served.start(CPU)
             model = nn.ParameterList([torch.ones(2, dtype=torch.float64)])
             crew.append((served, *served.distribute(model, torch.optim.SGD(model.parameters(), lr=1.0), CPU)))

@@ -18,7 +18,7 @@ from tests.roles.strategies.parameter_server.test_sandblaster import batches, mo
 from tests.waiting import wait_until
 from torchyard_roles.checkpoints import files
 from torchyard_roles.errors import PeerLost, UsageProblem
-from torchyard_roles.strategies.parameter_server.sandblaster_downpour import Served
+from torchyard_roles.strategies.parameter_server.sandblaster_downpour import ParameterServerStrategy
 
 pytestmark = pytest.mark.train
 
@@ -69,7 +69,7 @@ def play(
         making.step()
 
 
-def distributed(strategy: Served, *pairs: Pair) -> tuple[Pair, ...]:
+def distributed(strategy: ParameterServerStrategy, *pairs: Pair) -> tuple[Pair, ...]:
     for model, optimizer in pairs:
         strategy.distribute(model, optimizer, CPU)
     return pairs
@@ -270,7 +270,7 @@ def test_a_server_ends_when_all_pairs_have_ended() -> None:
 
 @pytest.mark.parametrize("generation", [0, 1], ids=["its first start", "started again"])
 def test_what_is_saved_of_all_pairs_is_restored_exactly(tmp_path: Path, generation: int) -> None:
-    def begin(run: Run, rank: int, load: dict[str, Any] | None) -> tuple[Served, tuple[Pair, ...]]:
+    def begin(run: Run, rank: int, load: dict[str, Any] | None) -> tuple[ParameterServerStrategy, tuple[Pair, ...]]:
         pairs = gan()
         if load is not None and rank == 0:
             for (model, _), state in zip(pairs, load["models"], strict=True):

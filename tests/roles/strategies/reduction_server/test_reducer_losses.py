@@ -149,7 +149,7 @@ def test_a_step_that_others_have_behind_them_is_sent_again_without_waiting_for_t
         terms = Terms(0, 2, "rank", client.terms.chunk_bytes)._asdict()
         connection, _ = Connection.connect(mine.peers[0], KEY, {"name": "worker-1", "rank": 1, **terms}, DEADLINE_S)
         for number, start in enumerate(edges):
-            connection.send({"at": (step, 0, number)}, parts[1][start // 4 : (start + 16384) // 4])
+            connection.send({"chunk": (step, 0, number)}, parts[1][start // 4 : (start + 16384) // 4])
         return connection
 
     first, second = parts[0].clone(), parts[0].clone()

@@ -1,0 +1,103 @@
+"""Blocking sockets: options, exact reads, and the driver of the authenticated handshake."""
+
+from __future__ import annotations
+
+import socket
+import time
+from contextlib import suppress
+
+from torchyard_agent.protocol.authenticated_transport import FrameCodec, Handshake
+
+PROBE_EVERY_S = 2
+PROBES = 3
+
+
+def tune(sock: socket.socket, dead_after_s: int) -> None:
+    """Send small messages at once, and notice a dead peer within some `dead_after_s` seconds.
+
+    An idle connection is probed; one with unacknowledged data times out. The sizes of buffers are left to the kernel,
+    which grows them as needed: fixed ones gained nothing on loopback, and on slow links large ones delay later chunks.
+    Between two processes of one host the congestion control is reno: BBR paces with a timer for every 64 KiB, which
+    took a quarter of a reducer's CPU time.
+    """
+    if sock.family == socket.AF_UNIX:
+        return
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    with suppress(OSError, AttributeError):  # the peer may be gone already; the option exists on Linux only
+        if sock.getsockname()[0] == sock.getpeername()[0]:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", max(PROBE_EVERY_S, dead_after_s - PROBES * PROBE_EVERY_S)),
+        ("TCP_KEEPINTVL", PROBE_EVERY_S),
+        ("TCP_KEEPCNT", PROBES),
+        ("TCP_USER_TIMEOUT", dead_after_s * 1000),
+    ):
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def authenticate(sock: socket.socket, handshake: Handshake, deadline: float) -> FrameCodec:
+    """Run one half of the handshake until a time of the monotonic clock.
+
+    The socket keeps a timeout. Raises OSError or AuthenticationError.
+    """
+    sock.settimeout(max(0.01, deadline - time.monotonic()))
+    sock.sendall(handshake.to_send)
+    while handshake.expects:
+        sock.sendall(handshake.receive(read_exactly(sock, handshake.expects, deadline)))
+    return handshake.codec()
+
+
+def read_exactly(sock: socket.socket, size: int, deadline: float = 0.0) -> bytes:
+    """`size` bytes. Each read of some of them waits until the deadline, or for the socket's own timeout without one."""
+    buffer = bytearray(size)
+    view, done = memoryview(buffer), 0
+    while done < size:
+        if deadline:
+            sock.settimeout(max(0.01, deadline - time.monotonic()))
+        done += _receive_some(sock, view[done:])
+    return bytes(buffer)
+
+
+def read_into(sock: socket.socket, view: memoryview) -> None:
+    """Fill the view from a blocking socket."""
+    done = 0
+    while done < len(view):
+        done += _receive_some(sock, view[done:])
+
+
+def _receive_some(sock: socket.socket, view: memoryview) -> int:
+    # MSG_WAITALL lets the kernel fill the whole view of a blocking socket without taking the GIL in between.
+    count = sock.recv_into(view, 0, socket.MSG_WAITALL)
+    if not count:
+        raise ConnectionResetError("it closed the connection")
+    return count
+
+
+def send_all(sock: socket.socket, parts: list[bytes | memoryview]) -> int:
+    """Send the parts, which leaves the list empty; returns how many bytes they had."""
+    total = 0
+    while parts:
+        sent = sock.sendmsg(parts)
+        total += sent
+        _drop(parts, sent)
+    return total
+
+
+def send_some(sock: socket.socket, parts: list[bytes | memoryview]) -> int:
+    """Send without waiting, and leave the rest in `parts`; returns how many bytes were sent."""
+    try:
+        sent = sock.sendmsg(parts, (), socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return 0
+    _drop(parts, sent)
+    return sent
+
+
+def _drop(parts: list[bytes | memoryview], sent: int) -> None:
+    """Remove the first `sent` bytes from the parts."""
+    while parts and sent >= len(parts[0]):
+        sent -= len(parts.pop(0))
+    if sent:
+        parts[0] = memoryview(parts[0])[sent:]
