@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from torchyard_agent.protocol.attribution import cleaned
-from torchyard_core.cli.calendar_sync import exchange
+from torchyard_core.cli.calendar_sync import sync_calendar
 from torchyard_core.cli.context import Settings, Yes, settings
 from torchyard_core.cli.login_prompts import terminal_questions
 from torchyard_core.cli.output import Json, as_called, print_json, remark, say, since, table
@@ -182,7 +182,7 @@ def check(context: typer.Context, names: Annotated[list[str] | None, NAMES] = No
 
         checks: dict[str, HostCheck] = {}
         fleet.each([host.name for host in hosts], look, arrived)
-        exchange(chosen, fleet)
+        sync_calendar(chosen, fleet)
     in_order = [checks[host.name] for host in hosts]
     if as_json:
         print_json([found.to_json() for found in in_order])

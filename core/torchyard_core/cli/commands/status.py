@@ -30,7 +30,7 @@ def status(context: typer.Context, as_json: Json = False) -> None:
 
     Example: torchyard status
     """
-    from torchyard_core.cli.calendar_sync import exchange
+    from torchyard_core.cli.calendar_sync import sync_calendar
 
     chosen = settings(context)
     calendar = chosen.calendar()
@@ -45,7 +45,7 @@ def status(context: typer.Context, as_json: Json = False) -> None:
                 return refusal
 
         samples = fleet.each(hosts, sample)
-        exchange(chosen, fleet, calendar)
+        sync_calendar(chosen, fleet, calendar)
         now = datetime.now(UTC)
         view, trouble = _seen(calendar, now)
         there = {slot.id: slot for slot in (*view.slots, *slots_of(fleet.known(), is_private=True))}

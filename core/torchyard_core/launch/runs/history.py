@@ -82,6 +82,11 @@ class History:
         if record is not None:
             self.save(replace(record, **changes))
 
+    def remove(self, run_id: str) -> None:
+        """Removes the record of a run, if there is one."""
+        with suppress(OSError):
+            (self._folder / f"{run_id}.json").unlink(missing_ok=True)
+
     def load(self, run_id: str) -> RunRecord | None:
         """The record, or None where there is none that can be read."""
         try:
