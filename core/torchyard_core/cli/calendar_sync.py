@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from torchyard_core.booking.intervals import Interval, subtract
 from torchyard_core.booking.sync.cached_calendar import View, age
-from torchyard_core.booking.time_format import until
 from torchyard_core.cli.context import Settings
 from torchyard_core.cli.output import remark
 from torchyard_core.cli.views.booking_tables import booked_line
 from torchyard_core.errors import TorchyardError
+from torchyard_core.formatting import until
 
 if TYPE_CHECKING:
     from torchyard_core.app.book_gpus import BookGpus

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torchyard_core.errors import RunFailed
+from torchyard_core.formatting import size
 from torchyard_core.text_sanitizer import one_line
 
 LARGE_FILE = 100_000_000
@@ -49,16 +50,16 @@ def about_size(folder: Path, new: Mapping[str, int], hosts: int) -> Question | N
     if not large and total <= LARGE_FOLDER:
         return None
     biggest = sorted(new, key=lambda path: (-new[path], path))[:NAMED]
-    listed = ", ".join(f"{path} ({size_of(new[path])})" for path in biggest if path in large or not large)
+    listed = ", ".join(f"{path} ({size(new[path])})" for path in biggest if path in large or not large)
     more = f" and {len(large) - NAMED} more" if len(large) > NAMED else ""
     if not large:
-        what = f"holds {size_of(total)} in {len(new):,} files; the biggest are {listed}"
+        what = f"holds {size(total)} in {len(new):,} files; the biggest are {listed}"
     elif len(large) == 1:
-        what = f"holds a file over {size_of(LARGE_FILE)}: {listed}"
+        what = f"holds a file over {size(LARGE_FILE)}: {listed}"
     else:
-        what = f"holds {len(large)} files over {size_of(LARGE_FILE)}: {listed}{more}"
+        what = f"holds {len(large)} files over {size(LARGE_FILE)}: {listed}{more}"
     if large and total > LARGE_FOLDER:
-        what += f"; {size_of(total)} in all"
+        what += f"; {size(total)} in all"
     where = "1 host" if hosts == 1 else f"{hosts} hosts"
     return Question(
         "large_files",
@@ -78,12 +79,3 @@ def about_outside(folder: Path, own: Path) -> Question | None:
         "Send that folder to the hosts?",
         "Look what the file wants there; add -y to send it.",
     )
-
-
-def size_of(number: float) -> str:
-    """Bytes for people: 12.3 MB."""
-    for unit in ("B", "kB", "MB"):
-        if number < 1000:
-            return f"{number:.0f} {unit}" if unit == "B" or number == int(number) else f"{number:.1f} {unit}"
-        number /= 1000
-    return f"{number:.1f} GB"

@@ -19,7 +19,7 @@ from tests.gui.end_to_end.test_close_confirmation import answer, at_step, questi
 from tests.lab import Desktop, Lab
 from torchyard_core.booking.model import Booking, Draft, Slot
 from torchyard_core.booking.store import BookingStore, open_store
-from torchyard_core.booking.time_format import until
+from torchyard_core.formatting import until
 from torchyard_gui.bookings.page import BookingsPage
 
 pytestmark = pytest.mark.lab

@@ -10,9 +10,8 @@ from torchyard_core.booking.errors import Refused
 from torchyard_core.booking.model import Draft, Slot
 from torchyard_core.booking.rules.allowed_times import Allowance, nothing_taken, within_rules
 from torchyard_core.booking.rules.team_rules import Rules, binding_windows, quota
-from torchyard_core.booking.search.conflict import span
 from torchyard_core.booking.search.slot_search import Wish
-from torchyard_core.booking.time_format import hours_of
+from torchyard_core.formatting import hours_of, span
 
 
 def why_never(wish: Wish, slots: Sequence[Slot], rules: Rules, person: str, allowance: Allowance) -> Refused | None:

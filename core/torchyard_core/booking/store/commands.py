@@ -26,8 +26,9 @@ from torchyard_core.booking.store import tables
 from torchyard_core.booking.store.conflict_queries import Clashes
 from torchyard_core.booking.store.engine import Overlap, transaction
 from torchyard_core.booking.store.queries import CLOCK_TOLERANCE_S
-from torchyard_core.booking.time_parser import to_utc, wall_clock, zone_of
+from torchyard_core.booking.time_parser import to_utc, zone_of
 from torchyard_core.booking.waitlist import Waiting, in_order
+from torchyard_core.formatting import wall_clock
 
 TRIES = 5
 SERIES_WITHOUT_LIMIT = timedelta(days=366)

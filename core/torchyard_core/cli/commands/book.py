@@ -12,7 +12,6 @@ from torchyard_core.booking.model import Draft
 from torchyard_core.booking.recurrence import has_end
 from torchyard_core.booking.search.slot_search import Fit
 from torchyard_core.booking.slots import slots_named
-from torchyard_core.booking.time_format import full_span
 from torchyard_core.cli.calendar_sync import book_gpus
 from torchyard_core.cli.context import settings
 from torchyard_core.cli.output import Json, print_json, remark, say
@@ -25,6 +24,7 @@ from torchyard_core.cli.views.booking_tables import (
     why,
 )
 from torchyard_core.errors import UsageError
+from torchyard_core.formatting import full_span
 
 Zone = Annotated[str | None, typer.Option(help="Zone of the times, like Europe/Berlin [default: yours].")]
 

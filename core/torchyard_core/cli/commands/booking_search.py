@@ -9,7 +9,6 @@ import typer
 
 from torchyard_core.booking.search.slot_search import Wish
 from torchyard_core.booking.slots import slots_named
-from torchyard_core.booking.time_format import hours_of
 from torchyard_core.booking.time_parser import length, moment
 from torchyard_core.booking.usage_report import By, to_csv
 from torchyard_core.cli.calendar_sync import book_gpus
@@ -18,6 +17,7 @@ from torchyard_core.cli.context import Settings, settings
 from torchyard_core.cli.output import Json, print_document, print_json, remark, say, table
 from torchyard_core.cli.views.booking_tables import book_command, fit_json, fit_words, times, waiting_json
 from torchyard_core.errors import TorchyardError
+from torchyard_core.formatting import hours_of
 
 if TYPE_CHECKING:
     from torchyard_core.booking.store import BookingStore

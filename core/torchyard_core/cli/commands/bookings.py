@@ -18,7 +18,7 @@ from torchyard_core.booking.model import Booking, Slot, rfc3339
 from torchyard_core.booking.search.slot_search import Fit
 from torchyard_core.booking.slots import name_slots, slots_named
 from torchyard_core.booking.sync.cached_calendar import View
-from torchyard_core.booking.time_parser import end_moment, length, moment, wall_clock
+from torchyard_core.booking.time_parser import end_moment, length, moment
 from torchyard_core.cli.calendar_sync import book_gpus, tell_age
 from torchyard_core.cli.commands import booking_admin, booking_search
 from torchyard_core.cli.commands.book import Zone
@@ -35,6 +35,7 @@ from torchyard_core.cli.views.booking_tables import (
     why,
 )
 from torchyard_core.errors import UsageError
+from torchyard_core.formatting import wall_clock
 from torchyard_core.problems import did_you_mean
 
 if TYPE_CHECKING:

@@ -153,8 +153,8 @@ def launch_and_follow(
 
     Raises what the launch raises; typer.Exit(1) where the run has not succeeded.
     """
-    from torchyard_core.booking.time_format import until
     from torchyard_core.cli.calendar_sync import sync_calendar
+    from torchyard_core.formatting import until
     from torchyard_core.launch.progress import Cancelled
 
     with view:

@@ -10,11 +10,12 @@ import typer
 from torchyard_core.app.run_links import link_to_primary, reach
 from torchyard_core.cli.calendar_sync import sync_calendar
 from torchyard_core.cli.context import settings
-from torchyard_core.cli.output import Json, print_json, progress_bars, remark, say, since, table
+from torchyard_core.cli.output import Json, print_json, progress_bars, remark, say, table
 from torchyard_core.cli.run_lookup import find, history_of, links_of, note_end
 from torchyard_core.cli.views.replica_logs import FollowedLogs, LinePrinter, print_logs
 from torchyard_core.cli.views.run_details import print_run
 from torchyard_core.errors import AgentFailed, AgentMissing, AgentRefused, HostError, RunFailed, TorchyardError
+from torchyard_core.formatting import since
 from torchyard_core.launch.runs.download import fetch_files, list_files
 from torchyard_core.launch.runs.follower import Follower
 from torchyard_core.launch.runs.known_runs import (

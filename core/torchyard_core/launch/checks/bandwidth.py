@@ -17,6 +17,7 @@ from typing import Any
 from torchyard_core.atomic_write import write_atomically
 from torchyard_core.background_thread import in_background
 from torchyard_core.errors import AgentRefused, FileProblem, HostError
+from torchyard_core.formatting import age, bandwidth
 from torchyard_core.launch.agent_interface import AgentLink
 from torchyard_core.launch.checks.connectivity import neighbours
 from torchyard_core.launch.checks.host_facts import Check
@@ -173,11 +174,11 @@ def check_bandwidth(figures: Sequence[Figure], now: float) -> list[Check]:
         slow = [figure for figure in measured if len(measured) > 2 and _rate(figure) < SLOW * middle]
         ordered = sorted(measured, key=_rate)
         said = ", ".join(_said(figure, now) for figure in ordered[:NAMED])
-        more = f", {len(ordered) - NAMED} more up to {_gbits(_rate(ordered[-1]))}" if len(ordered) > NAMED else ""
+        more = f", {len(ordered) - NAMED} more up to {bandwidth(_rate(ordered[-1]))}" if len(ordered) > NAMED else ""
         lines.append(Check("bandwidth", "", True, f"{said}{more}", warning=False))
         for figure in slow:
             a, b = figure.pair
-            message = f"{a} and {b} exchange {_gbits(_rate(figure))}, the middle pair {_gbits(middle)}."
+            message = f"{a} and {b} exchange {bandwidth(_rate(figure))}, the middle pair {bandwidth(middle)}."
             hint = (
                 f"Synchronous training is as slow as that: look at {a}'s and {b}'s cables, `interface`, `data_address`."
             )
@@ -193,20 +194,8 @@ def _rate(figure: Figure) -> float:
 
 
 def _said(figure: Figure, now: float) -> str:
-    text = f"{figure.pair[0]} ↔ {figure.pair[1]} {_gbits(_rate(figure))}"
-    age = now - figure.at
+    text = f"{figure.pair[0]} ↔ {figure.pair[1]} {bandwidth(_rate(figure))}"
+    passed = now - figure.at
     if figure.why_old:
-        return f"{text} (old, of {_age(age)} ago: {figure.why_old})"
-    return f"{text} (of {_age(age)} ago)" if age > 60 else text
-
-
-def _gbits(bytes_s: float) -> str:
-    gbits = bytes_s * 8 / 1e9
-    return f"{gbits:.1f} Gbit/s" if gbits >= 1 else f"{gbits * 1000:.0f} Mbit/s"
-
-
-def _age(seconds: float) -> str:
-    for unit, length in (("days", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * length or (unit != "days" and seconds >= length):
-            return f"{seconds / length:.0f} {unit}"
-    return f"{seconds:.0f} s"
+        return f"{text} (old, of {age(passed)} ago: {figure.why_old})"
+    return f"{text} (of {age(passed)} ago)" if passed > 60 else text

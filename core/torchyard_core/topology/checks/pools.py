@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from itertools import chain, islice
 from pathlib import Path
 
-from torchyard_core.problems import MAX_PROBLEMS, Findings, LineOf, Problem, counted, error, no_lines, warning
+from torchyard_core.formatting import counted
+from torchyard_core.problems import MAX_PROBLEMS, Findings, LineOf, Problem, error, no_lines, warning
 from torchyard_core.topology.checks.pins import check_hosts, check_pins
 from torchyard_core.topology.checks.program import check_exclude, check_files, check_program, check_variables
 from torchyard_core.topology.checks.strategy import check_strategy

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from torchyard_core.problems import Findings, counted, error, warning
+from torchyard_core.formatting import counted
+from torchyard_core.problems import Findings, error, warning
 from torchyard_core.topology.model import Launcher, Role, StrategyKind, Topology
 
 _NEEDS = {
