@@ -125,31 +125,31 @@ def _replica(name: str, host: str, gang: str) -> dict[str, Any]:
 def _event(run: Any, waits: list[Any], dice: random.Random) -> Any:
     """An event that may happen now."""
     causes = get_type_hints(events.RankFailed)["cause"]
-    possible: list[Any] = [events.LinkBroken("b"), events.LinkBack("b")]
+    possible: list[Any] = [events.LinkBroken("b"), events.LinkRestored("b")]
     if dice.random() < 0.05:
-        possible.append(events.StopAsked("enough", dice.random() < 0.5))
+        possible.append(events.StopRequested("enough", dice.random() < 0.5))
     if dice.random() < 0.2:
         possible.append(events.HostLost("b", "silence"))
     if run.scheduled:
-        possible.append(events.Due(only_if_idle=False))
+        possible.append(events.StartDue(only_if_idle=False))
     for host in run.hosts:
         if host.lost:
-            possible += [events.HostBack(host.name)] * 2
+            possible += [events.HostReturned(host.name)] * 2
         elif not host.joined:
-            possible += [events.Joined(host.name)] * 5
+            possible += [events.HostJoined(host.name)] * 5
         elif not host.ready and not run.scheduled:
-            possible += [events.GpusTaken(host.name)] * 3 + [events.GpusHeld(host.name, "a GPU is in use")]
+            possible += [events.GpusAcquired(host.name)] * 3 + [events.GpusBusy(host.name, "a GPU is in use")]
         if run.sweeping and not host.lost and not host.gone:
-            possible += [events.HostGone(host.name)] * 3
+            possible += [events.HostSwept(host.name)] * 3
     possible += [events.TimerFired(one.timer, one.gang, one.generation) for one in waits[-5:] if hasattr(one, "timer")]
     for gang in run.gangs:
         if gang.phase == CLEARING:
-            possible += [events.Cleared(host, gang.name, gang.generation) for host in gang.clearing] * 3
+            possible += [events.GangCleared(host, gang.name, gang.generation) for host in gang.clearing] * 3
     for one in run.replicas:
         if run.host(one.host).lost or not run.going or one.state.is_terminal or one.state is ReplicaState.PENDING:
             continue
-        possible += [events.Spawned(one.name)] * 2 * (one.state is ReplicaState.STARTING)
-        possible.append(events.Ended(one.name, dice.choice((0, 0, 1))))
+        possible += [events.ReplicaSpawned(one.name)] * 2 * (one.state is ReplicaState.STARTING)
+        possible.append(events.ReplicaEnded(one.name, dice.choice((0, 0, 1))))
         possible.append(events.RankFailed(one.name, 1, causes("exited with 1", consequence=dice.random() < 0.5)))
     return dice.choice(possible)
 

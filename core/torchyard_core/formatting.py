@@ -1,10 +1,71 @@
-"""Amounts in few letters, with their units: the same in the window and on the command line."""
+"""Amounts, durations and times as text, the same in the window and on the command line.
+
+Texts that the window translates are in its `labels` modules.
+"""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+DAY_S, HOUR_S, MINUTE_S = 86400, 3600, 60
+DATE_AND_TIME = "%Y-%m-%d %H:%M"
+
+# Amounts
+
+
+def count(value: float) -> str:
+    """`1,204`; a mean of whole numbers, such as staleness, with one digit where it is not whole: `2.5`."""
+    return f"{value:,.0f}" if abs(value - round(value)) < 0.05 else f"{value:,.1f}"
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 worker`, `2 workers`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def percent(value: float) -> str:
+    """`42 %`."""
+    return f"{value:.0f} %"
+
+
+def size(value: float) -> str:
+    """Bytes: `640 B`, `12.3 MB`, `100 MB`."""
+    for unit in ("B", "kB", "MB"):
+        if value < 1000:
+            return f"{value:.0f} {unit}" if unit == "B" or value == int(value) else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} GB"
+
+
+def memory(mebibytes: float) -> str:
+    """`80 GB`, `1.5 GB`; `4 MB` below a tenth of a gigabyte. Memory counts in powers of 1024."""
+    value = mebibytes / 1024
+    if value < 0.1:
+        return f"{mebibytes:.0f} MB"
+    return f"{value:.0f} GB" if value >= 10 else f"{value:.1f} GB"
+
+
+def traffic(value: float) -> str:
+    """Bytes per second: `640 B/s`, `12.3 MB/s`, `118 MB/s`."""
+    for unit in ("B/s", "kB/s", "MB/s"):
+        if value < 999.5:
+            return f"{value:.1f} {unit}" if value < 99.95 and unit != "B/s" else f"{value:.0f} {unit}"
+        value /= 1000
+    return f"{value:.1f} GB/s"
+
+
+def bandwidth(bytes_s: float) -> str:
+    """Bits per second of a network, from bytes per second: `8.8 Gbit/s`, `940 Mbit/s`."""
+    gbits = bytes_s * 8 / 1e9
+    return f"{gbits:.1f} Gbit/s" if gbits >= 1 else f"{gbits * 1000:.0f} Mbit/s"
+
+
+# Durations
+
 
 def seconds(value: float) -> str:
-    """1.25 s, 312 ms, 4.1 ms, 0 s: three digits at most."""
+    """`1.25 s`, `312 ms`, `4.1 ms`, `0 s`: three digits at most."""
     if value >= 0.9995:
         return f"{value:.2f} s" if value < 9.995 else f"{value:.1f} s" if value < 99.95 else f"{value:.0f} s"
     milliseconds = value * 1000
@@ -13,24 +74,89 @@ def seconds(value: float) -> str:
     return f"{milliseconds:.1f} ms" if milliseconds < 9.95 else f"{milliseconds:.0f} ms"
 
 
-def count(value: float) -> str:
-    """1,204; a mean of whole numbers, as staleness is, with one digit where it has any: 2.5."""
-    return f"{value:,.0f}" if abs(value - round(value)) < 0.05 else f"{value:,.1f}"
+def age(seconds: float) -> str:
+    """`12 s`, `5 min`, `3 h`, `2 days`."""
+    if seconds < MINUTE_S:
+        return f"{max(seconds, 0):.0f} s"
+    if seconds < HOUR_S:
+        return f"{seconds / MINUTE_S:.0f} min"
+    return f"{seconds / HOUR_S:.0f} h" if seconds < 2 * DAY_S else f"{seconds / DAY_S:.0f} days"
 
 
-def traffic(value: float) -> str:
-    """Bytes a second: 640 B/s, 12.3 MB/s, 118 MB/s."""
-    for unit in ("B/s", "kB/s", "MB/s"):
-        if value < 999.5:
-            return f"{value:.1f} {unit}" if value < 99.95 and unit != "B/s" else f"{value:.0f} {unit}"
-        value /= 1000
-    return f"{value:.1f} GB/s"
+def since(time: str) -> str:
+    """`5 min ago` for an RFC 3339 time; the text itself where it is none."""
+    try:
+        then = datetime.fromisoformat(time)
+    except ValueError:
+        return time
+    return f"{age((datetime.now(UTC) - then).total_seconds())} ago"
 
 
-def size(value: float) -> str:
-    """Bytes: 12.3 MB."""
-    for unit in ("B", "kB", "MB"):
-        if value < 1000:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1000
-    return f"{value:.1f} GB"
+def hours_of(length: timedelta) -> str:
+    """`8 h`, `90 min`, `2 days`."""
+    minutes = round(length.total_seconds() / 60)
+    if minutes % 60:
+        return f"{minutes} min" if minutes < 600 else f"{minutes / 60:.1f} h"
+    hours = minutes // 60
+    return f"{hours // 24} days" if hours >= 48 and hours % 24 == 0 else f"{hours} h"
+
+
+def command_length(length: timedelta) -> str:
+    """A duration as commands accept it: `8h`, `90m`."""
+    minutes = max(1, round(length.total_seconds() / 60))
+    return f"{minutes // 60}h" if minutes % 60 == 0 else f"{minutes}m"
+
+
+# Times. `zone` is an IANA name.
+
+
+def clock(seconds: float, *, exact: bool = False) -> str:
+    """Local time of day of a time since the epoch: `14:21`, or `14:21:07`."""
+    return datetime.fromtimestamp(seconds).strftime("%H:%M:%S" if exact else "%H:%M")
+
+
+def wall_clock(moment: datetime, zone: str, pattern: str = "%H:%M") -> str:
+    """Local time in a zone; with the offset from UTC (`02:30+02:00`) in the hour that an autumn night repeats."""
+    local = moment.astimezone(ZoneInfo(zone))
+    is_repeated = local.replace(fold=0).utcoffset() != local.replace(fold=1).utcoffset()
+    return f"{local:{pattern}}{local.isoformat(timespec='minutes')[16:] if is_repeated else ''}"
+
+
+def until(start: datetime, end: datetime, zone: str) -> str:
+    """`18:30`, or `Mon 23 Nov 18:30` on another day than `start`."""
+    begin, finish = start.astimezone(ZoneInfo(zone)), end.astimezone(ZoneInfo(zone))
+    day = "" if begin.date() == finish.date() else f"{_day(finish)} "
+    return f"{day}{wall_clock(end, zone)}"
+
+
+def span(start: datetime, end: datetime, zone: str) -> str:
+    """`from Mon 23 Nov 09:00 to 17:00`; with the day of the end where it is another."""
+    return f"from {_day(start.astimezone(ZoneInfo(zone)))} {wall_clock(start, zone)} to {until(start, end, zone)}"
+
+
+def full_span(start: datetime, end: datetime, zone: str) -> str:
+    """`from Mon 2026-11-23 09:00 to Mon 2026-11-23 17:00 (Europe/Berlin, 8 h)`: complete, for confirmation."""
+    begin, finish = (wall_clock(one, zone, f"%a {DATE_AND_TIME}") for one in (start, end))
+    return f"from {begin} to {finish} ({zone}, {hours_of(end - start)})"
+
+
+def command_time(moment: datetime, zone: str) -> str:
+    """A time as commands accept it, `2026-11-23 09:00`, rounded up to the minute so as not to precede `moment`."""
+    local = moment.astimezone(ZoneInfo(zone))
+    if local.second or local.microsecond:
+        local += timedelta(seconds=60 - local.second)
+    return wall_clock(local, zone, DATE_AND_TIME)
+
+
+def utc_now() -> str:
+    """The current time as RFC 3339 in UTC, to the millisecond."""
+    return as_utc(datetime.now(UTC).timestamp())
+
+
+def as_utc(seconds: float) -> str:
+    """A time since the epoch as RFC 3339 in UTC, to the millisecond."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _day(local: datetime) -> str:
+    return f"{local:%a} {local.day} {local:%b}"

@@ -131,8 +131,3 @@ def error_finding(code: str, message: str, *place: str | int) -> Finding:
 
 def warning_finding(code: str, message: str, *place: str | int) -> Finding:
     return Finding("warning", code, message, place)
-
-
-def counted(number: int, noun: str) -> str:
-    """`1 worker`, `2 workers`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -17,16 +17,16 @@ from tests.end_to_end.running import kill_keepers, programs_on, topology
 from tests.faults.runs import keeper_of
 from tests.lab import Desktop, Lab, LabHost
 from tests.waiting import wait_until
-from torchyard_core.booking.launch_booking import Wanted
+from torchyard_core.app.launch_run import BookingOptions, LaunchRun
 from torchyard_core.booking.model import Booking
 from torchyard_core.booking.store import BookingStore, open_store
-from torchyard_core.cli.commands.run import launch_and_follow, reserving_for, view_for
+from torchyard_core.cli.commands.run import callbacks_for, launch_and_follow, view_for
 from torchyard_core.cli.context import Settings
 from torchyard_core.cli.interrupts import counting_interrupts
 from torchyard_core.errors import Unreachable
 from torchyard_core.fleet.daemon_client import Link
 from torchyard_core.home import Home
-from torchyard_core.launch.launch import Launch, StartUnknown
+from torchyard_core.launch.launch import StartUnknown
 from torchyard_core.launch.runs.history import History
 from torchyard_core.topology.file import read_topology
 
@@ -76,12 +76,12 @@ def launch_here(desktop: Desktop, file: Path) -> None:
     home = Home(desktop.home)
     chosen = Settings(home, home.fleet_file, False)
     source = read_topology(file)
-    assert source.topology is not None
-    reserving = reserving_for(chosen, Wanted(timedelta(hours=4)), str(file))
+    booking = BookingOptions(timedelta(hours=4))
     with chosen.fleet(chosen.inventory().hosts) as fleet, counting_interrupts() as interrupts:
         view = view_for(as_json=True)
-        launch = Launch(source, source.topology, "lost", fleet, {}, view.show, reserving=reserving)
-        launch_and_follow(launch, chosen, fleet, view, interrupts, str(file), [], detach=True, as_json=True)
+        callbacks = callbacks_for(chosen, view, as_json=True)
+        launch = LaunchRun(chosen.desktop(fleet), source, callbacks, name="lost", booking=booking)
+        launch_and_follow(launch, chosen, fleet, view, interrupts, [], detach=True, as_json=True)
     chosen.close()
 
 

@@ -125,7 +125,7 @@ class Bookings:
         """The snapshot of this revision still holds at `taken`: `kept` where it is the one that is known here."""
         host = _host(params)
         try:
-            taken = calendar.seconds_of(params.get("taken"))
+            taken = timestamps.parse_timestamp(params.get("taken"))
         except ValueError as error:
             raise RpcError(str(error), "params") from None
         _check_clock(taken)
@@ -134,7 +134,7 @@ class Bookings:
             return {"kept": False}
         if taken > known.taken or host != self._host:
             taken = max(taken, known.taken)
-            renewed = {**self._snapshot, "taken": calendar.rfc3339(taken)}
+            renewed = {**self._snapshot, "taken": timestamps.rfc3339(taken)}
             await self._keep(known._replace(taken=taken), renewed, host, self._revision)
         return {"kept": True}
 

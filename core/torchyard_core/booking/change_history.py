@@ -10,7 +10,7 @@ from typing import Any
 
 from torchyard_core.booking.model import Slot, rfc3339
 from torchyard_core.booking.slots import name_slots
-from torchyard_core.booking.time_parser import wall_clock
+from torchyard_core.formatting import wall_clock
 
 _WORDS = {
     "owner": "owner",

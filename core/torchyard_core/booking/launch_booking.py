@@ -27,12 +27,12 @@ from torchyard_core.booking.launch_availability import (
 from torchyard_core.booking.model import Booking, Draft, whole_seconds
 from torchyard_core.booking.rules.team_rules import Rules
 from torchyard_core.booking.rules.windows import check_windows
-from torchyard_core.booking.search.conflict import Conflict, span
+from torchyard_core.booking.search.conflict import Conflict
 from torchyard_core.booking.search.slot_search import Fit, Wish
 from torchyard_core.booking.slots import name_slots, slots_of
 from torchyard_core.booking.sync.cached_calendar import Calendar, View, age
-from torchyard_core.booking.time_format import command_length, command_time, hours_of, until
 from torchyard_core.errors import RunFailed, TorchyardError
+from torchyard_core.formatting import command_length, command_time, hours_of, span, until
 from torchyard_core.launch.calendar_port import Reserved
 from torchyard_core.launch.checks import bookings
 from torchyard_core.launch.checks.check import Check

@@ -12,8 +12,8 @@ from datetime import UTC, datetime, timedelta
 from torchyard_core.booking.errors import Refused
 from torchyard_core.booking.intervals import Interval
 from torchyard_core.booking.model import USUAL_LENGTH, Booking
-from torchyard_core.booking.time_format import command_length, hours_of, until
-from torchyard_core.booking.time_parser import length, moment, wall_clock
+from torchyard_core.booking.time_parser import length, moment
+from torchyard_core.formatting import command_length, hours_of, until, wall_clock
 
 SHORTEST, LONGEST = timedelta(minutes=1), timedelta(days=366)
 NOW = "now"

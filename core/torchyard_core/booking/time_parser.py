@@ -11,6 +11,7 @@ from pathlib import Path
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from torchyard_core.booking.errors import Refused
+from torchyard_core.formatting import wall_clock
 from torchyard_core.problems import did_you_mean
 
 END_OF_TIME = 3000
@@ -94,13 +95,6 @@ def instant(local: datetime, zone: str) -> datetime:
         code="ambiguous_time",
         hint=f"Write `{first}` or `{second}`.",
     )
-
-
-def wall_clock(moment: datetime, zone: str, pattern: str = "%H:%M") -> str:
-    """The moment on the zone's clocks; with the offset from UTC (`02:30+02:00`) where an autumn night has it twice."""
-    local = moment.astimezone(zone_of(zone))
-    offset = local.isoformat(timespec="minutes")[16:] if len(instants(local.replace(tzinfo=None), zone)) == 2 else ""
-    return f"{local:{pattern}}{offset}"
 
 
 def length(text: str) -> timedelta:

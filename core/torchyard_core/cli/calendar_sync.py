@@ -1,101 +1,70 @@
-"""What a desktop does for the calendar whenever it talks with hosts: GPUs that were found go into the catalogue,
-bookings of runs that have ended are let go of, agents are handed the calendar and tell what they saw, idle bookings
-are freed, their owner is warned before, and the waitlist is served. The first desktop that connects does it; no other
-need.
-"""
+"""Messages beside a command's answer about the calendar: what its synchronisation changed, and how old it is."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from torchyard_core.booking.intervals import Interval, subtract
-from torchyard_core.booking.model import Booking, Slot
-from torchyard_core.booking.slots import slots_of
 from torchyard_core.booking.sync.cached_calendar import View, age
-from torchyard_core.booking.time_format import until
 from torchyard_core.cli.context import Settings
 from torchyard_core.cli.output import remark
-from torchyard_core.cli.run_lookup import history_of
 from torchyard_core.cli.views.booking_tables import booked_line
 from torchyard_core.errors import TorchyardError
+from torchyard_core.formatting import until
 
 if TYPE_CHECKING:
+    from torchyard_core.app.book_gpus import BookGpus
+    from torchyard_core.app.sync_calendar import CalendarSync
     from torchyard_core.booking.store import BookingStore
     from torchyard_core.booking.sync.cached_calendar import Calendar
     from torchyard_core.fleet.fleet import Fleet
 
 
-def exchange(chosen: Settings, fleet: Fleet, calendar: Calendar | None = None) -> None:
-    """With the hosts that are connected. What keeps us from it is said beside the answer, and is no failure of the
-    command: whoever comes next does it."""
+def sync_calendar(chosen: Settings, fleet: Fleet, calendar: Calendar | None = None) -> None:
+    """Synchronises the calendar with the hosts that are connected, and prints what has changed.
+
+    A failure is printed beside the answer and does not fail the command: the next desktop synchronises again.
+    """
     calendar = calendar or chosen.calendar()
     if not calendar.has_begun:
         return
-    from torchyard_core.booking.run_end import end_bookings
-    from torchyard_core.booking.sync.agent_exchange import exchange_with_agents
-    from torchyard_core.fleet.calendar_push import open_links
+    from torchyard_core.app.sync_calendar import SyncCalendar
 
     try:
         store = calendar.store()
-        store.remember_slots(slots_of(fleet.known(), is_private=store.is_private))
-        keep = chosen.own().keeps_after_failure
-        let_go = end_bookings(store, history_of(chosen), open_links(fleet), keep)
-        done = exchange_with_agents(fleet, store)
-        freed, served = done.freed, done.served
-        if not done.hosts:
-            freed, served = store.apply_idle(), store.serve_waiting()
-        idle = store.soon_idle()
-        if freed or served or let_go or idle:
-            _tell(chosen, store, let_go, freed, served, idle)
+        done = SyncCalendar(chosen.home, fleet).run(store)
+        if done.run_ended or done.released or done.served or done.soon_idle:
+            _print_changes(chosen, store, done)
     except TorchyardError as error:
         remark(f"torchyard: the calendar was not brought up to date: {error.sentence()}")
     except Exception as error:  # one row of the calendar must not fail a command about hosts or runs
         remark(f"torchyard: the calendar was not brought up to date: {type(error).__name__}: {error}")
 
 
-def _tell(
-    chosen: Settings,
-    store: BookingStore,
-    let_go: Sequence[Booking],
-    freed: Sequence[Booking],
-    served: Sequence[Booking],
-    idle: Sequence[tuple[Booking, datetime]],
-) -> None:
+def _print_changes(chosen: Settings, store: BookingStore, done: CalendarSync) -> None:
     slots, zone = store.slots(), chosen.zone()
-    for one in let_go:
+    for one in done.run_ended:
         kept = "kept after the failure" if one.is_live else str(one.state)
         remark(f"Its run has ended, and the booking is {kept}: {booked_line(one, slots, zone)}.")
-    for one in freed:
+    for one in done.released:
         remark(f"Freed, as it stayed idle: {one.owner}'s {booked_line(one, slots, zone)}.")
-    for one in served:
+    for one in done.served:
         remark(f"Booked for {one.owner}, who waited: {booked_line(one, slots, zone)}.")
-    for one, frees_at in idle:
+    for one, frees_at in done.soon_idle:
         when = until(store.now(), frees_at, zone)
         remark(f"Nobody uses your booking; it frees itself at {when}: {booked_line(one, slots, zone)}.")
 
 
-def remember_fleet(chosen: Settings, store: BookingStore) -> None:
-    """Puts what was found out about this fleet's hosts into the catalogue; a fleet file in trouble is no hindrance."""
+def book_gpus(chosen: Settings, store: BookingStore) -> BookGpus:
+    """Booking of this fleet's GPUs. A fleet file with errors is reported and adds none."""
+    from torchyard_core.app.book_gpus import BookGpus
+
     try:
-        known = chosen.known(chosen.inventory())
+        return BookGpus(store, chosen.known(chosen.inventory()))
     except TorchyardError as error:
         remark(f"torchyard: {error.sentence()}")
-        return
-    store.remember_slots(slots_of(known, is_private=store.is_private))
-
-
-def catalogue(store: BookingStore) -> tuple[Slot, ...]:
-    """Every slot that can be booked. Raises TorchyardError where there is none yet."""
-    slots = store.slots()
-    if not slots:
-        raise TorchyardError(
-            "no host of the fleet was looked at yet, so there is no GPU to book",
-            code="no_slots",
-            hint="`torchyard hosts check` finds what each host has.",
-        )
-    return slots
+        return BookGpus(store)
 
 
 def tell_age(view: View, asked: Interval | None = None) -> None:

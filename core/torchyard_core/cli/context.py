@@ -22,6 +22,7 @@ from torchyard_core.user_settings import UserSettings, read_user_settings
 from torchyard_core.yaml_io.yaml_file import is_there
 
 if TYPE_CHECKING:
+    from torchyard_core.app.desktop import Desktop
     from torchyard_core.booking.sync.cached_calendar import Calendar
     from torchyard_core.fleet.fleet import Fleet
 
@@ -89,6 +90,12 @@ class Settings:
         from torchyard_core.fleet.fleet import Fleet  # paramiko takes a quarter of a second: only where it is needed
 
         return Fleet(hosts, self.home.known_hosts, self.facts_file, terminal_questions(), remark)
+
+    def desktop(self, fleet: Fleet) -> Desktop:
+        """What the use cases work with. Raises FileProblem, UsageError, Refused for wrong user settings."""
+        from torchyard_core.app.desktop import Desktop
+
+        return Desktop(self.home, fleet, self.calendar(), self.zone())
 
     def confirm(self, question: str) -> bool:
         """The user's answer, yes where `-y` was given. Raises UsageError where there is nobody to ask."""

@@ -15,7 +15,6 @@ import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
@@ -126,23 +125,6 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     for number, row in enumerate(cells):
         line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         typer.echo(typer.style(line, bold=True) if bold and number == 0 else line)
-
-
-def since(time: str) -> str:
-    """How long ago a time (RFC 3339) was, for people: `5 min ago`; empty for an empty one."""
-    try:
-        then = datetime.fromisoformat(time)
-    except ValueError:
-        return time
-    return f"{ago((datetime.now(UTC) - then).total_seconds())} ago"
-
-
-def ago(seconds: float) -> str:
-    """An age for people: `12 s`, `5 min`, `3 h`, `2 d`."""
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{max(seconds, 0):.0f} s"
 
 
 @contextmanager

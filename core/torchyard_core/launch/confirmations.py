@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torchyard_core.errors import RunFailed
+from torchyard_core.formatting import size
 from torchyard_core.text_sanitizer import one_line
 
 LARGE_FILE = 100_000_000
@@ -55,16 +56,16 @@ def about_size(folder: Path, new: Mapping[str, int], hosts: int) -> Question | N
     if not large and total <= LARGE_FOLDER:
         return None
     biggest = sorted(new, key=lambda path: (-new[path], path))[:NAMED]
-    listed = ", ".join(f"{path} ({size_of(new[path])})" for path in biggest if path in large or not large)
+    listed = ", ".join(f"{path} ({size(new[path])})" for path in biggest if path in large or not large)
     more = f" and {len(large) - NAMED} more" if len(large) > NAMED else ""
     if not large:
-        summary = f"holds {size_of(total)} in {len(new):,} files; the biggest are {listed}"
+        summary = f"holds {size(total)} in {len(new):,} files; the biggest are {listed}"
     elif len(large) == 1:
-        summary = f"holds a file over {size_of(LARGE_FILE)}: {listed}"
+        summary = f"holds a file over {size(LARGE_FILE)}: {listed}"
     else:
-        summary = f"holds {len(large)} files over {size_of(LARGE_FILE)}: {listed}{more}"
+        summary = f"holds {len(large)} files over {size(LARGE_FILE)}: {listed}{more}"
     if large and total > LARGE_FOLDER:
-        summary += f"; {size_of(total)} in all"
+        summary += f"; {size(total)} in all"
     count = "1 host" if hosts == 1 else f"{hosts} hosts"
     return Question(
         "large_files",
@@ -84,12 +85,3 @@ def about_outside(folder: Path, own: Path) -> Question | None:
         "Send that folder to the hosts?",
         "Check why the file needs that folder; add -y to send it.",
     )
-
-
-def size_of(number: float) -> str:
-    """A number of bytes as text, such as `12.3 MB`."""
-    for unit in ("B", "kB", "MB"):
-        if number < 1000:
-            return f"{number:.0f} {unit}" if unit == "B" or number == int(number) else f"{number:.1f} {unit}"
-        number /= 1000
-    return f"{number:.1f} GB"

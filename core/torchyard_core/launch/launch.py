@@ -17,6 +17,7 @@ from typing import Any
 
 from torchyard_core.background_thread import in_background
 from torchyard_core.errors import HostError
+from torchyard_core.formatting import as_utc, utc_now
 from torchyard_core.home import expand_user
 from torchyard_core.identity import who_asks
 from torchyard_core.launch.agent_interface import AgentLink, Hosts
@@ -32,7 +33,7 @@ from torchyard_core.launch.planning import Ground, Planner
 from torchyard_core.launch.progress import Telling
 from torchyard_core.launch.rank_assignment import Plan
 from torchyard_core.launch.restart import EndedRun, check_resumed, provide_code
-from torchyard_core.launch.runs.history import RunRecord, as_utc, new_run_id, utc_now
+from torchyard_core.launch.runs.history import RunRecord, new_run_id
 from torchyard_core.launch.snapshot import Listing, Snapshot, take_snapshot
 from torchyard_core.launch.snapshot_upload import send_everywhere
 from torchyard_core.launch.submission import prepare, start, take_back

@@ -11,8 +11,8 @@ from typing import Any
 
 from torchyard_core.background_thread import Answers
 from torchyard_core.errors import RunFailed, TorchyardError
+from torchyard_core.formatting import utc_now
 from torchyard_core.launch.checks.check import Check, failed
-from torchyard_core.launch.runs.history import utc_now
 
 
 class Cancelled(Exception):

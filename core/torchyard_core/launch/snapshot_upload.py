@@ -12,8 +12,8 @@ from typing import Any
 
 from torchyard_core.background_thread import in_background
 from torchyard_core.errors import AgentRefused, HostError, RunFailed, Unreachable
+from torchyard_core.formatting import size
 from torchyard_core.launch.agent_interface import AgentLink, Hosts
-from torchyard_core.launch.confirmations import size_of
 from torchyard_core.launch.progress import Cancelled, Telling
 from torchyard_core.launch.snapshot import Snapshot
 
@@ -73,8 +73,8 @@ def _offer(snapshot: Snapshot, link: AgentLink, cancelled: Event) -> dict[str, A
     needed = snapshot.size + sum(sizes[sha256] for sha256 in answer["missing"]) + ROOM
     if answer["free"] < needed:
         raise RunFailed(
-            f"the disk of {link.host} has {size_of(answer['free'])} free for the agent's folder, and this run needs "
-            f"{size_of(needed)}: its code, a copy of its own, and {size_of(ROOM)} for logs.",
+            f"the disk of {link.host} has {size(answer['free'])} free for the agent's folder, and this run needs "
+            f"{size(needed)}: its code, a copy of its own, and {size(ROOM)} for logs.",
             code="disk",
             hint="Free disk space there, set `agent_dir` for the host, or name what a run does not need in `exclude`.",
         )
@@ -95,16 +95,16 @@ def _send_files(
 
     def settle() -> None:
         nonlocal sent
-        future, size = waiting.popleft()
+        future, length = waiting.popleft()
         future.result(ANSWER_TIMEOUT_S)
-        sent += size
+        sent += length
         on_progress(sent, total)
 
     on_progress(0, total)
-    for pieces, size in _messages([(sha256, paths[sha256], sizes[sha256]) for sha256 in missing]):
+    for pieces, length in _messages([(sha256, paths[sha256], sizes[sha256]) for sha256 in missing]):
         if cancelled.is_set():
             raise Cancelled
-        waiting.append((link.submit("snapshot.put", {"pieces": pieces}), size))
+        waiting.append((link.submit("snapshot.put", {"pieces": pieces}), length))
         if len(waiting) >= IN_FLIGHT:
             settle()
     while waiting:

@@ -8,6 +8,7 @@ from typing import Any
 
 from PySide6.QtCore import QObject, Signal
 
+from torchyard_core.app.book_gpus import BookGpus
 from torchyard_core.booking.errors import StoreAway
 from torchyard_core.booking.model import Booking, Draft
 from torchyard_core.booking.search.slot_search import Fit, Wish
@@ -52,7 +53,7 @@ class Deeds(QObject):
         return self.tr("Reserved")
 
     def book(self, draft: Draft) -> None:
-        self.model.act(lambda store: (store.book(draft),), self.booked, self._failed, self)
+        self.model.act(lambda store: BookGpus(store).book(draft).booked, self.booked, self._failed, self)
 
     def book_fit(self, fit: Fit, title: str) -> None:
         self.book(Draft(title.strip() or self.title, fit.gpus, fit.start, fit.end, self.model.seen.zone))

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import QObject, Signal
@@ -16,15 +14,14 @@ from torchyard_core.booking.planned_time import PlannedTime
 from torchyard_core.errors import RunFailed, TorchyardError
 from torchyard_core.launch.checks.check import Check
 from torchyard_core.launch.confirmations import Question
-from torchyard_core.launch.runs.history import History
-from torchyard_core.problems import has_errors
 from torchyard_core.topology.file import TopologyFile
 from torchyard_gui.bridge.fleet_model import FleetModel
 from torchyard_gui.bridge.jobs import explain
 
 if TYPE_CHECKING:
-    from torchyard_core.booking.launch_booking import LaunchBooking
-    from torchyard_core.launch.launch import Launch, Started, StartUnknown
+    from torchyard_core.app.desktop import Desktop
+    from torchyard_core.app.launch_run import LaunchCallbacks, LaunchUseCase
+    from torchyard_core.launch.launch import Started
 
 
 class LaunchJob(QObject):
@@ -63,16 +60,15 @@ class LaunchJob(QObject):
         self.is_cancelled = False
         self._model = fleet_model
         self._name = name
-        self._launch: Launch | None = None
-        self._booking: LaunchBooking | None = None
+        self._launch: LaunchUseCase | None = None
+        self._desktop: Desktop | None = None
         self._answered = threading.Event()
         self._answer = False
 
     def start(self) -> None:
         """Begins, on a thread."""
-        model, tell = self._model, self._tell
-        model.questions.begin()
-        model.jobs.run(lambda: self._run(tell), self._ended, lambda error: self._ended(error), owner=self)
+        self._model.questions.begin()
+        self._model.jobs.run(self._run, self._ended, lambda error: self._ended(error), owner=self)
 
     def answer(self, yes: bool) -> None:
         """To what it asked."""
@@ -107,78 +103,49 @@ class LaunchJob(QObject):
             self._answered.wait()
         return self._answer and not self.is_cancelled
 
-    def _run(self, tell: Callable[..., None]) -> Started | TorchyardError | None:
-        """The run that is on its way; what stopped the launch; None where it was cancelled."""
+    def _run(self) -> Started | TorchyardError | None:
+        """The run that has started; the error that stopped the launch; None where it was cancelled."""
+        from torchyard_core.app.desktop import Desktop
+        from torchyard_core.app.launch_run import InvalidTopology
         from torchyard_core.launch.launch import StartUnknown
         from torchyard_core.launch.progress import Cancelled
 
         try:
-            launch = self._launch = self._made(tell)
-        except TorchyardError as error:
-            return error
-        if self.is_cancelled:
-            launch.cancel()
-        try:
+            self._desktop = Desktop.open(self._model.home, self._model.fleet)
+            launch = self._launch = self._make(self._desktop)
+            if self.is_cancelled:
+                launch.cancel()
             return launch.run()
         except Cancelled:
             return None
+        except InvalidTopology as error:
+            return RunFailed(error.first_error.message, code=error.code)
         except StartUnknown as unknown:
-            return self._noted(unknown)
-        except Exception as error:  # the outer edge of a thread: logged, and told
-            # What was cancelled may break off with an error of its own on the way out.
+            return unknown
+        except Exception as error:  # the outer edge of a thread
+            # A cancelled operation may fail with an error of its own on the way out.
             return None if self.is_cancelled else explain(error)
 
-    def _noted(self, unknown: StartUnknown) -> StartUnknown:
-        """The error, once the run that may have begun is in this computer's history: also for a window that closes."""
-        if not self._save(unknown.started, is_confirmed=False):
-            self._tell("check", _UNNOTED)
-        return unknown
+    def _make(self, desktop: Desktop) -> LaunchUseCase:
+        """The use case that this job runs."""
+        from torchyard_core.app.launch_run import BookingOptions, LaunchRun
 
-    def _made(self, tell: Callable[..., None]) -> Launch:
-        """The launch of the topology. Raises TorchyardError for what stops it before it begins."""
-        from torchyard_core.launch.launch import Launch
-        from torchyard_core.launch.secrets import secret_values
-
-        fleet, source = self._model.fleet, self.source
-        topology = source.topology
-        problems = source.check(fleet.known())
-        if topology is None or has_errors(problems):
-            first = next(problem for problem in problems if problem.severity == "error")
-            raise RunFailed(first.message, code="topology_problems", hint="")
-        tell("check", Check("topology", "", True, topology.name))
-        return Launch(
-            source,
-            topology,
-            self._name or topology.name,
-            fleet,
-            secret_values(topology.program.secrets),
-            lambda event: None,
-            lambda check: tell("check", self._with_remark(check)),
-            lambda step, done, total: tell("progress", step, done, total),
-            ask=self._ask,
-            caches=self._model.home.caches,
-            reserving=self._reserving(self._name or topology.name),
-            own=History(self._model.home.history).records(),
-        )
-
-    def _reserving(self, name: str) -> LaunchBooking:
-        """The calendar's part in the launch. Raises what is wrong with the settings."""
-        from torchyard_core.booking.calendar_factory import calendar_of, zone_for
-        from torchyard_core.booking.launch_availability import proposed_length
-        from torchyard_core.booking.launch_booking import LaunchBooking, Wanted
-        from torchyard_core.user_settings import read_user_settings
-
-        home = self._model.home
-        chosen = read_user_settings(home.settings_file)
         planned = self._planned.at(datetime.now(UTC))
         if planned.is_later:
-            wanted = Wanted(planned.length, planned.start)
-        elif planned != PlannedTime():
-            wanted = Wanted(proposed=planned.length)  # somebody has said how long
-        else:
-            wanted = Wanted(proposed=proposed_length(History(home.history).records(), name))
-        self._booking = LaunchBooking(calendar_of(home, chosen), zone_for(chosen), wanted, file=self.source.source)
-        return self._booking
+            booking = BookingOptions(planned.length, planned.start)
+        else:  # the default length is no choice of the user
+            booking = BookingOptions(usual_length=planned.length if planned != PlannedTime() else None)
+        return LaunchRun(desktop, self.source, self._callbacks(), name=self._name, booking=booking)
+
+    def _callbacks(self) -> LaunchCallbacks:
+        from torchyard_core.app.launch_run import LaunchCallbacks
+
+        return LaunchCallbacks(
+            on_check=lambda check: self._tell("check", self._with_remark(check)),
+            on_progress=lambda step, done, total: self._tell("progress", step, done, total),
+            on_unrecorded=lambda error: self._tell("check", _UNRECORDED),
+            ask=self._ask,
+        )
 
     def _with_remark(self, check: Check) -> Check:
         """A host's line says too where its agent is not this desktop's (what the command line says beside it)."""
@@ -204,7 +171,7 @@ class LaunchJob(QObject):
             return
         if outcome is None or isinstance(outcome, TorchyardError):
             self.is_over = True
-            self._let_go_of_calendar()
+            self._close_calendar()
             if outcome is None:
                 self.cancelled.emit()
             else:
@@ -212,14 +179,13 @@ class LaunchJob(QObject):
         elif self.is_cancelled:
             self._take_back(outcome)
         else:
-            self._note(outcome)
             self.is_over = True
-            self._let_go_of_calendar()
+            self._close_calendar()
             self.run_id = outcome.run_id
             self.started.emit(outcome.run_id)
 
     def _take_back(self, started: Started) -> None:
-        """Somebody cancelled while the news that it has started were on their way here: it is ended all the same."""
+        """Ends a run that had already started when the user cancelled its launch."""
         from torchyard_core.launch.launch import StartUnknown
 
         assert self._launch is not None
@@ -229,31 +195,15 @@ class LaunchJob(QObject):
             try:
                 launch.undo(started)
             except StartUnknown as unknown:
-                return self._noted(unknown)
+                return unknown
             return None
 
         self._model.jobs.run(undo, self._ended, lambda error: self._ended(error), owner=self)
 
-    def _let_go_of_calendar(self) -> None:
-        if self._booking is not None:
-            in_background(self._booking.close)
-            self._booking = None
-
-    def _note(self, started: Started) -> None:
-        """In this computer's history: a small file, written at once so that it is there when the run is shown."""
-        if not self._save(started):
-            self.checked.emit(_UNNOTED)
-
-    def _save(self, started: Started, *, is_confirmed: bool = True) -> bool:
-        """Whether this computer's disk takes it; on any thread."""
-        assert self._launch is not None
-        source = self.source.source
-        record = self._launch.record(started, source if Path(source).is_file() else "", is_confirmed=is_confirmed)
-        try:
-            History(self._model.home.history).save(record)
-        except OSError:
-            return False
-        return True
+    def _close_calendar(self) -> None:
+        if self._desktop is not None:
+            in_background(self._desktop.calendar.close)
+            self._desktop = None
 
 
-_UNNOTED = Check("history", "", True, "", warning=True)
+_UNRECORDED = Check("history", "", True, "", warning=True)

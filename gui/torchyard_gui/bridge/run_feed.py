@@ -6,15 +6,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import QObject, QTimer, Signal
 
 from torchyard_core.errors import HostError, TorchyardError
-from torchyard_core.formatting import traffic
+from torchyard_core.formatting import clock, percent, traffic, utc_now
 from torchyard_core.launch.runs.follower import RETRY_S, Follower
-from torchyard_core.launch.runs.history import History, RunRecord, ending, utc_now
+from torchyard_core.launch.runs.history import History, RunRecord, ending
 from torchyard_core.launch.runs.known_runs import KnownRun, ask_run, shown_of
 from torchyard_core.replica_metrics import Latest
 from torchyard_core.topology.host_facts import HostFacts
@@ -149,13 +148,13 @@ class RunFeed(QObject):
             return ""
         use, rate, cpu = (track.ring.last(name) for name in ("gpu", "throughput", "cpu"))
         if track.gpus and use is not None:
-            return f"{use:.0f} %"
+            return percent(use)
         if rate is not None:
             return f"{rate:,.0f}/s"
         carried = track.ring.last("bytes_s")
         if carried is not None:
             return traffic(carried)
-        return f"CPU {cpu:.0f} %" if cpu is not None else ""
+        return f"CPU {percent(cpu)}" if cpu is not None else ""
 
     def look_again(self, run: KnownRun) -> None:
         """All hosts were asked for their runs; `run` is what is known now. What could not be followed is taken from
@@ -317,11 +316,6 @@ class RunFeed(QObject):
             else:  # it says nothing of the run
                 picture.give_up(self._changes)
         self.failed.emit(error)
-
-
-def clock(seconds: float) -> str:
-    """A time of day here, like 14:21."""
-    return datetime.fromtimestamp(seconds).strftime("%H:%M")
 
 
 def follow(run: KnownRun, fleet: Fleet, inbox: Inbox, job: Job) -> None:

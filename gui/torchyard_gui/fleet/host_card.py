@@ -6,11 +6,11 @@ from PySide6.QtCore import QPoint, QRect, QRectF, QSize, Qt
 from PySide6.QtGui import QBrush, QFontMetrics, QPainter
 from PySide6.QtWidgets import QAbstractItemView, QStyle, QStyledItemDelegate, QStyleOptionViewItem
 
+from torchyard_core import formatting
 from torchyard_gui.bridge.host_status import GpuNow, HostStatus
 from torchyard_gui.fleet.host_list_model import STATUS, Index
 from torchyard_gui.fleet.labels import (
     doing_word,
-    gigabytes,
     gpu_kinds,
     percent,
     sentence,
@@ -132,7 +132,7 @@ class HostCard(QStyledItemDelegate):
         if facts.cpus is not None:
             _write(painter, _line(rect, 0), self.tr("{cpus} CPUs").format(cpus=facts.cpus), "body", "text2")
         if facts.memory_gb is not None:
-            _write(painter, _line(rect, 1), gigabytes(facts.memory_gb * 1024), "small", "text3")
+            _write(painter, _line(rect, 1), formatting.memory(facts.memory_gb * 1024), "small", "text3")
 
     def _paint_software(self, painter: QPainter, rect: QRect, status: HostStatus) -> None:
         if not status.facts.checked and status.check is None:

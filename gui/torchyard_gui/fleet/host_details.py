@@ -9,13 +9,13 @@ from PySide6.QtGui import QAction
 from PySide6.QtWidgets import QFrame, QGridLayout, QHBoxLayout, QLabel, QPushButton, QVBoxLayout, QWidget
 
 from torchyard_core.fleet.inventory import Transport
+from torchyard_core.formatting import memory
 from torchyard_gui.bridge.host_status import HostStatus
 from torchyard_gui.fleet.audit_labels import act_pairs
 from torchyard_gui.fleet.gpu_table import GpuTable
 from torchyard_gui.fleet.labels import (
     doing_word,
     full_time,
-    gigabytes,
     percent,
     place,
     policing_lines,
@@ -126,10 +126,10 @@ class Details(QFrame):
             free = now.get("disk_free_gb")
         else:
             pairs += [(self.tr("CPU"), self._cpus(facts.cpus))] if facts.cpus is not None else []
-            pairs += [(self.tr("Memory"), gigabytes(facts.memory_gb * 1024))] if facts.memory_gb is not None else []
+            pairs += [(self.tr("Memory"), memory(facts.memory_gb * 1024))] if facts.memory_gb is not None else []
             free = found.get("disk_free_gb")
         if free is not None:
-            pairs.append((self.tr("Disk"), self.tr("{free} free").format(free=gigabytes(free * 1024))))
+            pairs.append((self.tr("Disk"), self.tr("{free} free").format(free=memory(free * 1024))))
         found_out = ((self.tr("Host name"), "hostname"), (self.tr("Kernel"), "kernel"), (self.tr("Driver"), "driver"))
         for name, key in found_out:
             if found.get(key):

@@ -9,6 +9,7 @@ from datetime import datetime
 from PySide6.QtCore import QCoreApplication, QDateTime, QLocale
 
 from torchyard_agent.protocol.attribution import cleaned
+from torchyard_core import formatting
 from torchyard_core.errors import KeyChanged, KeyUnknown
 from torchyard_core.fleet.host_check import DEGRADED, READY
 from torchyard_gui.bridge.host_status import UNKNOWN, GpuNow, HostStatus
@@ -199,15 +200,7 @@ def gpu_kinds(gpus: list[GpuNow]) -> str:
 def gpu_kind(gpu: GpuNow) -> str:
     """A GPU's model and memory as people say them: `H100 80 GB` for `NVIDIA H100 80GB HBM3`."""
     model = short_model(gpu.name) or translate("Fleet", "GPU")
-    return f"{model} {gigabytes(gpu.memory_mb)}" if gpu.memory_mb else model
-
-
-def gigabytes(mebibytes: float) -> str:
-    """`80 GB`, `1.5 GB`; `4 MB` where gigabytes would be none."""
-    value = mebibytes / 1024
-    if value < 0.1:
-        return f"{mebibytes:.0f} MB"
-    return f"{value:.0f} GB" if value >= 10 else f"{value:.1f} GB"
+    return f"{model} {formatting.memory(gpu.memory_mb)}" if gpu.memory_mb else model
 
 
 def used_of(used_mb: float | None, total_mb: float | None) -> str:
@@ -215,13 +208,13 @@ def used_of(used_mb: float | None, total_mb: float | None) -> str:
     if total_mb is None:
         return "?"
     if used_mb is None:
-        return translate("Fleet", "? of {total}").format(total=gigabytes(total_mb))
-    used = gigabytes(used_mb).removesuffix(" GB")
-    return translate("Fleet", "{used} of {total}").format(used=used, total=gigabytes(total_mb))
+        return translate("Fleet", "? of {total}").format(total=formatting.memory(total_mb))
+    used = formatting.memory(used_mb).removesuffix(" GB")
+    return translate("Fleet", "{used} of {total}").format(used=used, total=formatting.memory(total_mb))
 
 
 def percent(value: float | None) -> str:
-    return "?" if value is None else f"{value:.0f} %"
+    return "?" if value is None else formatting.percent(value)
 
 
 def version(text: str | None) -> str:

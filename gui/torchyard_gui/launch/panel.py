@@ -9,10 +9,10 @@ from PySide6.QtGui import QCloseEvent
 from PySide6.QtWidgets import QApplication, QDialog, QHBoxLayout, QPushButton, QVBoxLayout, QWidget
 
 from torchyard_core.booking.planned_time import PlannedTime
-from torchyard_core.booking.search.conflict import Conflict, span
-from torchyard_core.booking.time_format import until
+from torchyard_core.booking.search.conflict import Conflict
 from torchyard_core.booking.time_parser import local_zone
 from torchyard_core.errors import AgentRefused, HostError, TorchyardError
+from torchyard_core.formatting import span, until
 from torchyard_core.launch.checks.check import Check
 from torchyard_core.launch.confirmations import Question
 from torchyard_core.topology.file import TopologyFile

@@ -7,6 +7,7 @@ from datetime import datetime
 
 from PySide6.QtCore import QCoreApplication
 
+from torchyard_core import formatting
 from torchyard_gui.bridge.run_state import RunPicture
 from torchyard_gui.bridge.run_state_types import Moment
 from torchyard_gui.canvas import labels
@@ -36,7 +37,7 @@ def clock(seconds: float | None, *, exact: bool = False) -> str:
     """A time of day here: 14:21, or 14:21:07."""
     if seconds is None:
         return "–"
-    return datetime.fromtimestamp(seconds).strftime("%H:%M:%S" if exact else "%H:%M")
+    return formatting.clock(seconds, exact=exact)
 
 
 def moment_in_full(seconds: float | None) -> str:
@@ -52,7 +53,7 @@ def day_or_clock(seconds: float | None, now: float) -> str:
         return ""
     then, today = datetime.fromtimestamp(seconds), datetime.fromtimestamp(now)
     if then.date() == today.date():
-        return then.strftime("%H:%M")
+        return formatting.clock(seconds)
     return f"{then.day} {then.strftime('%b')}"
 
 
@@ -79,10 +80,7 @@ def duration(seconds: float) -> str:
 
 
 def memory(megabytes: float | None) -> str:
-    """MiB as 1.2 GB."""
-    if megabytes is None:
-        return "–"
-    return f"{megabytes / 1024:.1f} GB" if megabytes >= 1000 else f"{megabytes:.0f} MB"
+    return "–" if megabytes is None else formatting.memory(megabytes)
 
 
 def rate(samples: float | None) -> str:
@@ -106,7 +104,7 @@ def loss(value: float | None) -> str:
 
 
 def percent(value: float | None) -> str:
-    return "–" if value is None else f"{value:.0f} %"
+    return "–" if value is None else formatting.percent(value)
 
 
 def restarting_sentence(picture: RunPicture) -> str:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torchyard_gui.bookings.booking_reminder import BookingReminder
     from torchyard_gui.bookings.page import BookingsPage
     from torchyard_gui.bridge.bookings_model import BookingsModel
-    from torchyard_gui.bridge.calendar_sync import CalendarExchange
+    from torchyard_gui.bridge.calendar_sync import CalendarSync
     from torchyard_gui.bridge.runs_model import RunsModel
     from torchyard_gui.fleet.page import FleetPage
     from torchyard_gui.launch.panel import LaunchPanel
@@ -94,11 +94,11 @@ class Wiring(QObject):
         return model
 
     @cached_property
-    def exchange(self) -> CalendarExchange:
+    def exchange(self) -> CalendarSync:
         """Made where there is a calendar to speak of."""
-        from torchyard_gui.bridge.calendar_sync import CalendarExchange
+        from torchyard_gui.bridge.calendar_sync import CalendarSync
 
-        return CalendarExchange(self.home, self.fleet, self.bookings)
+        return CalendarSync(self.home, self.fleet, self.bookings)
 
     @cached_property
     def reminder(self) -> BookingReminder:

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchyard_core.booking.errors import Refused
-from torchyard_core.booking.search.conflict import span
-from torchyard_core.booking.time_format import command_time, full_span
 from torchyard_core.booking.time_parser import end_moment, instants, length, moment
+from torchyard_core.formatting import command_time, full_span, span
 
 ZONE = "Europe/Berlin"
 BERLIN = ZoneInfo(ZONE)

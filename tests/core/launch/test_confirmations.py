@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from torchyard_core.errors import RunFailed
-from torchyard_core.launch.confirmations import Question, about_size, no_answer, settle, size_of
+from torchyard_core.launch.confirmations import Question, about_size, no_answer, settle
 
 FOLDER = Path("/work/digits")
 MB, GB = 10**6, 10**9
@@ -61,7 +61,3 @@ def test_yes_goes_on_and_no_stops_with_a_way_out() -> None:
         assert refused.value.code == "large_files"
         assert "exclude" in refused.value.hint
     assert answers == [asked]
-
-
-def test_sizes_for_people() -> None:
-    assert [size_of(number) for number in (7, 1500, 100 * MB, 3.1 * GB)] == ["7 B", "1.5 kB", "100 MB", "3.1 GB"]

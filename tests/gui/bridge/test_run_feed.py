@@ -10,9 +10,9 @@ import pytest
 
 from tests.core.examples import host
 from tests.gui.runs.fake_hosts import BEGAN, EPOCH, Acting, close, runs_model
+from torchyard_core.formatting import as_utc
 from torchyard_core.home import Home
 from torchyard_core.launch.runs import follower
-from torchyard_core.launch.runs.history import as_utc
 from torchyard_gui.bridge import run_feed
 from torchyard_gui.bridge.run_feed import RunFeed
 from torchyard_gui.bridge.runs_model import RunsModel

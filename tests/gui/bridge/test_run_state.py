@@ -7,7 +7,7 @@ import pytest
 from tests.core.examples import host
 from tests.gui.runs import fake_hosts
 from tests.gui.runs.fake_hosts import Acting
-from torchyard_core.launch.runs.history import as_utc
+from torchyard_core.formatting import as_utc
 from torchyard_gui.bridge.run_state import RunPicture
 from torchyard_gui.bridge.run_state_types import Changes, short_cause
 from torchyard_gui.runs.alerts import needs_of

@@ -20,7 +20,7 @@ from tests.lab import Desktop, Lab
 from tests.waiting import wait_until
 from torchyard_core.booking.model import Booking, Draft, Slot
 from torchyard_core.booking.store import BookingStore, open_store
-from torchyard_core.booking.time_format import until
+from torchyard_core.formatting import until
 from torchyard_gui.bookings.page import BookingsPage
 
 pytestmark = pytest.mark.lab

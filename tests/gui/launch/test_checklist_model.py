@@ -47,7 +47,7 @@ def test_progress_is_told_until_it_is_done() -> None:
     checklist = Checklist()
     row = checklist.progress("sending", 1_500_000, 3_000_000)
     assert row.state == "running"
-    assert found_in(row) == "1.5 MB of 3.0 MB"
+    assert found_in(row) == "1.5 MB of 3 MB"
     row = checklist.progress("sending", 3_000_000, 3_000_000)
     assert row.state == "passed"
     row = checklist.progress("reaching", 1, 3)

@@ -13,10 +13,11 @@ from typing import Any
 
 from tests.core.examples import host, topology
 from torchyard_core.errors import AgentRefused, HostError, Unreachable
+from torchyard_core.formatting import as_utc
 from torchyard_core.home import Home
 from torchyard_core.launch.launch import planned_replicas
 from torchyard_core.launch.rank_assignment import Plan, plan
-from torchyard_core.launch.runs.history import History, RunRecord, as_utc
+from torchyard_core.launch.runs.history import History, RunRecord
 from torchyard_core.topology.file import dump
 from torchyard_core.topology.host_facts import HostFacts
 from torchyard_core.topology.model import Topology

@@ -10,8 +10,8 @@ from PySide6.QtTest import QTest
 from tests.core.examples import host
 from tests.gui.runs.conftest import MakePage
 from tests.gui.runs.fake_hosts import BEGAN, Acting
+from torchyard_core.formatting import as_utc
 from torchyard_core.home import Home
-from torchyard_core.launch.runs.history import as_utc
 from torchyard_gui.runs.labels import clock
 from torchyard_gui.runs.page import RunsPage
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from torchyard_core.booking.errors import Refused
 from torchyard_core.booking.model import Booking, Draft, Slot, rfc3339
 from torchyard_core.booking.search.slot_search import Fit
 from torchyard_core.booking.slots import name_slots
-from torchyard_core.booking.time_parser import wall_clock, zone_of
+from torchyard_core.formatting import span
 
 
 @dataclass(frozen=True)
@@ -84,10 +83,3 @@ def fit_to_json(fit: Fit, slots: Iterable[Slot]) -> dict[str, Any]:
         "end": rfc3339(fit.end),
         "host": fit.host,
     }
-
-
-def span(start: datetime, end: datetime, zone: str) -> str:
-    """`from Mon 23 Nov 09:00 to 17:00`, in the zone; the day again where it is another."""
-    begin, finish = start.astimezone(zone_of(zone)), end.astimezone(zone_of(zone))
-    day = "" if begin.date() == finish.date() else f"{finish:%a} {finish.day} {finish:%b} "
-    return f"from {begin:%a} {begin.day} {begin:%b} {wall_clock(start, zone)} to {day}{wall_clock(end, zone)}"

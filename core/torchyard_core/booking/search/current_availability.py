@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from torchyard_core.booking.model import Booking, Slot, rfc3339
-from torchyard_core.booking.time_format import until
+from torchyard_core.formatting import until
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,8 @@ from torchyard_core.booking.rules.allowed_times import Allowance, nothing_taken,
 from torchyard_core.booking.rules.quota import check_quota
 from torchyard_core.booking.rules.team_rules import Rules
 from torchyard_core.booking.rules.windows import binding_windows
-from torchyard_core.booking.search.conflict import span
 from torchyard_core.booking.search.slot_search import Wish
-from torchyard_core.booking.time_format import hours_of
+from torchyard_core.formatting import hours_of, span
 
 
 def why_never(wish: Wish, slots: Sequence[Slot], rules: Rules, person: str, allowance: Allowance) -> Refused | None:

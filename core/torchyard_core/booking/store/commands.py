@@ -23,7 +23,8 @@ from torchyard_core.booking.store.queries import BookingQueries
 from torchyard_core.booking.store.session import StoreSession
 from torchyard_core.booking.store.upsert import upsert
 from torchyard_core.booking.store.write_transactions import WriteTransactions
-from torchyard_core.booking.time_parser import to_utc, wall_clock, zone_of
+from torchyard_core.booking.time_parser import to_utc, zone_of
+from torchyard_core.formatting import wall_clock
 
 SERIES_WITHOUT_LIMIT = timedelta(days=366)
 """Length of a series without an end, if no rule limits how far ahead bookings are made."""

@@ -1,14 +1,12 @@
 """Bookings and agents: hosts are handed what is booked, and tell what they saw while no desktop was there.
 
-Every desktop that is connected does this, with each host when it connects, every ten minutes, and when bookings
-change. What agents saw at night is applied by the first that comes: idle bookings are freed, the waitlist is served.
+Part of `app.sync_calendar`. What agents saw at night is applied by the first desktop that connects: idle bookings are
+freed, the waitlist is served.
 """
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -17,13 +15,8 @@ from torchyard_core.booking.model import Booking, IdleEvidence, Login, Use, from
 from torchyard_core.booking.store import BookingStore
 from torchyard_core.errors import TorchyardError
 from torchyard_core.fleet.calendar_push import collect_evidence, hand_over, open_links
-from torchyard_core.fleet.daemon_client import Link
 from torchyard_core.fleet.fleet import Fleet
 
-EVERY_S = 600.0
-AFTER_TROUBLE_S = 30.0
-LOOK_EVERY_S = 2.0
-"""For hosts that have connected meanwhile."""
 LOOK_BACK = timedelta(days=3)
 
 Told = Mapping[str, Mapping[str, Any]]
@@ -112,60 +105,3 @@ def uses_told(told: Told, logins: Sequence[Login]) -> tuple[Use, ...]:
             if end > start and gpu:
                 uses.append(Use(gpu, host, person, start, end, run_id))
     return tuple(uses)
-
-
-class AgentExchange:
-    """Exchanges in the background, for as long as a desktop is there. One thread, which nothing waits for."""
-
-    def __init__(
-        self,
-        fleet: Fleet,
-        store: Callable[[], BookingStore],
-        on_exchanged: Callable[[Exchanged], None] = lambda exchanged: None,
-        on_trouble: Callable[[TorchyardError], None] = lambda error: None,
-    ):
-        """`store` raises StoreAway while the database does not answer; it is asked again. Both callbacks come on the
-        exchange's thread."""
-        self._fleet = fleet
-        self._store = store
-        self._on_exchanged = on_exchanged
-        self._on_trouble = on_trouble
-        self._wake = threading.Event()
-        self._closed = False
-        self._changed = True
-        self._thread = threading.Thread(target=self._run, name="bookings-exchange", daemon=True)
-        self._thread.start()
-
-    def changed(self) -> None:
-        """Bookings have changed: all hosts are to know soon."""
-        self._changed = True
-        self._wake.set()
-
-    def close(self) -> None:
-        """Ends within the time that hosts under way take to answer."""
-        self._closed = True
-        self._wake.set()
-        self._thread.join(5)
-
-    def _run(self) -> None:
-        known: dict[str, Link] = {}
-        due = time.monotonic()
-        while not self._closed:
-            links = open_links(self._fleet)
-            has_news = any(known.get(name) is not link for name, link in links.items())
-            if self._changed or has_news or time.monotonic() >= due:
-                self._changed = False
-                due = time.monotonic() + (EVERY_S if self._exchange() else AFTER_TROUBLE_S)
-                known = links
-            self._wake.wait(LOOK_EVERY_S)
-            self._wake.clear()
-
-    def _exchange(self) -> bool:
-        try:
-            done = exchange_with_agents(self._fleet, self._store())
-            if done.hosts:
-                self._on_exchanged(done)
-        except TorchyardError as error:  # also what on_exchanged met: it is tried again with the next exchange
-            self._on_trouble(error)
-            return False
-        return not done.problems

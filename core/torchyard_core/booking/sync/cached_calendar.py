@@ -12,10 +12,11 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from torchyard_core import formatting
 from torchyard_core.booking.errors import StoreAway
 from torchyard_core.booking.intervals import Interval
 from torchyard_core.booking.model import Booking, Changes, Position, Slot
-from torchyard_core.booking.time_parser import local_zone, zone_of
+from torchyard_core.booking.time_parser import local_zone
 from torchyard_core.errors import TorchyardError
 
 if TYPE_CHECKING:
@@ -285,15 +286,11 @@ def age(view: View, now: datetime) -> str:
     """`as of 18:42, 35 min ago`; nothing for a live one."""
     if view.is_live or view.as_of is None:
         return ""
-    minutes = max(0, int((now - view.as_of).total_seconds() // 60))
-    ago = (
-        f"{minutes} min" if minutes < 120 else f"{minutes // 60} h" if minutes < 48 * 60 else f"{minutes // 1440} days"
-    )
-    return f"as of {_clock(view.as_of)}, {ago} ago"
+    return f"as of {_clock(view.as_of)}, {formatting.age((now - view.as_of).total_seconds())} ago"
 
 
 def _clock(moment: datetime) -> str:
-    return f"{moment.astimezone(zone_of(local_zone())):%Y-%m-%d %H:%M}"
+    return formatting.wall_clock(moment, local_zone(), formatting.DATE_AND_TIME)
 
 
 def _open_store(url: str, person: str) -> BookingStore:

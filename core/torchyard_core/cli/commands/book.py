@@ -12,8 +12,7 @@ from torchyard_core.booking.recurrence import has_end
 from torchyard_core.booking.search.conflict import Clash
 from torchyard_core.booking.search.slot_search import Fit
 from torchyard_core.booking.slots import slots_named
-from torchyard_core.booking.time_format import full_span
-from torchyard_core.cli.calendar_sync import catalogue, remember_fleet
+from torchyard_core.cli.calendar_sync import book_gpus
 from torchyard_core.cli.context import settings
 from torchyard_core.cli.output import Json, print_json, remark, say
 from torchyard_core.cli.views.booking_tables import (
@@ -25,6 +24,7 @@ from torchyard_core.cli.views.booking_tables import (
     why,
 )
 from torchyard_core.errors import UsageError
+from torchyard_core.formatting import full_span
 
 Zone = Annotated[str | None, typer.Option(help="Zone of the times, like Europe/Berlin [default: yours].")]
 
@@ -64,8 +64,8 @@ def book(
     if free_ones and not repeat:
         raise UsageError("--free-ones is for bookings that repeat.", code="usage", hint="Add --repeat FREQ=WEEKLY.")
     store = chosen.calendar().store()
-    remember_fleet(chosen, store)
-    slots = catalogue(store)
+    booking = book_gpus(chosen, store)
+    slots = booking.slots()
     start, end = times(from_, to, where, store.now())
     wanted = tuple(slot.id for slot in slots_named(" ".join(gpus), slots))
     name = title.strip() or f"{store.person}'s booking"
@@ -77,14 +77,14 @@ def book(
         return book_command(fit, slots, where, chosen.zone()) + given
 
     with answering_clashes(slots, instead, as_json=as_json):
-        if not repeat:
-            booking = store.book(draft)
-            if as_json:
-                print_json(booking_json(booking, slots))
-            else:
-                say(f"Booked {booked_line(booking, slots, where)}.")
-            return
-        made = store.book_series(draft, repeat, free_ones=free_ones)
+        made = booking.book(draft, repeat, free_ones=free_ones)
+    if not repeat:
+        (new,) = made.booked
+        if as_json:
+            print_json(booking_json(new, slots))
+        else:
+            say(f"Booked {booked_line(new, slots, where)}.")
+        return
     missed = [
         {"start": f"{one.interval.start:%Y-%m-%dT%H:%M:%SZ}", "end": f"{one.interval.end:%Y-%m-%dT%H:%M:%SZ}",
          "error": one.why.to_json()}
@@ -94,8 +94,8 @@ def book(
         booked = [booking_json(booking, slots) for booking in made.booked]
         print_json({"series_id": made.series_id or None, "booked": booked, "missed": missed})
     else:
-        for booking in made.booked:
-            say(f"Booked {booked_line(booking, slots, where)}.")
+        for new in made.booked:
+            say(f"Booked {booked_line(new, slots, where)}.")
         for one in made.missed:
             kind = "taken" if isinstance(one.why, Clash) else "refused"
             remark(f"{kind}: {full_span(one.interval.start, one.interval.end, where)}: {why(one.why)}")

@@ -9,15 +9,15 @@ import typer
 
 from torchyard_core.booking.search.slot_search import Wish
 from torchyard_core.booking.slots import slots_named
-from torchyard_core.booking.time_format import hours_of
 from torchyard_core.booking.time_parser import length, moment
 from torchyard_core.booking.usage_report import By, to_csv
-from torchyard_core.cli.calendar_sync import catalogue, remember_fleet
+from torchyard_core.cli.calendar_sync import book_gpus
 from torchyard_core.cli.commands.book import Zone
 from torchyard_core.cli.context import Settings, settings
 from torchyard_core.cli.output import Json, print_document, print_json, remark, say, table
 from torchyard_core.cli.views.booking_tables import book_command, fit_json, fit_words, times, waiting_json
 from torchyard_core.errors import TorchyardError
+from torchyard_core.formatting import hours_of
 
 if TYPE_CHECKING:
     from torchyard_core.booking.store import BookingStore
@@ -58,7 +58,7 @@ def find(
     where = chosen.zone(zone)
     store = chosen.calendar().store()
     wish = _wish(chosen, store, where, count, lasts, earliest, latest, min_memory_gb, model, host, gpus, any_hosts)
-    slots = catalogue(store)
+    slots = store.slots()
     fits = store.find(wish, limit, where)
     if not fits:
         hint = "`torchyard bookings wait` joins the waitlist."
@@ -97,7 +97,6 @@ def wait(
     where = chosen.zone(zone)
     store = chosen.calendar().store()
     wish = _wish(chosen, store, where, count, lasts, earliest, latest, min_memory_gb, model, host, gpus, any_hosts)
-    catalogue(store)
     one = store.wait(wish, title or f"{store.person}'s booking", where)
     served = [booking for booking in store.serve_waiting() if booking.owner == store.person]
     one = next((entry for entry in store.waiting(everything=True) if entry.id == one.id), one)
@@ -190,8 +189,7 @@ def _wish(
     gpus: str,
     any_hosts: bool,
 ) -> Wish:
-    remember_fleet(chosen, store)
-    slots = catalogue(store)
+    slots = book_gpus(chosen, store).slots()
     for host in hosts or ():
         slots_named(host, slots)  # raises for one that has no GPU, with the nearest name
     now = store.now()

@@ -12,14 +12,14 @@ import typer
 
 from torchyard_core.atomic_write import write_atomically
 from torchyard_core.booking.change_history import headline, lines
-from torchyard_core.booking.errors import BadCalendar, Refused, StoreAway
+from torchyard_core.booking.errors import BadCalendar, StoreAway
 from torchyard_core.booking.intervals import Interval
 from torchyard_core.booking.model import Booking, Slot, rfc3339
 from torchyard_core.booking.search.slot_search import Fit
 from torchyard_core.booking.slots import name_slots, slots_named
 from torchyard_core.booking.sync.cached_calendar import View
-from torchyard_core.booking.time_parser import end_moment, length, moment, wall_clock
-from torchyard_core.cli.calendar_sync import catalogue, remember_fleet, tell_age
+from torchyard_core.booking.time_parser import end_moment, length, moment
+from torchyard_core.cli.calendar_sync import book_gpus, tell_age
 from torchyard_core.cli.commands import booking_admin, booking_search
 from torchyard_core.cli.commands.book import Zone
 from torchyard_core.cli.context import Settings, Yes, settings
@@ -35,6 +35,7 @@ from torchyard_core.cli.views.booking_tables import (
     why,
 )
 from torchyard_core.errors import UsageError
+from torchyard_core.formatting import wall_clock
 from torchyard_core.problems import did_you_mean
 
 if TYPE_CHECKING:
@@ -281,10 +282,10 @@ def change(
     if end and extend:
         raise UsageError("--to and --extend both say when it ends.", code="usage", hint="Give one of them.")
     store = chosen.calendar().store()
-    remember_fleet(chosen, store)
+    slots_of_fleet = book_gpus(chosen, store).slots
     booking = _found(chosen, booking_id)
     _of_a_series(booking, series=series, following=following)
-    slots = catalogue(store)
+    slots = slots_of_fleet()
     begin = moment(start, where, store.now()) if start else None
     finish = booking.end + length(extend) if extend else None
     if end:
@@ -394,8 +395,8 @@ def import_ics(
     chosen = settings(context, yes=yes)
     where = chosen.zone(zone)
     store = chosen.calendar().store()
-    remember_fleet(chosen, store)
-    slots = catalogue(store)
+    booking = book_gpus(chosen, store)
+    slots = booking.slots()
     now = store.now()
     last = times("now", until, where, now)[1]
     others = tuple(slot.id for slot in slots_named(gpus, slots)) if gpus else ()
@@ -433,12 +434,9 @@ def import_ics(
     if not chosen.confirm(f"Book {len(new)} of {len(seen)} events?"):
         remark("Nothing was changed.")
         raise typer.Exit(1)
-    booked: list[Booking] = []
-    for draft in new:
-        try:
-            booked.append(store.book(draft))
-        except Refused as refused:
-            remark(f"not booked: {draft.title}: {why(refused)}")
+    booked, refused = booking.book_each(new)
+    for draft, refusal in refused:
+        remark(f"not booked: {draft.title}: {why(refusal)}")
     if as_json:
         found = [booking_json(one, slots) for one in booked]
         print_json({"preview": told, "remarks": list(read.remarks), "booked": found})

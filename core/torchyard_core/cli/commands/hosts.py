@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from torchyard_agent.protocol.attribution import cleaned
-from torchyard_core.cli.calendar_sync import exchange
+from torchyard_core.cli.calendar_sync import sync_calendar
 from torchyard_core.cli.context import Settings, Yes, settings
 from torchyard_core.cli.login_prompts import terminal_questions
-from torchyard_core.cli.output import Json, as_called, print_json, remark, say, since, table
+from torchyard_core.cli.output import Json, as_called, print_json, remark, say, table
 from torchyard_core.cli.views import audit_table
 from torchyard_core.cli.views.host_progress import host_progress
 from torchyard_core.errors import AgentMissing, HostError, TorchyardError, UsageError
@@ -22,6 +22,7 @@ from torchyard_core.fleet.host_check import HostCheck, check_host, gpus_in_words
 from torchyard_core.fleet.host_facts_cache import forget_facts, load_facts
 from torchyard_core.fleet.host_key_trust import record_key, show_key
 from torchyard_core.fleet.inventory import Host, Transport, add_host, remove_host
+from torchyard_core.formatting import since
 from torchyard_core.problems import no_lines
 from torchyard_core.yaml_io.model_validation import validate
 
@@ -182,7 +183,7 @@ def check(context: typer.Context, names: Annotated[list[str] | None, NAMES] = No
 
         checks: dict[str, HostCheck] = {}
         fleet.each([host.name for host in hosts], look, arrived)
-        exchange(chosen, fleet)
+        sync_calendar(chosen, fleet)
     in_order = [checks[host.name] for host in hosts]
     if as_json:
         print_json([found.to_json() for found in in_order])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,12 +22,11 @@ from torchyard_core.errors import RunFailed, TorchyardError, UsageError
 from torchyard_core.text_sanitizer import printable
 
 if TYPE_CHECKING:
-    from torchyard_core.booking.launch_booking import LaunchBooking, Wanted
+    from torchyard_core.app.launch_run import BookingOptions, LaunchCallbacks, LaunchUseCase
     from torchyard_core.cli.views.replica_logs import ChiefLog
     from torchyard_core.fleet.fleet import Fleet
     from torchyard_core.launch.confirmations import Question
-    from torchyard_core.launch.launch import Launch, Started
-    from torchyard_core.problems import Problem
+    from torchyard_core.launch.launch import Started
 
 Event = dict[str, Any]
 
@@ -68,42 +67,31 @@ def run(
 
     Example: torchyard run examples/digits/three-hosts.yaml --set pools.workers.replicas=4
     """
-    from torchyard_core.launch.launch import Launch
-    from torchyard_core.launch.secrets import secret_values
-    from torchyard_core.problems import has_errors
+    from torchyard_core.app.launch_run import LaunchRun
 
     chosen = settings(context, yes=yes)
     with counting_interrupts() as interrupts:
         source = topology_of(file).with_settings(set_ or [])
         inventory = chosen.inventory()
-        wanted = wanted_booking(chosen, source.topology.name if source.topology else "", name, book, at, booking)
+        wanted = booking_options(chosen, book, at, booking)
         with chosen.fleet(inventory.hosts) as fleet:
-            problems = source.check(fleet.known())
-            if source.topology is None or has_errors(problems):
-                lines = [problem.printed(source.source) for problem in problems]
-                raise RunFailed("\n".join(lines), code="topology_problems", hint=_mend(problems))
             view = view_for(as_json=as_json)
-            launch = Launch(
+            launch = LaunchRun(
+                chosen.desktop(fleet),
                 source,
-                source.topology,
-                checked_name(name) if name is not None else source.topology.name,
-                fleet,
-                secret_values(source.topology.program.secrets),
-                view.show,
-                ask=lambda question: answer(question, chosen, view, as_json=as_json),
-                caches=chosen.home.caches,
-                reserving=reserving_for(chosen, wanted, _again(file, name, set_ or [], detach=detach)),
-                own=history_of(chosen).records(),
+                callbacks_for(chosen, view, as_json=as_json),
+                name=checked_name(name) if name is not None else "",
+                booking=wanted,
+                arguments=_again(file, name, set_ or [], detach=detach),
             )
-            remarks = [problem.printed(source.source) for problem in problems]
-            if (names := source.topology.program.secrets) and not launch.was_launched_here:
+            launch.prepare()
+            remarks = [problem.printed(source.source) for problem in launch.problems]
+            if names := launch.first_secrets:
                 remarks.append(
                     f"This computer launches {file} as it is now for the first time; it sends the "
                     f"secret{'s' * (len(names) > 1)} {', '.join(names)} to the hosts."
                 )
-            launch_and_follow(
-                launch, chosen, fleet, view, interrupts, source.source, remarks, detach=detach, as_json=as_json
-            )
+            launch_and_follow(launch, chosen, fleet, view, interrupts, remarks, detach=detach, as_json=as_json)
 
 
 def _again(file: Path, name: str | None, settings_: Sequence[str], *, detach: bool) -> str:
@@ -114,20 +102,10 @@ def _again(file: Path, name: str | None, settings_: Sequence[str], *, detach: bo
     return shlex.join([str(file), *given, *["-d"] * detach])
 
 
-def _mend(problems: Iterable[Problem]) -> str:
-    if any(problem.code == "unknown-host" for problem in problems):
-        return "Correct the file, or add the host: `torchyard hosts add NAME --address …`."
-    return "Correct the file, then run it again."
-
-
-def wanted_booking(
-    chosen: Settings, topology: str, name: str | None, book: str | None, at: str | None, booking: str | None
-) -> Wanted:
-    """What the options say of the calendar. Raises Refused, UsageError."""
-    from torchyard_core.booking.launch_availability import proposed_length
-    from torchyard_core.booking.launch_booking import Wanted
+def booking_options(chosen: Settings, book: str | None, at: str | None, booking: str | None) -> BookingOptions:
+    """The options about the calendar. Raises Refused, UsageError."""
+    from torchyard_core.app.launch_run import BookingOptions
     from torchyard_core.booking.time_parser import length, moment
-    from torchyard_core.launch.runs.history import History
 
     if booking is not None and at is not None:
         raise UsageError("--booking and --at both say when it starts.", code="usage", hint="Give one of them.")
@@ -137,18 +115,22 @@ def wanted_booking(
         raise UsageError(f"--at {at}: that time is past.", code="past", hint="Leave --at out to start now.")
     if start_at is not None and start_at <= now:
         start_at = None
-    proposed = proposed_length(History(chosen.home.history).records(), name or topology)
-    return Wanted(length(book) if book is not None else None, start_at, booking, proposed)
+    return BookingOptions(length(book) if book is not None else None, start_at, booking)
 
 
-def reserving_for(chosen: Settings, wanted: Wanted, file: str) -> LaunchBooking:
-    """The calendar's part in a launch."""
-    from torchyard_core.booking.launch_booking import LaunchBooking
+def callbacks_for(chosen: Settings, view: RunView, *, as_json: bool) -> LaunchCallbacks:
+    """Prints the launch in `view`, and asks at the terminal."""
+    from torchyard_core.app.launch_run import LaunchCallbacks
 
-    def trouble(error: TorchyardError) -> None:
-        remark(f"torchyard: the calendar was not told: {error.sentence()}")
-
-    return LaunchBooking(chosen.calendar(), chosen.zone(), wanted, file=file, on_trouble=trouble)
+    return LaunchCallbacks(
+        on_event=view.show,
+        on_host_error=lambda error: remark(f"torchyard: {error.sentence()}"),
+        on_calendar_error=lambda error: remark(f"torchyard: the calendar was not told: {error.sentence()}"),
+        on_unrecorded=lambda error: remark(
+            f"the run could not be noted in this computer's history: {error.strerror}: {error.filename}"
+        ),
+        ask=lambda question: answer(question, chosen, view, as_json=as_json),
+    )
 
 
 def view_for(*, as_json: bool) -> RunView:
@@ -157,28 +139,24 @@ def view_for(*, as_json: bool) -> RunView:
 
 
 def launch_and_follow(
-    launch: Launch,
+    launch: LaunchUseCase,
     chosen: Settings,
     fleet: Fleet,
     view: RunView,
     interrupts: Interrupts,
-    file: str,
     remarks: list[str],
     *,
     detach: bool,
     as_json: bool,
 ) -> None:
-    """Launches, notes the run in the history as one of `file`, and follows it unless detached.
+    """Launches, and follows the run unless detached.
 
     Raises what the launch raises; typer.Exit(1) where the run has not succeeded.
     """
-    from torchyard_core.booking.time_format import until
-    from torchyard_core.cli.calendar_sync import exchange
-    from torchyard_core.launch.launch import StartUnknown
+    from torchyard_core.cli.calendar_sync import sync_calendar
+    from torchyard_core.formatting import until
     from torchyard_core.launch.progress import Cancelled
-    from torchyard_core.launch.runs.history import History
 
-    history = History(chosen.home.history)
     with view:
         for line in remarks:
             remark(line)
@@ -196,11 +174,7 @@ def launch_and_follow(
                 code="unread",
                 hint="Add --detach to start it and leave.",
             ) from None
-        except StartUnknown as unknown:
-            remember(history, launch, unknown.started, file, is_confirmed=False)
-            raise
-        remember(history, launch, started, file)
-        exchange(chosen, fleet)  # so that the agents know of the run's booking with all desktops closed
+        sync_calendar(chosen, fleet)  # so that the agents know of the run's booking with all desktops closed
         if started.reserved.start_at is not None and not as_json:
             when = until(datetime.now(UTC), started.reserved.start_at, chosen.zone())
             remark(f"It starts at {when} by itself; this computer need not be on then.")
@@ -221,8 +195,8 @@ def launch_and_follow(
             )
             raise typer.Exit(1) from None
     if ended is not None:
-        note_end(history, ended)
-        exchange(chosen, fleet)  # its booking ends with it
+        note_end(history_of(chosen), ended)
+        sync_calendar(chosen, fleet)  # its booking ends with it
         if ended["state"] != "succeeded":
             raise typer.Exit(1)
 
@@ -246,14 +220,6 @@ def checked_name(name: str) -> str:
     raise UsageError(
         f"--name must have 1 to {MAX_NAME} printable characters, not {shown}.", code="bad_name", hint="Choose another."
     )
-
-
-def remember(history: Any, launch: Launch, started: Started, file: str, *, is_confirmed: bool = True) -> None:
-    """Writes the run into this desktop's history; a full disk here does not stop a run there."""
-    try:
-        history.save(launch.record(started, file, is_confirmed=is_confirmed))
-    except OSError as error:
-        remark(f"the run could not be noted in this computer's history: {error.strerror}: {error.filename}")
 
 
 def follow(started: Started, fleet: Fleet, view: RunView, interrupts: Interrupts, *, as_json: bool) -> Event | None:

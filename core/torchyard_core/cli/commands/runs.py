@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from torchyard_core.cli.calendar_sync import exchange
+from torchyard_core.app.run_links import link_to_primary, reach
+from torchyard_core.cli.calendar_sync import sync_calendar
 from torchyard_core.cli.context import settings
-from torchyard_core.cli.output import Json, print_json, progress_bars, remark, say, since, table
-from torchyard_core.cli.run_lookup import find, history_of, link_to_primary, links_of, note_end, reach
+from torchyard_core.cli.output import Json, print_json, progress_bars, remark, say, table
+from torchyard_core.cli.run_lookup import find, history_of, links_of, note_end
 from torchyard_core.cli.views.replica_logs import FollowedLogs, LinePrinter, print_logs
 from torchyard_core.cli.views.run_details import print_run
 from torchyard_core.errors import AgentFailed, AgentMissing, AgentRefused, HostError, RunFailed, TorchyardError
+from torchyard_core.formatting import since
 from torchyard_core.launch.runs.download import fetch_files, list_files
 from torchyard_core.launch.runs.follower import Follower
 from torchyard_core.launch.runs.known_runs import (
@@ -53,7 +55,7 @@ def list_all(context: typer.Context, as_json: Json = False) -> None:
     with chosen.fleet(chosen.inventory().hosts) as fleet:
         links, errors = reach(fleet, fleet.hosts)
         runs = list_runs(links, history_of(chosen), lambda problem: remark(f"torchyard: {problem.sentence()}"))
-        exchange(chosen, fleet)
+        sync_calendar(chosen, fleet)
     for error in errors.values():
         remark(f"torchyard: {error.sentence()}")
     if as_json:
@@ -179,7 +181,7 @@ def stop(
         if shown["state"] == "waiting":
             free_prepared(run, links_of(fleet, run)[0].values())
         note_end(history_of(chosen), ended)
-        exchange(chosen, fleet)  # its booking ends with it
+        sync_calendar(chosen, fleet)  # its booking ends with it
     if as_json:
         print_json({"run_id": run.run_id, "state": ended["state"], "reason": ended["reason"]})
     else:
@@ -213,38 +215,21 @@ def restart(
 
     Example: torchyard runs restart last
     """
-    from torchyard_core.cli.commands.run import answer, launch_and_follow, reserving_for, view_for, wanted_booking
+    from torchyard_core.app.launch_run import BookingOptions
+    from torchyard_core.app.restart_run import RestartRun
+    from torchyard_core.booking.time_parser import length
+    from torchyard_core.cli.commands.run import callbacks_for, launch_and_follow, view_for
     from torchyard_core.cli.interrupts import counting_interrupts
-    from torchyard_core.launch.confirmations import settle
-    from torchyard_core.launch.launch import Launch
-    from torchyard_core.launch.restart import about_a_foreign_run, allowed_secrets, ended_run
-    from torchyard_core.launch.secrets import secret_values
 
     chosen = settings(context, yes=yes)
     with counting_interrupts() as interrupts, chosen.fleet(chosen.inventory().hosts) as fleet:
-        run = find(chosen, fleet, run_id)
-        links, _ = links_of(fleet, run)
-        if not links:
-            link_to_primary(fleet, run)  # says what is in the way
-        record = history_of(chosen).load(run.run_id)
-        again = ended_run(run, links, record)
-        file = record.topology_file if record is not None else ""
-        wanted = wanted_booking(chosen, again.topology.name, again.name, book, None, None)
+        ended = find(chosen, fleet, run_id)
+        booking = BookingOptions(length(book) if book is not None else None)
         view = view_for(as_json=as_json)
-        settle(about_a_foreign_run(again), lambda question: answer(question, chosen, view, as_json=as_json))
-        launch = Launch(
-            again.source,
-            again.topology,
-            again.name,
-            fleet,
-            secret_values(allowed_secrets(again, secret or ())),
-            view.show,
-            ask=lambda question: answer(question, chosen, view, as_json=as_json),
-            caches=chosen.home.caches,
-            again=again,
-            reserving=reserving_for(chosen, wanted, file),
-        )
-        launch_and_follow(launch, chosen, fleet, view, interrupts, file, [], detach=detach, as_json=as_json)
+        callbacks = callbacks_for(chosen, view, as_json=as_json)
+        launch = RestartRun(chosen.desktop(fleet), ended, callbacks, secrets=secret or (), booking=booking)
+        launch.prepare()
+        launch_and_follow(launch, chosen, fleet, view, interrupts, [], detach=detach, as_json=as_json)
 
 
 @app.command("fetch")

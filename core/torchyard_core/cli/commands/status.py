@@ -17,6 +17,7 @@ from torchyard_core.cli.context import settings
 from torchyard_core.cli.output import Json, error_as_json, print_json, say, table
 from torchyard_core.errors import AgentMissing, AgentRefused, HostError, TorchyardError
 from torchyard_core.fleet.gpu_occupancy import SAMPLE_TIMEOUT_S, beside_gpus, users_of
+from torchyard_core.formatting import as_utc, memory, percent
 
 HEADINGS = ("HOST", "GPU", "MODEL", "MEMORY", "USED", "UTIL", "BY")
 LOOK_AHEAD = timedelta(days=14)
@@ -30,7 +31,7 @@ def status(context: typer.Context, as_json: Json = False) -> None:
 
     Example: torchyard status
     """
-    from torchyard_core.cli.calendar_sync import exchange
+    from torchyard_core.cli.calendar_sync import sync_calendar
 
     chosen = settings(context)
     calendar = chosen.calendar()
@@ -45,7 +46,7 @@ def status(context: typer.Context, as_json: Json = False) -> None:
                 return refusal
 
         samples = fleet.each(hosts, sample)
-        exchange(chosen, fleet, calendar)
+        sync_calendar(chosen, fleet, calendar)
         now = datetime.now(UTC)
         view, trouble = _seen(calendar, now)
         there = {slot.id: slot for slot in (*view.slots, *slots_of(fleet.known(), is_private=True))}
@@ -102,7 +103,7 @@ def _as_json(name: str, found: dict[str, Any] | TorchyardError) -> dict[str, Any
         state = found.state if isinstance(found, HostError) else "degraded"
         nothing: dict[str, Any] = {"as_of": None, "host": None, "gpus": [], "replicas": {}}
         return {"name": name, "state": state, **nothing, "error": error_as_json(found)}
-    as_of = datetime.fromtimestamp(found["time"], UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    as_of = as_utc(found["time"])
     now = {key: found[key] for key in ("host", "gpus", "replicas")}
     return {"name": name, "state": "ready", "as_of": as_of, **now, "error": None}
 
@@ -115,15 +116,15 @@ def rows(name: str, found: dict[str, Any] | TorchyardError, known: Sequence[Slot
         return [
             [name, "?", state, "?", "?", "?", "unknown"],
             *(
-                [name, _number(slot), slot.model, _gigabytes(slot.memory_mb), "?", "?", "unknown"]
+                [name, _number(slot), slot.model, _memory(slot.memory_mb), "?", "?", "unknown"]
                 for slot in sorted(gpus, key=Slot.sort_key)
             ),
         ]
     host = found["host"]
     cpus = f"{host['cpus']} CPUs"
-    memory = [_gigabytes(host["memory_mb"]), _gigabytes(host["memory_used_mb"])]
+    of_host = [_memory(host["memory_mb"]), _memory(host["memory_used_mb"])]
     return [
-        [name, "cpu", cpus, *memory, _percent(host["cpu"]), ", ".join(beside_gpus(found)) or "-"],
+        [name, "cpu", cpus, *of_host, _percent(host["cpu"]), ", ".join(beside_gpus(found)) or "-"],
         *([name, *_gpu(gpu)] for gpu in found["gpus"]),
     ]
 
@@ -137,16 +138,16 @@ def _gpu(gpu: dict[str, Any]) -> list[str]:
     return [
         str(gpu["index"]),
         str(gpu["name"]),
-        _gigabytes(gpu["memory_mb"]),
-        _gigabytes(gpu["memory_used_mb"]),
+        _memory(gpu["memory_mb"]),
+        _memory(gpu["memory_used_mb"]),
         _percent(gpu["utilisation"]),
         str(gpu["problem"] or by),
     ]
 
 
-def _gigabytes(mebibytes: float | None) -> str:
-    return "?" if mebibytes is None else f"{mebibytes / 1024:.1f} GB"
+def _memory(mebibytes: float | None) -> str:
+    return "?" if mebibytes is None else memory(mebibytes)
 
 
 def _percent(value: float | None) -> str:
-    return "?" if value is None else f"{value:.0f}%"
+    return "?" if value is None else percent(value)

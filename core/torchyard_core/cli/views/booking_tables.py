@@ -14,11 +14,11 @@ from torchyard_core.booking.model import Booking, Slot, rfc3339
 from torchyard_core.booking.search.conflict import Clash, fit_to_json
 from torchyard_core.booking.search.slot_search import Fit
 from torchyard_core.booking.slots import name_slots
-from torchyard_core.booking.time_format import command_length, command_time, full_span, until
-from torchyard_core.booking.time_parser import end_moment, moment, wall_clock
+from torchyard_core.booking.time_parser import end_moment, moment
 from torchyard_core.booking.waitlist import Waiting, wish_to_json
 from torchyard_core.cli.output import error_as_json, print_error, print_json_line, remark, table
 from torchyard_core.errors import TorchyardError
+from torchyard_core.formatting import command_length, command_time, full_span, until, wall_clock
 
 HEADINGS = ("ID", "WHO", "TITLE", "GPUS", "FROM", "TO", "STATE")
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from torchyard_agent.protocol import metrics_report
 from torchyard_agent.protocol.attribution import who
-from torchyard_core.cli.output import say, since, table
-from torchyard_core.formatting import count, seconds, traffic
+from torchyard_core.cli.output import say, table
+from torchyard_core.formatting import count, seconds, since, traffic
 from torchyard_core.launch.runs.known_runs import is_over
 
 HEADINGS = ("REPLICA", "HOST", "STATE", "EXIT", "RESTARTS", "STEP", "LOSS", "SAMPLES/S")

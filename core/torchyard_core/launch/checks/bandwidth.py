@@ -17,6 +17,7 @@ from typing import Any
 from torchyard_core.atomic_write import write_atomically
 from torchyard_core.background_thread import in_background
 from torchyard_core.errors import AgentRefused, FileProblem, HostError
+from torchyard_core.formatting import age, bandwidth
 from torchyard_core.launch.agent_interface import AgentLink
 from torchyard_core.launch.checks.check import Check
 from torchyard_core.launch.checks.connectivity import neighbours
@@ -181,11 +182,11 @@ def check_bandwidth(figures: Sequence[Measurement], now: float) -> list[Check]:
         slow = [figure for figure in measured if len(measured) > 2 and _rate(figure) < SLOW * median]
         ordered = sorted(measured, key=_rate)
         listed = ", ".join(_described(figure, now) for figure in ordered[:NAMED])
-        more = f", {len(ordered) - NAMED} more up to {_gbits(_rate(ordered[-1]))}" if len(ordered) > NAMED else ""
+        more = f", {len(ordered) - NAMED} more up to {bandwidth(_rate(ordered[-1]))}" if len(ordered) > NAMED else ""
         lines.append(Check("bandwidth", "", True, f"{listed}{more}"))
         for figure in slow:
             a, b = figure.pair
-            message = f"{a} and {b} exchange {_gbits(_rate(figure))}, the median pair {_gbits(median)}."
+            message = f"{a} and {b} exchange {bandwidth(_rate(figure))}, the median pair {bandwidth(median)}."
             hint = "The slowest pair limits synchronous training: check cables, `interface` and `data_address` of both."
             lines.append(Check("bandwidth", "", True, message, hint, warning=True))
     for figure in missing[:NAMED]:
@@ -199,20 +200,8 @@ def _rate(figure: Measurement) -> float:
 
 
 def _described(figure: Measurement, now: float) -> str:
-    text = f"{figure.pair[0]} ↔ {figure.pair[1]} {_gbits(_rate(figure))}"
-    age = now - figure.at
+    text = f"{figure.pair[0]} ↔ {figure.pair[1]} {bandwidth(_rate(figure))}"
+    passed = now - figure.at
     if figure.why_old:
-        return f"{text} (measured {_age(age)} ago: {figure.why_old})"
-    return f"{text} (measured {_age(age)} ago)" if age > 60 else text
-
-
-def _gbits(bytes_s: float) -> str:
-    gbits = bytes_s * 8 / 1e9
-    return f"{gbits:.1f} Gbit/s" if gbits >= 1 else f"{gbits * 1000:.0f} Mbit/s"
-
-
-def _age(seconds: float) -> str:
-    for unit, length in (("days", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * length or (unit != "days" and seconds >= length):
-            return f"{seconds / length:.0f} {unit}"
-    return f"{seconds:.0f} s"
+        return f"{text} (measured {age(passed)} ago: {figure.why_old})"
+    return f"{text} (measured {age(passed)} ago)" if passed > 60 else text

@@ -13,8 +13,8 @@ from weakref import WeakKeyDictionary
 from torchyard_agent.protocol import journal_replay, metrics_report
 from torchyard_core.background_thread import in_background
 from torchyard_core.errors import HostError, RunFailed
+from torchyard_core.formatting import as_utc, utc_now
 from torchyard_core.launch.agent_interface import AgentLink, Reattach
-from torchyard_core.launch.runs.history import as_utc, utc_now
 
 RETRY_S = (1.0, 2.0, 4.0, 8.0, 15.0)
 """Pauses before attempts to reconnect; the last one repeats."""

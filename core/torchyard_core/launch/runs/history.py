@@ -81,6 +81,11 @@ class History:
         if record is not None:
             self.save(replace(record, **changes))
 
+    def remove(self, run_id: str) -> None:
+        """Removes the record of a run, if there is one."""
+        with suppress(OSError):
+            (self._folder / f"{run_id}.json").unlink(missing_ok=True)
+
     def load(self, run_id: str) -> RunRecord | None:
         """The record, or None if it is missing or unreadable."""
         try:
@@ -111,13 +116,3 @@ def ending(event: dict[str, Any]) -> dict[str, Any]:
 def new_run_id(now: datetime | None = None) -> str:
     """A new run ID such as `20261123-091502-3f9c`, with the time in UTC."""
     return f"{(now or datetime.now(UTC)):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-
-
-def utc_now() -> str:
-    """The present time as RFC 3339 in UTC, with milliseconds."""
-    return as_utc(datetime.now(UTC).timestamp())
-
-
-def as_utc(seconds: float) -> str:
-    """A time in seconds since 1970 as RFC 3339 in UTC, with milliseconds."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

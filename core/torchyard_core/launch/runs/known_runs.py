@@ -10,9 +10,10 @@ from typing import Any
 from torchyard_agent.protocol import metrics_report
 from torchyard_agent.protocol.run_states import ReplicaState, RunState
 from torchyard_core.errors import AgentFailed, TorchyardError, UsageError
+from torchyard_core.formatting import utc_now
 from torchyard_core.identity import who_asks
 from torchyard_core.launch.agent_interface import AgentLink
-from torchyard_core.launch.runs.history import History, RunRecord, utc_now
+from torchyard_core.launch.runs.history import History, RunRecord
 
 LIST_TIMEOUT_S = 30.0
 FREE_WITHIN_S = 15.0

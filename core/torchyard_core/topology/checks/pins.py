@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torchyard_core.problems import Findings, counted, did_you_mean, error_finding, near_miss, warning_finding
+from torchyard_core.formatting import counted
+from torchyard_core.problems import Findings, did_you_mean, error_finding, near_miss, warning_finding
 from torchyard_core.topology.host_facts import HostFacts
 from torchyard_core.topology.model import Topology
 from torchyard_core.topology.placement.pin_syntax import GpuChoice, parse_pin

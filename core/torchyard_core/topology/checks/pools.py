@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from itertools import chain, islice
 from pathlib import Path
 
+from torchyard_core.formatting import counted
 from torchyard_core.problems import (
     MAX_PROBLEMS,
     Findings,
     LineOf,
     Problem,
-    counted,
     error_finding,
     no_lines,
     warning_finding,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from torchyard_core.problems import Findings, counted, error_finding, warning_finding
+from torchyard_core.formatting import counted
+from torchyard_core.problems import Findings, error_finding, warning_finding
 from torchyard_core.topology.model import Launcher, Role, StrategyKind, Topology
 from torchyard_core.topology.strategies.registry import all_specs, spec_of
 from torchyard_core.topology.strategies.spec import RoleCounts, StrategySpec

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from torchyard_core.problems import counted
+from torchyard_core.formatting import counted
 from torchyard_core.topology.machine_types import machine
 from torchyard_core.topology.model import Pool
 from torchyard_core.topology.placement.capacity import GB_IN_GIB, HostCapacity, suits

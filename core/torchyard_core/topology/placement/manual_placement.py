@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from torchyard_core.errors import UsageError
-from torchyard_core.problems import counted
+from torchyard_core.formatting import counted
 from torchyard_core.topology.document.edits import add_replicas, set_pins
 from torchyard_core.topology.host_facts import HostFacts
 from torchyard_core.topology.model import MAX_GPUS, Role, Topology

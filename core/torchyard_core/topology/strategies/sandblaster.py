@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from torchyard_core.problems import Findings, counted, error_finding
+from torchyard_core.formatting import counted
+from torchyard_core.problems import Findings, error_finding
 from torchyard_core.topology.model import Role, Strategy, StrategyKind, Topology
 from torchyard_core.topology.strategies.reduction_cost import reducers_time, ring_time
 from torchyard_core.topology.strategies.spec import (

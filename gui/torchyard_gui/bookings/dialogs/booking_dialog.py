@@ -18,6 +18,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from torchyard_core.app.book_gpus import BookGpus
 from torchyard_core.booking.errors import Refused
 from torchyard_core.booking.model import Booking, Draft
 from torchyard_core.booking.search.conflict import Clash
@@ -161,12 +162,10 @@ class BookingDialog(QDialog):
                 )
             else:
                 self.model.act(lambda store: change_to(store, before, draft), self._changed, self._failed, self)
-        elif rule:
-            self.model.act(
-                lambda store: store.book_series(draft, rule, free_ones=free_ones), self._series, self._failed, self
-            )
         else:
-            self.model.act(lambda store: (store.book(draft),), self._booked, self._failed, self)
+            self.model.act(
+                lambda store: BookGpus(store).book(draft, rule, free_ones=free_ones), self._series, self._failed, self
+            )
 
     # -- inside
 
@@ -175,10 +174,6 @@ class BookingDialog(QDialog):
         row = next(row for row in self.rows.values() if row.problem)
         row.field.setFocus()
         announce(self, f"{row.name.text()}: {row.problem}", urgent=True)
-
-    def _booked(self, made: tuple[Booking, ...]) -> None:
-        self.booked.emit(made)
-        super().accept()
 
     def _changed(self, booking: Booking) -> None:
         self.changed.emit(booking, self.booking)

@@ -10,7 +10,8 @@ from datetime import datetime
 from torchyard_core.booking.errors import Refused
 from torchyard_core.booking.model import Draft, Slot
 from torchyard_core.booking.slots import name_slots, slots_named
-from torchyard_core.booking.time_parser import end_moment, moment, wall_clock, zone_of
+from torchyard_core.booking.time_parser import end_moment, moment, zone_of
+from torchyard_core.formatting import wall_clock
 from torchyard_gui.bridge.bookings_model import Seen
 
 

@@ -20,6 +20,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from torchyard_core.app.book_gpus import BookGpus
 from torchyard_core.atomic_write import write_atomically
 from torchyard_core.booking.errors import Refused
 from torchyard_core.booking.model import Booking
@@ -142,14 +143,8 @@ class ImportDialog(QDialog):
         self.ok.setEnabled(False)
 
         def book(store: BookingStore) -> tuple[list[Booking], list[str]]:
-            made: list[Booking] = []
-            missed: list[str] = []
-            for draft in drafts:
-                try:
-                    made.append(store.book(draft))
-                except Refused as refused:
-                    missed.append(f"{draft.title}: {refused.message}")
-            return made, missed
+            made, refused = BookGpus(store).book_each(drafts)
+            return made, [f"{draft.title}: {error.message}" for draft, error in refused]
 
         self.model.act(book, self._booked, self._failed, self)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from torchyard_agent.keeper.decisions.events import Cause
 from torchyard_agent.keeper.processes import failure_diagnosis
-from torchyard_agent.keeper.processes.failure_diagnosis import Cause
 
 TRACEBACK = """step 1
 Traceback (most recent call last):

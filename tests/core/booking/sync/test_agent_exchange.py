@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
@@ -12,19 +11,12 @@ from typing import Any
 import pytest
 
 from torchyard_agent.protocol.calendar import parse
-from torchyard_core.booking.errors import Refused, StoreAway
 from torchyard_core.booking.model import Booking, Draft, IdleEvidence, Login, Slot, State, Use
 from torchyard_core.booking.rules.enforcement import Enforcement
 from torchyard_core.booking.rules.team_rules import Rules
 from torchyard_core.booking.store import BookingStore, open_store
-from torchyard_core.booking.sync.agent_exchange import (
-    AgentExchange,
-    Exchanged,
-    combine,
-    exchange_with_agents,
-    uses_told,
-)
-from torchyard_core.errors import AgentTooOld, TorchyardError, UsageError
+from torchyard_core.booking.sync.agent_exchange import combine, exchange_with_agents, uses_told
+from torchyard_core.errors import AgentTooOld, UsageError
 
 T0 = datetime(2026, 11, 22, 2, tzinfo=UTC)
 
@@ -196,40 +188,3 @@ def test_an_older_agent_is_no_problem(store: BookingStore) -> None:
     old = AgentTooOld("gpu-a", "1.0", "bookings.snapshot", is_newer=False)
     fleet: Any = OneHost({"bookings.evidence": old, "bookings.confirm": old, "bookings.snapshot": old})
     assert exchange_with_agents(fleet, store).problems == {}
-
-
-def test_hosts_are_told_when_they_connect_when_bookings_change_and_after_trouble(store: BookingStore) -> None:
-    fleet: Any = OneHost(ANSWERS)
-    exchanged, troubled = threading.Semaphore(0), threading.Semaphore(0)
-    away = [True]
-
-    def opened() -> BookingStore:
-        if away[0]:
-            raise StoreAway("the database does not answer")
-        return store
-
-    def trouble(error: TorchyardError) -> None:
-        away[0] = False
-        troubled.release()
-
-    refusing = [True]
-
-    def on_exchanged(done: Exchanged) -> None:
-        if refusing.pop() if refusing else False:
-            raise Refused("the booking does not end after its start", code="empty")
-        exchanged.release()
-
-    exchange = AgentExchange(fleet, opened, on_exchanged, trouble)
-    try:
-        assert troubled.acquire(timeout=60)
-        exchange.changed()
-        assert troubled.acquire(timeout=60)  # by what was to be done then
-        exchange.changed()
-        assert exchanged.acquire(timeout=60)
-        handed = len(fleet.asked)
-        exchange.changed()
-        assert exchanged.acquire(timeout=60)
-        assert len(fleet.asked) == handed + 3
-        assert not exchanged.acquire(timeout=0.2), "nothing has changed since"
-    finally:
-        exchange.close()

@@ -72,10 +72,10 @@ def test_a_gpu_says_who_uses_it() -> None:
         "replicas": {"20261123-091502-3f9c/worker-0": {}, "20261123-091502-3f9c/ps-0": {}},
     }
     assert [dict(zip(HEADINGS, row, strict=True)) for row in rows("gpu-a", sample)] == [
-        {"HOST": "gpu-a", "GPU": "cpu", "MODEL": "16 CPUs", "MEMORY": "128.0 GB", "USED": "4.0 GB", "UTIL": "12%",
+        {"HOST": "gpu-a", "GPU": "cpu", "MODEL": "16 CPUs", "MEMORY": "128 GB", "USED": "4.0 GB", "UTIL": "12 %",
          "BY": "20261123-091502-3f9c/ps-0"},
-        {"HOST": "gpu-a", "GPU": "0", "MODEL": "NVIDIA H100", "MEMORY": "80.0 GB", "USED": "10.0 GB", "UTIL": "97%",
+        {"HOST": "gpu-a", "GPU": "0", "MODEL": "NVIDIA H100", "MEMORY": "80 GB", "USED": "10 GB", "UTIL": "97 %",
          "BY": "20261123-091502-3f9c/worker-0, kim: jupyter (8)"},
-        {"HOST": "gpu-a", "GPU": "1", "MODEL": "NVIDIA H100", "MEMORY": "80.0 GB", "USED": "?", "UTIL": "?",
+        {"HOST": "gpu-a", "GPU": "1", "MODEL": "NVIDIA H100", "MEMORY": "80 GB", "USED": "?", "UTIL": "?",
          "BY": "it has fallen off the bus"},
     ]  # fmt: skip

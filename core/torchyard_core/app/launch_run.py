@@ -1,0 +1,212 @@
+"""The use case "launch a topology": check it, book its GPUs, start the run and record it in this desktop's history."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from torchyard_core.app.desktop import Desktop
+from torchyard_core.booking.launch_availability import proposed_length
+from torchyard_core.booking.launch_booking import LaunchBooking, Wanted
+from torchyard_core.errors import HostError, RunFailed, TorchyardError
+from torchyard_core.launch.checks.check import Check
+from torchyard_core.launch.confirmations import Ask, no_answer
+from torchyard_core.launch.launch import Launch, Started, StartUnknown
+from torchyard_core.launch.restart import EndedRun
+from torchyard_core.launch.secrets import secret_values
+from torchyard_core.problems import Problem, has_errors
+from torchyard_core.topology.file import TopologyFile
+
+
+class InvalidTopology(RunFailed):
+    """Raised for a topology that cannot be launched on this fleet; `problems` holds errors and warnings."""
+
+    def __init__(self, problems: Iterable[Problem], source: str):
+        self.problems = tuple(problems)
+        hint = "Correct the file, then run it again."
+        if any(problem.code == "unknown-host" for problem in self.problems):
+            hint = "Correct the file, or add the host: `torchyard hosts add NAME --address …`."
+        lines = [problem.printed(source) for problem in self.problems]
+        super().__init__("\n".join(lines), code="topology_problems", hint=hint)
+
+    @property
+    def first_error(self) -> Problem:
+        return next(problem for problem in self.problems if problem.severity == "error")
+
+
+@dataclass(frozen=True)
+class LaunchCallbacks:
+    """How a launch reports and asks, on the thread that runs it."""
+
+    on_event: Callable[[dict[str, Any]], None] = lambda event: None
+    """Called with the events of `run --json`."""
+    on_check: Callable[[Check], None] = lambda check: None
+    """Called with each line of the checklist, before its event."""
+    on_progress: Callable[[str, int, int], None] = lambda step, done, total: None
+    """As `Launch.on_progress`."""
+    on_host_error: Callable[[HostError], None] = lambda error: None
+    """Called with each host of an ended run that cannot be asked about it."""
+    on_calendar_error: Callable[[TorchyardError], None] = lambda error: None
+    """Called with what fails in the calendar after the run has started or was taken back."""
+    on_unrecorded: Callable[[OSError], None] = lambda error: None
+    """Called where the run cannot be written into the history; it goes on all the same."""
+    ask: Ask = no_answer
+
+
+@dataclass(frozen=True)
+class BookingOptions:
+    """What the user asks of the calendar for a launch."""
+
+    length: timedelta | None = None
+    """Book the GPUs for so long; None books only where a booking is needed."""
+    start_at: datetime | None = None
+    """None for now."""
+    booking_id: str | None = None
+    """Start on this booking."""
+    usual_length: timedelta | None = None
+    """Length to propose where a booking is needed; None takes it from the last run of the same name."""
+
+
+class LaunchUseCase(ABC):
+    """One launch, whatever is launched. `run` does all of it; `cancel`, from any thread, takes it back."""
+
+    def __init__(self, desktop: Desktop, callbacks: LaunchCallbacks | None, booking: BookingOptions | None):
+        self.desktop = desktop
+        self.callbacks = callbacks or LaunchCallbacks()
+        self.is_cancelled = False
+        self._booking = booking or BookingOptions()
+        self._launch: Launch | None = None
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Makes all ready that comes before the hosts' checks. Raises TorchyardError."""
+
+    @property
+    @abstractmethod
+    def topology_file(self) -> str:
+        """The topology's file, as the run's record names it; empty where there is none."""
+
+    def run(self) -> Started:
+        """Launches and records the run, preparing it first where that was not done.
+
+        Raises:
+            StartUnknown: The run may have begun, and is recorded as unconfirmed.
+            Cancelled, TorchyardError: Nothing is left on the hosts.
+        """
+        if self._launch is None:
+            self.prepare()
+        launch = self._prepared()
+        if self.is_cancelled:
+            launch.cancel()
+        try:
+            started = launch.run()
+        except StartUnknown as unknown:
+            self._record(unknown.started, is_confirmed=False)
+            raise
+        self._record(started)
+        return started
+
+    def cancel(self) -> None:
+        """Takes the launch back as soon as the operation under way returns."""
+        self.is_cancelled = True
+        if self._launch is not None:
+            self._launch.cancel()
+
+    def undo(self, started: Started) -> None:
+        """Ends a run that has just started, and removes its record. Raises StartUnknown where it may go on."""
+        try:
+            self._prepared().undo(started)
+        except StartUnknown as unknown:
+            self._record(unknown.started, is_confirmed=False)
+            raise
+        self.desktop.history.remove(started.run_id)
+
+    def _make_launch(
+        self, source: TopologyFile, name: str, secrets: Sequence[str], arguments: str, again: EndedRun | None = None
+    ) -> None:
+        """`arguments`: of `torchyard run`, for commands in hints."""
+        topology = source.topology
+        assert topology is not None
+        desktop, callbacks, booking = self.desktop, self.callbacks, self._booking
+        records = desktop.history.records()
+        length = booking.usual_length or proposed_length(records, name)
+        wanted = Wanted(booking.length, booking.start_at, booking.booking_id, length)
+        self._launch = Launch(
+            source,
+            topology,
+            name,
+            desktop.fleet,
+            secret_values(tuple(secrets)),
+            callbacks.on_event,
+            callbacks.on_check,
+            callbacks.on_progress,
+            ask=callbacks.ask,
+            caches=desktop.home.caches,
+            again=again,
+            reserving=LaunchBooking(
+                desktop.calendar, desktop.zone, wanted, file=arguments, on_trouble=callbacks.on_calendar_error
+            ),
+            own=records,
+        )
+
+    def _prepared(self) -> Launch:
+        assert self._launch is not None, "prepare() comes first"
+        return self._launch
+
+    def _record(self, started: Started, *, is_confirmed: bool = True) -> None:
+        record = self._prepared().record(started, self.topology_file, is_confirmed=is_confirmed)
+        try:
+            self.desktop.history.save(record)
+        except OSError as error:
+            self.callbacks.on_unrecorded(error)
+
+
+class LaunchRun(LaunchUseCase):
+    """Launches a topology."""
+
+    def __init__(
+        self,
+        desktop: Desktop,
+        source: TopologyFile,
+        callbacks: LaunchCallbacks | None = None,
+        *,
+        name: str = "",
+        booking: BookingOptions | None = None,
+        arguments: str = "",
+    ):
+        """
+        Args:
+            name: The run's name; the topology's by default.
+            arguments: Arguments of `torchyard run` that launch it again, for hints; the file by default.
+        """
+        super().__init__(desktop, callbacks, booking)
+        self.problems: tuple[Problem, ...] = ()
+        """Warnings about the topology, once it is prepared."""
+        self._source = source
+        self._name = name
+        self._arguments = arguments
+
+    def prepare(self) -> None:
+        """Checks the topology. Raises InvalidTopology, UsageError for a secret without a value."""
+        source = self._source
+        self.problems = tuple(source.check(self.desktop.fleet.known()))
+        if source.topology is None or has_errors(self.problems):
+            raise InvalidTopology(self.problems, source.source)
+        topology = source.topology
+        self.callbacks.on_check(Check("topology", "", True, topology.name))
+        arguments = self._arguments or source.source
+        self._make_launch(source, self._name or topology.name, topology.program.secrets, arguments)
+
+    @property
+    def first_secrets(self) -> tuple[str, ...]:
+        """Names of the secrets to be sent, where this desktop has not launched the same topology before."""
+        launch = self._prepared()
+        return () if launch.was_launched_here else tuple(launch.topology.program.secrets)
+
+    @property
+    def topology_file(self) -> str:
+        return self._source.source if Path(self._source.source).is_file() else ""

@@ -1,0 +1,56 @@
+"""The use case "restart a run": launch an ended run again, with its own code, from its newest checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torchyard_core.app.desktop import Desktop
+from torchyard_core.app.launch_run import BookingOptions, LaunchCallbacks, LaunchUseCase
+from torchyard_core.app.run_links import links_of_run
+from torchyard_core.launch.confirmations import settle
+from torchyard_core.launch.restart import about_a_foreign_run, about_foreign_secrets, allowed_secrets, ended_run
+from torchyard_core.launch.runs.known_runs import KnownRun
+
+
+class RestartRun(LaunchUseCase):
+    """Launches an ended run again, as a new run with the topology and the code of the old one."""
+
+    def __init__(
+        self,
+        desktop: Desktop,
+        ended: KnownRun,
+        callbacks: LaunchCallbacks | None = None,
+        *,
+        secrets: Sequence[str] | None = None,
+        booking: BookingOptions | None = None,
+    ):
+        """
+        Args:
+            secrets: Names of the secrets to send with a run of another desktop; None asks for them.
+        """
+        super().__init__(desktop, callbacks, booking)
+        self._ended = ended
+        self._secrets = secrets
+        self._own_record = desktop.history.load(ended.run_id)
+
+    def prepare(self) -> None:
+        """Asks the run's hosts what it was. Raises RunFailed where it cannot be restarted, a HostError."""
+        ask = self.callbacks.ask
+        links, errors = links_of_run(self.desktop.fleet, self._ended)
+        for error in errors.values():
+            self.callbacks.on_host_error(error)
+        if not links:
+            raise errors[self._ended.primary]
+        again = ended_run(self._ended, links, self._own_record)
+        settle(about_a_foreign_run(again), ask)
+        names = self._secrets
+        if names is None:
+            question = about_foreign_secrets(again)
+            settle(question, ask)
+            names = again.topology.program.secrets if question is not None else ()
+        arguments = self.topology_file or again.source.source
+        self._make_launch(again.source, again.name, allowed_secrets(again, names), arguments, again)
+
+    @property
+    def topology_file(self) -> str:
+        return self._own_record.topology_file if self._own_record is not None else ""

@@ -1,0 +1,45 @@
+"""Links to the hosts of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from torchyard_core.errors import HostError, Unreachable
+from torchyard_core.launch.runs.known_runs import KnownRun
+
+if TYPE_CHECKING:
+    from torchyard_core.fleet.daemon_client import Link
+    from torchyard_core.fleet.fleet import Fleet
+
+
+def reach(fleet: Fleet, names: Iterable[str]) -> tuple[dict[str, Link], dict[str, HostError]]:
+    """(links to the hosts that answer and have an agent, the errors of the others). Installs nothing."""
+    found = fleet.links(names, install=False)
+    links = {name: link for name, link in found.items() if not isinstance(link, HostError)}
+    return links, {name: error for name, error in found.items() if isinstance(error, HostError)}
+
+
+def links_of_run(fleet: Fleet, run: KnownRun) -> tuple[dict[str, Link], dict[str, HostError]]:
+    """(links to the run's hosts that answer, the errors of the others)."""
+    links, errors = reach(fleet, [host for host in run.hosts if host in fleet.hosts])
+    for host in (run.primary, *run.hosts):
+        if host not in fleet.hosts:
+            errors.setdefault(host, _not_in_fleet(host, run))
+    return links, errors
+
+
+def link_to_primary(fleet: Fleet, run: KnownRun) -> Link:
+    """The link to the run's primary host. Raises a HostError."""
+    if run.primary not in fleet.hosts:
+        raise _not_in_fleet(run.primary, run)
+    return fleet.link(run.primary, install=False)
+
+
+def _not_in_fleet(host: str, run: KnownRun) -> Unreachable:
+    role = "primary host" if host == run.primary else "host"
+    return Unreachable(
+        host,
+        f"the {role} {host} of run {run.run_id} is not in the fleet file.",
+        hint=f"Add it by that name: `torchyard hosts add {host} --address …`.",
+    )

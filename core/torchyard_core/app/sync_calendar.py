@@ -1,0 +1,123 @@
+"""The use case "synchronise the calendar" with runs and hosts, once or periodically.
+
+Any desktop that reaches hosts does it, and no other needs to: it lists the GPUs that were found, ends bookings of runs
+that have ended, exchanges use and bookings with the agents, releases idle bookings and serves the waitlist.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from torchyard_core.booking.model import Booking
+from torchyard_core.booking.run_end import end_bookings
+from torchyard_core.booking.slots import slots_of
+from torchyard_core.booking.store import BookingStore
+from torchyard_core.booking.sync.agent_exchange import exchange_with_agents
+from torchyard_core.errors import TorchyardError
+from torchyard_core.fleet.calendar_push import open_links
+from torchyard_core.fleet.daemon_client import Link
+from torchyard_core.fleet.fleet import Fleet
+from torchyard_core.home import Home
+from torchyard_core.launch.runs.history import History
+from torchyard_core.user_settings import read_user_settings
+
+INTERVAL_S = 600.0
+RETRY_S = 30.0
+POLL_S = 2.0
+"""How often newly connected hosts are looked for."""
+
+
+@dataclass(frozen=True)
+class CalendarSync:
+    """The outcome of one synchronisation."""
+
+    hosts: tuple[str, ...] = ()
+    """Connected hosts that took part."""
+    problems: Mapping[str, TorchyardError] = field(default_factory=dict)
+    """Why a host did not take the calendar, by host."""
+    run_ended: tuple[Booking, ...] = ()
+    """The user's bookings that were released or shortened because their run has ended."""
+    released: tuple[Booking, ...] = ()
+    """Bookings released because their GPUs were idle."""
+    served: tuple[Booking, ...] = ()
+    """Bookings made for requests of the waitlist."""
+    soon_idle: tuple[tuple[Booking, datetime], ...] = ()
+    """The user's idle bookings, each with the time of its release."""
+
+
+class SyncCalendar:
+    """Synchronises the calendar with the hosts that are connected; opens no connection."""
+
+    def __init__(self, home: Home, fleet: Fleet):
+        self._home = home
+        self._fleet = fleet
+
+    def run(self, store: BookingStore) -> CalendarSync:
+        """Synchronises once. Raises what the store raises, and FileProblem or UsageError for wrong user settings."""
+        keep = read_user_settings(self._home.settings_file).keeps_after_failure
+        store.remember_slots(slots_of(self._fleet.known(), is_private=store.is_private))
+        run_ended = end_bookings(store, History(self._home.history), open_links(self._fleet), keep)
+        done = exchange_with_agents(self._fleet, store)
+        released, served = done.freed, done.served
+        if not done.hosts:
+            released, served = store.apply_idle(), store.serve_waiting()
+        return CalendarSync(done.hosts, done.problems, run_ended, released, served, store.soon_idle())
+
+
+class PeriodicSync:
+    """Runs a synchronisation on a daemon thread: every ten minutes, when a host connects, and on `changed`.
+
+    Nothing is synchronised while no host is connected.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        sync: Callable[[], CalendarSync],
+        on_error: Callable[[TorchyardError], None] = lambda error: None,
+    ):
+        """`sync` may raise TorchyardError, with which `on_error` is called on the thread; `sync` is then retried."""
+        self._fleet = fleet
+        self._sync = sync
+        self._on_error = on_error
+        self._wake = threading.Event()
+        self._closed = False
+        self._changed = True
+        self._thread = threading.Thread(target=self._run, name="calendar-sync", daemon=True)
+        self._thread.start()
+
+    def changed(self) -> None:
+        """Requests a synchronisation soon: bookings have changed, or a run has ended."""
+        self._changed = True
+        self._wake.set()
+
+    def close(self) -> None:
+        """Ends the thread; waits up to 5 s for hosts that are being asked."""
+        self._closed = True
+        self._wake.set()
+        self._thread.join(5)
+
+    def _run(self) -> None:
+        known: dict[str, Link] = {}
+        due = time.monotonic()
+        while not self._closed:
+            links = open_links(self._fleet)
+            is_new = any(known.get(name) is not link for name, link in links.items())
+            if links and (self._changed or is_new or time.monotonic() >= due):
+                self._changed = False
+                due = time.monotonic() + (INTERVAL_S if self._sync_once() else RETRY_S)
+                known = links
+            self._wake.wait(POLL_S)
+            self._wake.clear()
+
+    def _sync_once(self) -> bool:
+        """Whether all hosts took the calendar."""
+        try:
+            return not self._sync().problems
+        except TorchyardError as error:
+            self._on_error(error)
+            return False
