@@ -11,7 +11,6 @@ from PySide6.QtCore import QPoint, QTimer, Signal
 from PySide6.QtGui import QAction, QGuiApplication, QHideEvent, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QDialog, QVBoxLayout, QWidget
 
-from torchyard_core.booking.change_history import Change, headline, lines
 from torchyard_core.booking.model import Booking, Draft
 from torchyard_core.booking.search.slot_search import Fit
 from torchyard_gui.bookings import labels
@@ -21,8 +20,7 @@ from torchyard_gui.bookings.calendar.calendar_view import Surface
 from torchyard_gui.bookings.calendar.display_list import Pictures, mark_of
 from torchyard_gui.bookings.calendar.lanes import folded_at_first
 from torchyard_gui.bookings.calendar.time_axis import Span, days_of, local_day, stepped, utc
-from torchyard_gui.bookings.commands import Deeds
-from torchyard_gui.bookings.connections import join
+from torchyard_gui.bookings.commands import HOUR, Deeds
 from torchyard_gui.bookings.dialogs.booking_form import command_for
 from torchyard_gui.bookings.dialogs.dialog_controller import Dialogs
 from torchyard_gui.bookings.draft_validation import Known, refusal
@@ -79,7 +77,6 @@ class BookingsPage(QWidget):
         self._pictures = Pictures()
         self._selection = ""
         self._wanted = ""
-        self._history_of: Booking | None = None
         """A booking that is to be shown as soon as it is loaded."""
         self._clock = QTimer(self)
         self._clock.setInterval(TICK_MS)
@@ -92,7 +89,7 @@ class BookingsPage(QWidget):
         rows.addWidget(self.notice)
         rows.addWidget(self.body, 1)
         rows.addWidget(self.legend)
-        join(self)
+        self._connect()
         self.refresh()
 
     # -- what the window asks
@@ -227,8 +224,8 @@ class BookingsPage(QWidget):
         if booking_id and not self.drawers.finds:
             self._show_details()
             self.drawers.show(self.details)
-        elif not booking_id and self.drawers.current is self.details:
-            self.drawers.close(focus=False)
+        elif not booking_id:
+            self.drawers.close_details()
         self.enable()
 
     def activate(self, booking_id: str) -> None:
@@ -372,29 +369,10 @@ class BookingsPage(QWidget):
     def _show_details(self) -> None:
         booking = self.selected_booking
         if booking is None:
-            if self.drawers.current is self.details:
-                self.drawers.close(focus=False)
-            return
-        seen, now = self.model.seen, self.model.now
-        note = self.surface.picture.notes.get(booking.id, "")
-        can_change = self._can_change(booking)
-        self.details.show_booking(
-            booking, seen.slots, seen.person, seen.zone, now, note, can_change, self.run_on(booking)
-        )
-        if seen.is_live and booking != self._history_of:
-            self._history_of = booking
-            self.model.ask(
-                lambda store: store.history(booking.id),
-                lambda changes: self._show_history(booking, changes),
-                lambda _: None,
-                owner=self,
-            )
-
-    def _show_history(self, booking: Booking, changes: Sequence[Change]) -> None:
-        if booking != self._history_of:
-            return
-        seen = self.model.seen
-        self.details.show_history([(headline(one, seen.zone), lines(one, seen.slots, seen.zone)) for one in changes])
+            self.drawers.close_details()
+        else:
+            note = self.surface.picture.notes.get(booking.id, "")
+            self.drawers.show_booking(booking, note, self._can_change(booking), self.run_on(booking))
 
     def _can_change(self, booking: Booking) -> bool:
         seen = self.model.seen
@@ -416,3 +394,86 @@ class BookingsPage(QWidget):
             self.model.reload()
         else:
             self.surface.select(booking.id)
+
+    # -- connections
+
+    def _connect(self) -> None:
+        self._connect_actions()
+        self._connect_views()
+        self._connect_drawers()
+        self.legend.share_wanted.connect(self.dialogs.tell_how_to_share)
+        self.notice.action_triggered.connect(lambda number: self.model.reload())
+        self.body.resized.connect(self.place)
+        for part in (self.deeds, self.dialogs):
+            part.said.connect(self.sayings.say)
+            part.failed.connect(self.sayings.refuse)
+        self.dialogs.closed.connect(lambda: self.surface.set_cursor(None))
+        self.dialogs.closed.connect(self.focus_body)
+        self.deeds.done.connect(self.surface.select)
+        self.deeds.undo_changed.connect(self.enable)
+        self.model.changed.connect(self.model_changed)
+        self.model.settled.connect(self.sayings.settled)
+        self.model.fleet.use_changed.connect(lambda name: self.say_free())
+
+    def _connect_actions(self) -> None:
+        acts, views = self.acts, self.bar.views
+        acts.connect_to(
+            {
+                acts.book: self.book,
+                acts.find: self.find_slot,
+                acts.edit: self.edit,
+                acts.extend: lambda: self.stretch(HOUR),
+                acts.shorten: lambda: self.stretch(-HOUR),
+                acts.release: self.let_go,
+                acts.cancel_series: self.cancel_series,
+                acts.run: self.show_run,
+                acts.undo: self.deeds.undo,
+                acts.paste: self.dialogs.paste,
+                acts.copy: self.copy,
+                acts.search: self.bar.open_search,
+                acts.today: self.go_today,
+                acts.earlier: lambda: self.go(-1),
+                acts.later: lambda: self.go(1),
+                acts.day: lambda: views.set_value("day"),
+                acts.week: lambda: views.set_value("week"),
+                acts.month: lambda: views.set_value("month"),
+                acts.agenda: lambda: views.set_value("agenda"),
+                acts.fold: self.fold_all,
+                acts.refresh: self.model.reload,
+                acts.waitlist: self.show_waitlist,
+                acts.usage: self.dialogs.usage_report,
+                acts.export: self.dialogs.export,
+                acts.import_: self.import_bookings,
+                acts.rules: self.dialogs.rules,
+            }
+        )
+        for widget in (self, self.bar):
+            widget.addActions(acts.all())
+
+    def _connect_views(self) -> None:
+        surface, agenda, bar = self.surface, self.agenda, self.bar
+        surface.refuse = self.refuse
+        surface.book_wanted.connect(self.dialogs.book_at)
+        surface.change_wanted.connect(self.deeds.change)
+        surface.refused.connect(self.sayings.refuse)
+        surface.selected.connect(self.select)
+        surface.activated.connect(self.activate)
+        surface.fold_wanted.connect(self.fold)
+        surface.step_wanted.connect(self.go)
+        surface.fit_wanted.connect(self.book_fit)
+        surface.context_requested.connect(self.open_menu)
+        agenda.chosen.connect(self.select)
+        agenda.activated_.connect(self.activate)
+        bar.views.changed.connect(self.show_span)
+        bar.filter_changed.connect(lambda chosen: self.refresh())
+        bar.filter_menu.aboutToShow.connect(lambda: bar.offer(self.model.seen))
+
+    def _connect_drawers(self) -> None:
+        finder, waitlist, drawers = self.finder, self.waitlist, self.drawers
+        finder.book_wanted.connect(self.book_fit)
+        finder.wait_wanted.connect(lambda wish: self.deeds.wait(wish, finder.title_.text()))
+        waitlist.leave_wanted.connect(self.deeds.stop_waiting)
+        waitlist.join_wanted.connect(self.find_slot)
+        drawers.changed.connect(self.place)
+        drawers.left.connect(self.focus_body)
+        drawers.fit_pointed.connect(self.point_at)

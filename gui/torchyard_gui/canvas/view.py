@@ -17,7 +17,7 @@ from PySide6.QtGui import (
     QResizeEvent,
     QWheelEvent,
 )
-from PySide6.QtWidgets import QWidget
+from PySide6.QtWidgets import QAbstractScrollArea, QWidget
 
 from torchyard_gui.canvas.gestures.drag_chips import DragChips, Fits
 from torchyard_gui.canvas.gestures.palette_drop import (
@@ -30,7 +30,6 @@ from torchyard_gui.canvas.gestures.palette_drop import (
     Told,
     carried,
 )
-from torchyard_gui.canvas.gestures.pan import Pan
 from torchyard_gui.canvas.gestures.rubber_band import RubberBand
 from torchyard_gui.canvas.keyboard import ARROWS, command_of, neighbour
 from torchyard_gui.canvas.racks.layout import MARGIN
@@ -42,6 +41,29 @@ Button, Modifier = Qt.MouseButton, Qt.KeyboardModifier
 
 SCROLL_WITHIN = 20
 """Pixels from the border within which a drag moves the view along."""
+
+
+class Pan(Gesture):
+    """Moves the view with the middle button, or with the left button while Space is held."""
+
+    cursor = Qt.CursorShape.ClosedHandCursor
+
+    def __init__(self, view: QAbstractScrollArea, position: QPoint):
+        self._across = view.horizontalScrollBar()
+        self._down = view.verticalScrollBar()
+        self._origin = QPoint(self._across.value(), self._down.value())
+        self._start = position
+
+    def move(self, position: QPoint) -> None:
+        moved = position - self._start
+        self._across.setValue(self._origin.x() - moved.x())
+        self._down.setValue(self._origin.y() - moved.y())
+
+    def finish(self, position: QPoint) -> None:
+        self.move(position)
+
+    def cancel(self) -> None:
+        self.move(self._start)
 
 
 class CanvasView(ZoomView):

@@ -13,7 +13,7 @@ from PySide6.QtGui import QAction, QCloseEvent, QDragEnterEvent, QDropEvent, QPa
 from PySide6.QtWidgets import QApplication, QHBoxLayout, QMainWindow, QStackedWidget, QVBoxLayout, QWidget
 
 from torchyard_gui.theme.icons import icon, refresh_icons
-from torchyard_gui.theme.theme import theme
+from torchyard_gui.theme.theme import Mode, theme
 from torchyard_gui.widgets.toast import Toast
 from torchyard_gui.windows.navigation_rail import Rail
 from torchyard_gui.windows.page_protocol import as_page
@@ -71,6 +71,12 @@ class MainWindow(QMainWindow):
         self._lay_out()
         self.toast = Toast(self)
 
+        self.actions_.example_wanted.connect(self.example_wanted)
+        self.actions_.page_wanted.connect(self.show_page)
+        self.actions_.pane_wanted.connect(self.cycle_panes)
+        self.actions_.palette_wanted.connect(lambda: self.palette_.open())
+        self.actions_.menu_wanted.connect(self.open_menu)
+        self.actions_.mode_changed.connect(self._keep_mode)
         self.rail.chosen.connect(self._show_number)
         self.rail.menu_wanted.connect(self.menu.popup_at)
         theme().changed.connect(refresh_icons)
@@ -246,6 +252,9 @@ class MainWindow(QMainWindow):
 
     def _show_number(self, number: int) -> None:
         self.show_page(self.keys[number])
+
+    def _keep_mode(self, mode: Mode) -> None:
+        self.settings.mode = mode
 
     def _lay_out(self) -> None:
         self._middle = QWidget()

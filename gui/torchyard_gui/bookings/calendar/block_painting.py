@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 from PySide6.QtCore import QPointF, QRectF, Qt
 from PySide6.QtGui import QBrush, QFontMetricsF, QPainter
 
 from torchyard_core.booking.model import Booking, State
 from torchyard_gui.bookings import labels
 from torchyard_gui.bookings.calendar.block_cache import Bodies
-from torchyard_gui.bookings.calendar.block_labels import Label, label_for
 from torchyard_gui.bookings.calendar.blocks import Block, hue_of
 from torchyard_gui.bookings.calendar.display_list import Picture, Strip
 from torchyard_gui.bookings.calendar.time_axis import Axis
@@ -21,6 +23,44 @@ LINE = 15
 LEFT = Align.AlignLeft | Align.AlignVCenter
 RUNS_ON_X = 16
 """How far the label of a narrow block may begin beside it."""
+Measure = Callable[[str, bool], float]
+"""How wide a text is; bold where True."""
+READABLE = 42
+"""Less of a title than this is no title."""
+
+
+@dataclass(frozen=True)
+class Label:
+    """`title` is bold; `more` stands below it, or alone. `outside` goes beside a block that is too narrow for it."""
+
+    title: str = ""
+    more: str = ""
+    initial: str = ""
+    outside: str = ""
+
+
+def label_for(
+    width: float, height: float, title: str, person: str, gpus: str, ends: str, beside: float, measure: Measure
+) -> Label:
+    """`width`, `height`: what is free inside; `beside`: what is free to the right of the block."""
+    two_lines = height >= 2 * LINE + 2
+    below = _longest(width, (f"{person} · {gpus} · {ends}", f"{person} · {gpus}", person), measure)
+    if measure(title, True) <= width:
+        if two_lines:
+            return Label(title, below)
+        rest = _longest(width - measure(title, True) - 8, (f"{person} · {ends}", person), measure)
+        return Label(title, rest)
+    initial = person[:1]
+    if width >= READABLE and (two_lines or not below):
+        return Label(title, below if two_lines else "")
+    fits = initial if initial and measure(initial, True) <= width else ""
+    if beside >= READABLE:
+        return Label("", "", fits, title)
+    return Label("", below) if below else Label("", "", fits)
+
+
+def _longest(width: float, texts: tuple[str, ...], measure: Measure) -> str:
+    return next((text for text in texts if measure(text, False) <= width), "")
 
 
 class BlockPainter:

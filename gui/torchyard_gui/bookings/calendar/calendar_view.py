@@ -5,7 +5,7 @@ Drawn straight, without an item for each booking: of 256 lanes only those in sig
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import date
 
 from PySide6.QtCore import QEvent, QPoint, QRectF, Qt, Signal
@@ -26,6 +26,7 @@ from torchyard_core.booking.search.slot_search import Fit
 from torchyard_gui.bookings.calendar.blocks import Block
 from torchyard_gui.bookings.calendar.calendar_geometry import Sheet
 from torchyard_gui.bookings.calendar.calendar_painting import CalendarPainter
+from torchyard_gui.bookings.calendar.calendar_target import Refuse
 from torchyard_gui.bookings.calendar.display_list import Picture, rows_changed
 from torchyard_gui.bookings.calendar.hit_testing import block_at, block_under, first_cursor
 from torchyard_gui.bookings.calendar.keyboard_cursor import Cursor, KeyedEdit
@@ -38,8 +39,6 @@ from torchyard_gui.bookings.calendar.tooltips import DragTip, told_cursor, told_
 from torchyard_gui.theme.theme import theme
 from torchyard_gui.theme.tokens import METRICS as M
 from torchyard_gui.widgets.gesture import Gesture
-
-Refuse = Callable[[Sequence[str], float, float, "Booking | None"], str]
 
 
 class Surface(Sheet):
@@ -160,7 +159,7 @@ class Surface(Sheet):
         self._refresh()
         return was
 
-    # -- what gestures and keys ask (see gestures/ground.py)
+    # -- what gestures and keys ask (see calendar_target)
 
     def hold(self, gpus: Sequence[str], start: float, end: float, of: Booking | None, at: QPoint) -> str:
         reason = self.refuse(gpus, start, end, of)

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from PySide6.QtCore import QObject, Signal
 
-from torchyard_core.booking.model import Slot
+from torchyard_core.booking.change_history import Change, headline, lines
+from torchyard_core.booking.model import Booking, Slot
 from torchyard_core.booking.search.slot_search import Fit, Wish
 from torchyard_core.errors import TorchyardError
 from torchyard_gui.bookings import labels
@@ -41,6 +42,8 @@ class Drawers(QObject):
         self.current: Drawer | None = None
         self.fits: tuple[Fit, ...] = ()
         self._searching: Job | None = None
+        self._history_of: Booking | None = None
+        """The booking whose history was loaded last."""
         self.finder.wished.connect(self._search)
         self.finder.pointed.connect(lambda number: self.fit_pointed.emit(self.fits[number], number))
         for drawer in self.all():
@@ -89,12 +92,35 @@ class Drawers(QObject):
         if focus:
             self.left.emit()
 
+    def close_details(self) -> None:
+        if self.current is self.details:
+            self.close(focus=False)
+
+    def show_booking(self, booking: Booking, note: str, can_change: bool, run_id: str) -> None:
+        """Fills the details; loads the booking's history if it is not the one loaded last."""
+        seen = self.model.seen
+        self.details.show_booking(booking, seen.slots, seen.person, seen.zone, self.model.now, note, can_change, run_id)
+        if seen.is_live and booking != self._history_of:
+            self._history_of = booking
+            self.model.ask(
+                lambda store: store.history(booking.id),
+                lambda changes: self._show_history(booking, changes),
+                lambda _: None,
+                owner=self,
+            )
+
     def look_again(self, *, searching: bool) -> None:
         """The calendar is another: what was found may be taken, or something nearer free."""
         seen = self.model.seen
         self.waitlist.show_waiting(seen.waiting, seen.person, seen.is_admin, seen.zone, self.model.now)
         if searching and self.finds and not self.finder.isHidden():
             self.finder.search()
+
+    def _show_history(self, booking: Booking, changes: Sequence[Change]) -> None:
+        if booking != self._history_of:
+            return
+        seen = self.model.seen
+        self.details.show_history([(headline(one, seen.zone), lines(one, seen.slots, seen.zone)) for one in changes])
 
     def _forget_fits(self) -> None:
         self.fits = ()

@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime, timedelta
 import pytest
 
 from torchyard_core.booking.model import Booking, IdleEvidence, Slot, State, Use, cpu_slot
-from torchyard_gui.bookings.calendar.block_labels import label_for
+from torchyard_gui.bookings.calendar.block_painting import label_for
 from torchyard_gui.bookings.calendar.blocks import blocks_of, free_now, hue_of, steps, strip_of, usage_of
 from torchyard_gui.bookings.calendar.display_list import Pictures, picture_of
 from torchyard_gui.bookings.calendar.keyboard_cursor import Cursor
