@@ -1,4 +1,4 @@
-"""What the page says: of what was done and refused, of a calendar that is away, of where it is kept."""
+"""Messages of the Bookings page: results, refusals, an unreachable calendar, and its location."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from torchyard_gui.widgets import NoticeBar, Toast
 from torchyard_gui.widgets.screen_reader import announce
 
 
-class Sayings(QObject):
-    """To whoever looks, and to whoever listens."""
+class Notifications(QObject):
+    """Shows messages and announces them to screen readers."""
 
     def __init__(self, model: BookingsModel, notice: NoticeBar, legend: Legend, page: QWidget):
         super().__init__(page)
@@ -26,21 +26,21 @@ class Sayings(QObject):
         self._is_away = False
 
     def say(self, text: str) -> None:
-        """What was done."""
+        """Shows the result of a command."""
         self.toast.say(text)
         if not self._is_away:
             self.notice.clear()
 
     def refuse(self, text: str) -> None:
-        """What was refused, or went wrong."""
-        self.notice.clear()  # the same reason once more is told once more
+        """Shows a refusal or an error."""
+        self.notice.clear()  # Announce the same reason again if it recurs.
         self.notice.show_notice("warn", text)
 
     def fail(self, error: TorchyardError) -> None:
         self.refuse(labels.said(error))
 
     def settled(self, freed: int, served: int) -> None:
-        """So many bookings were freed as idle, and so many made for who waited."""
+        """Shows how many bookings were released as idle and how many waiting requests were booked."""
         parts = []
         if freed:
             parts.append(self.tr("{count} bookings were idle, and are free now.").format(count=freed))
@@ -49,7 +49,7 @@ class Sayings(QObject):
         self.notice.show_notice("info", " ".join(parts))
 
     def place(self, away: str) -> None:
-        """Where the calendar is kept; `away`: why nothing can be booked."""
+        """Shows where the calendar is stored; `away` tells why nothing can be booked."""
         seen = self.model.seen
         if away:
             text = f"{away} {seen.why}".strip()

@@ -1,4 +1,4 @@
-"""The Bookings page: who has which GPUs when, and how to get some."""
+"""The Bookings page: the calendar with its drawers, dialogs and actions."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from torchyard_core.booking.search.slot_search import Fit
 from torchyard_gui.bookings import labels
 from torchyard_gui.bookings.agenda import Agenda
 from torchyard_gui.bookings.calendar.blocks import free_now, is_shown
-from torchyard_gui.bookings.calendar.calendar_view import Surface
-from torchyard_gui.bookings.calendar.display_list import Pictures, mark_of
+from torchyard_gui.bookings.calendar.calendar_view import CalendarView
+from torchyard_gui.bookings.calendar.display_list import DisplayListBuilder, mark_of
 from torchyard_gui.bookings.calendar.lanes import folded_at_first
 from torchyard_gui.bookings.calendar.time_axis import Span, days_of, local_day, stepped, utc
-from torchyard_gui.bookings.commands import HOUR, Deeds
+from torchyard_gui.bookings.commands import HOUR, BookingCommands
 from torchyard_gui.bookings.dialogs.booking_form import command_for
-from torchyard_gui.bookings.dialogs.dialog_controller import Dialogs
+from torchyard_gui.bookings.dialogs.dialog_controller import DialogController
 from torchyard_gui.bookings.draft_validation import Known, refusal
-from torchyard_gui.bookings.drawers.drawer_controller import Drawers
-from torchyard_gui.bookings.drawers.drawer_layout import Body
+from torchyard_gui.bookings.drawers.drawer_controller import DrawerController
+from torchyard_gui.bookings.drawers.drawer_layout import DrawerLayout
 from torchyard_gui.bookings.legend import Legend
 from torchyard_gui.bookings.menu_actions import BookingActions
-from torchyard_gui.bookings.notifications import Sayings
+from torchyard_gui.bookings.notifications import Notifications
 from torchyard_gui.bookings.top_bar import TopBar
 from torchyard_gui.bridge.bookings_model import BookingsModel
 from torchyard_gui.theme.tokens import METRICS
 from torchyard_gui.widgets import EmptyState, NoticeBar
 
 TICK_MS = 20_000
-"""How often the now-line moves."""
+"""Interval at which the now-line moves."""
 
 
 class BookingsPage(QWidget):
-    """Looks at the calendar while it is shown; what others change arrives by itself."""
+    """Shows the calendar and keeps it up to date while visible."""
 
     status_changed = Signal()
     run_wanted = Signal(str)
-    """The ID of a run that is to be shown."""
+    """The ID of a run to show."""
 
     def __init__(self, model: BookingsModel, parent: QWidget | None = None):
         super().__init__(parent)
@@ -51,11 +51,11 @@ class BookingsPage(QWidget):
         self.title = self.tr("Bookings")
         self.icon_name = "calendar"
         self.acts = BookingActions(self)
-        self.deeds = Deeds(model, self)
-        self.dialogs = Dialogs(model, self.deeds, self)
+        self.deeds = BookingCommands(model, self)
+        self.dialogs = DialogController(model, self.deeds, self)
         self.bar = TopBar(self.acts)
         self.notice = NoticeBar()
-        self.surface = Surface()
+        self.surface = CalendarView()
         self.agenda = Agenda()
         self.empty = EmptyState(
             self.tr("No GPUs to book yet"),
@@ -63,25 +63,25 @@ class BookingsPage(QWidget):
             icon_name="calendar",
         )
         self.legend = Legend()
-        self.drawers = Drawers(model, self.surface, self.acts, self)
+        self.drawers = DrawerController(model, self.surface, self.acts, self)
         self.details, self.finder, self.waitlist = self.drawers.details, self.drawers.finder, self.drawers.waitlist
-        self.sayings = Sayings(model, self.notice, self.legend, self)
+        self.sayings = Notifications(model, self.notice, self.legend, self)
         self.toast = self.sayings.toast
         self.run_on: Callable[[Booking], str] = lambda booking: booking.run_id or ""
-        """Which run stands on a booking; "" for none that is known."""
+        """Returns the ID of the run that uses a booking, or ""."""
         self.span: Span = "week"
         self.day = local_day(model.now, model.seen.zone)
         self.folded: set[str] | None = None
-        """Hosts that are; None until the first slots are there."""
+        """Folded hosts; None until the first slots are loaded."""
         self._known: Known | None = None
-        self._pictures = Pictures()
+        self._pictures = DisplayListBuilder()
         self._selection = ""
         self._wanted = ""
-        """A booking that is to be shown as soon as it is loaded."""
+        """The ID of a booking to show as soon as it is loaded."""
         self._clock = QTimer(self)
         self._clock.setInterval(TICK_MS)
         self._clock.timeout.connect(self.refresh)
-        self.body = Body()
+        self.body = DrawerLayout()
         self.body.hold((self.surface, self.agenda, self.empty), self.drawers.all())
         rows = QVBoxLayout(self)
         rows.setContentsMargins(0, 0, 0, 0)
@@ -103,12 +103,12 @@ class BookingsPage(QWidget):
         return [self.tr("{count} of your bookings run").format(count=running)] if running else []
 
     def panes(self) -> list[QWidget]:
-        """For F6."""
+        """Returns the panes for F6."""
         return [self.bar, self._view, *filter(None, [self.drawers.current])]
 
     @property
     def dialog(self) -> QDialog | None:
-        """The one that is open."""
+        """The open dialog."""
         return self.dialogs.current
 
     @property
@@ -120,14 +120,14 @@ class BookingsPage(QWidget):
         return self.model.booking(self._selection) if self._selection else None
 
     def close_page(self) -> None:
-        """Lets go of what the page holds; called when the window closes."""
+        """Stops the page's timers and dialogs; called when the window closes."""
         self._clock.stop()
         self.dialogs.close()
 
-    # -- what people do
+    # -- commands
 
     def book(self) -> None:
-        """Asks for exact times; what the keyboard is on is filled in."""
+        """Opens the booking dialog, filled in from the keyboard cursor."""
         cursor = self.surface.cursor_
         if cursor is not None and self.surface.block_of(cursor) is None:
             self.dialogs.book_at(self.surface.gpus_of(cursor), cursor.start, cursor.end)
@@ -139,9 +139,9 @@ class BookingsPage(QWidget):
             self.dialogs.edit(booking)
 
     def let_go(self) -> None:
-        """Asks before it releases or cancels."""
+        """Asks for confirmation, then releases or cancels the selected booking."""
         if (booking := self.selected_booking) is not None:
-            self.dialogs.let_go(booking, self.surface.told_of(booking).partition("\n")[2])
+            self.dialogs.let_go(booking, self.surface.booking_tooltip(booking).partition("\n")[2])
 
     def cancel_series(self) -> None:
         if (booking := self.selected_booking) is not None and booking.series_id is not None:
@@ -152,13 +152,13 @@ class BookingsPage(QWidget):
             self.deeds.stretch(booking, by)
 
     def show_run(self) -> None:
-        """Goes to the run that stands on the selected booking."""
+        """Shows the run that uses the selected booking."""
         booking = self.selected_booking
         if booking is not None and (run := self.run_on(booking)):
             self.run_wanted.emit(run)
 
     def copy(self) -> None:
-        """The command that books the same."""
+        """Copies the command that makes the same booking."""
         seen = self.model.seen
         booking, cursor = self.selected_booking, self.surface.cursor_
         if booking is not None:
@@ -194,14 +194,14 @@ class BookingsPage(QWidget):
         self.show_days()
 
     def show_span(self, span: str) -> None:
-        """Day, week, month; or the agenda of the days shown."""
+        """Shows a day, week or month, or the agenda of the shown days."""
         if span != "agenda":
             self.span = cast("Span", span)
         self.show_days()
         self.focus_body()
 
     def show_booking(self, booking_id: str) -> None:
-        """Goes to a booking, wherever it is: for links from other pages."""
+        """Shows a booking anywhere in the calendar, for links from other pages."""
         booking = self.model.booking(booking_id)
         if booking is not None:
             self._reveal(booking)
@@ -219,7 +219,7 @@ class BookingsPage(QWidget):
         self.refresh()
 
     def select(self, booking_id: str) -> None:
-        """The booking that is meant; "" for none. Its drawer opens, unless somebody looks for a slot."""
+        """Selects a booking, or none for "", and opens its details unless the user is finding a slot."""
         self._selection = booking_id
         if booking_id and not self.drawers.finds:
             self._show_details()
@@ -229,7 +229,7 @@ class BookingsPage(QWidget):
         self.enable()
 
     def activate(self, booking_id: str) -> None:
-        """Enter or a double click: one's own is edited, of another's all is shown."""
+        """Handles Enter or a double click: opens the editor, or the details of a booking the user cannot change."""
         self._selection = booking_id
         booking = self.selected_booking
         if booking is None:
@@ -257,13 +257,13 @@ class BookingsPage(QWidget):
         self.status_changed.emit()
 
     def refresh(self) -> None:
-        """Draws the calendar as it was last seen."""
+        """Redraws the calendar from the last loaded state."""
         seen, now = self.model.seen, self.model.now
         hosts = self.model.fleet.hosts
         states = {status.name: mark_of(status.state) for status in hosts}
         cores = {status.name: status.facts.cpus for status in hosts if status.facts.cpus}
         picture = self._pictures.of(seen, now, frozenset(self.folded or ()), self.bar.filter, states, cores)
-        away = "" if seen.is_live or not self.model.has_loaded else labels.away(seen, now)
+        away = "" if seen.is_live or not self.model.has_loaded else labels.unavailable_text(seen, now)
         self._known = Known(seen.bookings, seen.slots, seen.rules, seen.person, seen.is_admin, now, away)
         self.surface.set_picture(picture)
         axis = self.surface.axis
@@ -279,7 +279,7 @@ class BookingsPage(QWidget):
     def show_days(self) -> None:
         seen = self.model.seen
         dates = days_of(self.span, self.day)
-        self.bar.title.setText(labels.title_of(self.span, dates))
+        self.bar.title.setText(labels.days_title(self.span, dates))
         self.surface.set_days(self.span, self.day)
         self.model.show(self.surface.axis.since, self.surface.axis.until)
         if self.surface.axis.zone != seen.zone:
@@ -304,7 +304,7 @@ class BookingsPage(QWidget):
         self.acts.copy.setEnabled(booking is not None or self.surface.cursor_ is not None)
 
     def refuse(self, gpus: Sequence[str], start: float, end: float, of: Booking | None) -> str:
-        """Why that cannot be, by what is loaded: asked while dragging."""
+        """Returns why a change is refused according to the loaded calendar, or ""."""
         if self._known is None:
             return ""
         title = of.title if of is not None else self.deeds.title
@@ -313,7 +313,7 @@ class BookingsPage(QWidget):
         return labels.said(found) if found is not None else ""
 
     def point_at(self, fit: Fit, number: int) -> None:
-        """Brings a fit into sight."""
+        """Scrolls to a fit."""
         if not self.surface.axis.since <= fit.start < self.surface.axis.until:
             self.day = local_day(fit.start, self.model.seen.zone)
             self.show_days()
@@ -324,7 +324,7 @@ class BookingsPage(QWidget):
         self.surface.show_fit(number)
 
     def place(self) -> None:
-        """Drawers stand beside the calendar; in a narrow window they lie over it."""
+        """Lays out drawers beside the calendar, or above it in a narrow window."""
         narrow = self.window().width() < METRICS.narrow_below
         self.bar.set_narrow(narrow)
         self.body.place(self.drawers.current, narrow=narrow)

@@ -1,4 +1,4 @@
-"""What can be done on the Runs page."""
+"""The actions of the Runs page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MENU = "menu"
 
 
 class RunsActions(QObject):
-    """The actions. The page connects and enables them."""
+    """QActions. The page connects and enables them."""
 
     def __init__(self, parent: QObject):
         super().__init__(parent)
@@ -40,7 +40,7 @@ class RunsActions(QObject):
 
     @property
     def all(self) -> list[QAction]:
-        """In the order of the menus."""
+        """Returns the actions in menu order."""
         return [
             self.stop,
             self.restart,

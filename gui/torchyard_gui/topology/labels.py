@@ -1,4 +1,4 @@
-"""What roles, strategies and numbers of replicas are called in the window."""
+"""Texts for roles, strategies, presets and counts of replicas."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def tr(text: str) -> str:
 
 
 def role_name(role: Role) -> str:
-    """A role's name, as one replica is called."""
+    """Returns the name of one replica's role."""
     names = {
         Role.CHIEF: tr("Chief"),
         Role.WORKER: tr("Worker"),
@@ -39,7 +39,7 @@ def role_plural(role: Role) -> str:
 
 
 def role_sentence(role: Role) -> str:
-    """What a replica of the role does."""
+    """Returns what a replica of the role does."""
     sentences = {
         Role.CHIEF: tr("The first trainer: rank 0, which also writes checkpoints. A run has at most one."),
         Role.WORKER: tr("Trains on its share of the data."),
@@ -63,7 +63,7 @@ def strategy_name(kind: StrategyKind) -> str:
 
 
 def strategy_sentence(kind: StrategyKind) -> str:
-    """What the strategy does, for who chooses one."""
+    """Returns what a strategy does."""
     sentences = {
         StrategyKind.NONE: tr("The script keeps its parameters in step itself, for example with DDP."),
         StrategyKind.ALL_REDUCE: tr("After each step all trainers average their gradients with each other."),
@@ -76,12 +76,12 @@ def strategy_sentence(kind: StrategyKind) -> str:
 
 
 def preset_title(preset: Preset) -> str:
-    """What a preset is called; a strategy's by the strategy's own name."""
+    """Returns a preset's title; a strategy's preset has the strategy's name."""
     return strategy_name(StrategyKind(preset.key)) if preset.key in PRESETS else preset.title
 
 
 def strategy_preset_sentence(kind: StrategyKind) -> str:
-    """What a strategy's preset adds to a design that has nothing yet."""
+    """Returns what a strategy's preset adds to an empty design."""
     sentences = {
         StrategyKind.ALL_REDUCE: tr("Three workers round a ring."),
         StrategyKind.SANDBLASTER: tr("Three workers in step with two parameter servers."),
@@ -93,20 +93,20 @@ def strategy_preset_sentence(kind: StrategyKind) -> str:
 
 
 def preset_sentence(preset: Preset) -> str:
-    """What a preset adds to a design that has nothing yet."""
-    # Names of machines and frameworks are the same in every language; so are the sentences made of them.
+    """Returns what a preset adds to an empty design."""
+    # Names of machines and frameworks are not translated.
     return strategy_preset_sentence(StrategyKind(preset.key)) if preset.key in PRESETS else preset.sentence
 
 
 def machine_sentence(machine: Machine) -> str:
-    """All that a machine type has."""
+    """Returns the resources of a machine type."""
     sizes = tr("{count} CPUs, {memory} GB").format(count=machine.cpus, memory=f"{machine.memory_gb:g}")
     gpus = f", {machine.gpus} × {machine.gpu_model}" if machine.gpus else ""
     return f"{machine.name} ({machine.machine}): {sizes}{gpus}."
 
 
 def named(names: Sequence[str]) -> str:
-    """`worker-3`, or `3 replicas`; of one role `3 workers`."""
+    """Returns `worker-3`, `3 replicas`, or `3 workers` if all have one role."""
     if len(names) == 1:
         return names[0]
     roles = {name.rpartition("-")[0] for name in names}

@@ -1,4 +1,4 @@
-"""What the page has to say at its top: one notice at a time, the most pressing first, each with its ways out."""
+"""The page's notices, shown one at a time by priority, with buttons."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from PySide6.QtCore import QObject
 from torchyard_gui.widgets.notice_bar import Kind, NoticeBar
 
 ORDER = ("file", "disk", "read-only", "recovery", "launch", "export")
-"""Subjects, the most pressing first. A subject has one notice."""
+"""Subjects by priority. A subject has at most one notice."""
 
 
 @dataclass(frozen=True)
-class WayOut:
+class NoticeButton:
     """A button of a notice."""
 
     text: str
@@ -25,10 +25,10 @@ class WayOut:
 class Notice:
     kind: Kind
     text: str
-    ways_out: tuple[WayOut, ...] = ()
+    ways_out: tuple[NoticeButton, ...] = ()
 
 
-class Notices(QObject):
+class NoticeQueue(QObject):
     """Feeds a NoticeBar."""
 
     def __init__(self, bar: NoticeBar) -> None:
@@ -39,18 +39,18 @@ class Notices(QObject):
         bar.action_triggered.connect(self._take)
         bar.closed.connect(self._dismissed)
 
-    def tell(self, subject: str, kind: Kind, text: str, *ways_out: WayOut) -> None:
-        """Says something about a subject, in place of what was said about it before."""
+    def tell(self, subject: str, kind: Kind, text: str, *ways_out: NoticeButton) -> None:
+        """Sets the notice of a subject."""
         self._told[subject] = Notice(kind, text, ways_out)
         self._show()
 
     def clear(self, subject: str) -> None:
-        """Nothing is the matter with a subject any more."""
+        """Removes the notice of a subject."""
         if self._told.pop(subject, None) is not None:
             self._show()
 
     def told(self, subject: str) -> Notice | None:
-        """What is said about a subject, shown or waiting for its turn."""
+        """Returns the notice of a subject, shown or waiting."""
         return self._told.get(subject)
 
     def _show(self) -> None:

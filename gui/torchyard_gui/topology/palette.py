@@ -1,4 +1,4 @@
-"""The palette: roles, presets and hosts to drag onto the canvas, or to add with a click, Enter or a few letters."""
+"""The palette: roles, presets and hosts to add by drag, click or keyboard."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ _AMOUNT = re.compile(r"\s*([0-9]{1,5})?\s*(.*)", re.DOTALL)
 
 
 class Palette(QFrame):
-    """Roles with how many there are, hosts with what is free on them."""
+    """Lists roles with their counts, and hosts with their free GPUs."""
 
     role_chosen = Signal(str, int)
-    """A role, and how many of it."""
+    """A role, and its number of replicas."""
     host_chosen = Signal(str)
     preset_chosen = Signal(str)
     """A preset's key."""
@@ -94,7 +94,7 @@ class Palette(QFrame):
         theme().changed.connect(self._paint_icons)
 
     def _scrolled(self) -> QScrollArea:
-        """The sections below each other; they scroll where the window is too low for all of them."""
+        """Returns a scroll area with the sections."""
         inner = QWidget()
         inner.setObjectName("contents")
         layout = QVBoxLayout(inner)
@@ -105,7 +105,7 @@ class Palette(QFrame):
         layout.addStretch()
         return scrolled(inner)
 
-    # The lists, made when they are first shown or searched
+    # Lists, created when first shown or searched
 
     @property
     def roles(self) -> PaletteList:
@@ -113,7 +113,7 @@ class Palette(QFrame):
 
     @property
     def presets(self) -> PaletteList:
-        """Those of strategies."""
+        """Presets of strategies."""
         return self._presets.rows
 
     @property
@@ -156,7 +156,7 @@ class Palette(QFrame):
         return self._preset_rows(name, rows)
 
     def _preset_rows(self, name: str, rows: Sequence[tuple[str, str, str]]) -> PaletteList:
-        """Rows as (key, title, sentence)."""
+        """Creates rows from (key, title, sentence)."""
         made = self._listed(PRESET_MIME, name)
         made.chosen.connect(lambda key, _: self.preset_chosen.emit(key))
         how = self.tr("Click or Enter adds what the design lacks; or drag it.")
@@ -175,10 +175,10 @@ class Palette(QFrame):
         _draw_icon(made, "cpu")
         return made
 
-    # What they say
+    # Contents
 
     def show_plan(self, plan: Plan, hosts: Sequence[HostFacts]) -> None:
-        """Counts and free GPUs as of now."""
+        """Updates counts and free GPUs."""
         counts = {role: sum(p.replicas for p in plan.topology.pools if p.role is role) for role in Role}
         self.roles.put(
             [(role.value, role_name(role), str(counts[role]) if counts[role] else NONE) for role in Role],
@@ -196,7 +196,7 @@ class Palette(QFrame):
         self._filter(self.search.text())
 
     def go_to(self, host: str) -> bool:
-        """Puts the keyboard on a host's row, or for "" on the roles. Whether there is one."""
+        """Focuses a host's row, or for "" the roles; returns whether it exists."""
         self.search.clear()
         rows = self.hosts if host else self.roles
         item = rows.row_of(host) if host else rows.item(0)
@@ -207,7 +207,7 @@ class Palette(QFrame):
         return True
 
     def _host_tip(self, host: HostFacts, used: int) -> str:
-        """All that the row says and may have cut, and what can be done with it."""
+        """Returns the full text of a host's row, and its actions."""
         said = f"{host.name}: {self._free(host, used)}"
         busy = [gpu.uuid for gpu in host.gpus if gpu.uuid in host.busy_gpus]
         booked = [uuid for uuid in busy if uuid in host.gpu_bookings and not host.gpu_users.get(uuid)]
@@ -244,7 +244,7 @@ class Palette(QFrame):
             item.setIcon(state_icon("unknown" if told == unknown or told.startswith("?") else "ok"))
 
     def choose_role(self, role: str, many: bool, among: PaletteList | None = None) -> None:
-        """Adds one of a role, or asks how many beside the row that was chosen."""
+        """Adds one replica of a role, or asks for a number beside the row."""
         rows = among or self.roles
         if many and role != Role.CHIEF:
             item = rows.row_of(role)
@@ -260,7 +260,7 @@ class Palette(QFrame):
         return int(match[1] or 1), match[2].strip()
 
     def _filter(self, _text: str) -> dict[PaletteSection, str]:
-        """The first row of each section with these letters."""
+        """Filters each section and selects its first match."""
         _, letters = self._parted()
         found = {section: section.keep(letters) for section in self.sections}
         self.nothing.setVisible(not any(found.values()))
@@ -309,7 +309,7 @@ USUAL = 4
 
 
 class CountPopup(Popup):
-    """`agreed` carries the key that was asked for, and the number."""
+    """Asks for a number. `agreed` carries the key and the number."""
 
     agreed = Signal(str, int)
 
@@ -332,7 +332,7 @@ class CountPopup(Popup):
         self.add.clicked.connect(self.agree)
 
     def ask(self, key: str, noun: str, place: QPoint) -> None:
-        """Opens at a place of the screen."""
+        """Opens at a screen position."""
         self._key = key
         self._noun.setText(noun)
         self.number.setValue(USUAL)

@@ -34,7 +34,7 @@ class WindowActions(QObject):
         self._actions: list[QAction] = []
         self.open_example = self._make("file", self.tr("Open the example"), "file", self.example_wanted.emit)
         self.open_example.setToolTip(self.tr("Open a small training that runs on this computer"))
-        # Spelt out: Qt's own key to quit is there on a few desktops only.
+        # Qt's standard shortcut for quit exists on few desktops only.
         self.quit = self._make("file", self.tr("Quit"), "", window.close, "Ctrl+Q")
         self.quit.setMenuRole(QAction.MenuRole.QuitRole)
         self._pages_before = self._make("view", self.tr("Next pane"), "", lambda: self.pane_wanted.emit(False), "F6")

@@ -10,7 +10,7 @@ from PySide6.QtWidgets import QToolTip
 
 from tests.gui.bookings.conftest import LEFT, SLOTS, Desk
 from torchyard_core.booking.model import IdleEvidence, Use
-from torchyard_gui.bookings.calendar.calendar_view import Surface
+from torchyard_gui.bookings.calendar.calendar_view import CalendarView
 from torchyard_gui.theme.tokens import METRICS as M
 
 Key, CONTROL = Qt.Key, Qt.KeyboardModifier.ControlModifier
@@ -87,9 +87,9 @@ def test_hovering_tells_all_of_a_booking_and_the_zone(desk: Desk) -> None:
     desk.book("a0 a1", 1, 5, "mine")
     desk.open()
     desk.wait(lambda: desk.shown("mine"))
-    told = desk.page.surface.told_at(desk.place("a0", 3))
+    told = desk.page.surface.tooltip_at(desk.place("a0", 3))
     assert told.startswith("mine\nYou · 2 GPUs\nToday 10:00 – 15:00 (Europe/Berlin)")
-    assert "Europe/Berlin" in desk.page.surface.told_at(QPoint(300, 10))
+    assert "Europe/Berlin" in desk.page.surface.tooltip_at(QPoint(300, 10))
     QToolTip.hideText()
 
 
@@ -157,6 +157,6 @@ def test_the_surface_is_one_widget_however_many_bookings_there_are(desk: Desk) -
         desk.book("a0 a1 b2", 1 + hour * 2, 1, f"run {hour}")
     desk.open()
     desk.wait(lambda: desk.shown("run 11"))
-    assert isinstance(desk.page.surface, Surface)
+    assert isinstance(desk.page.surface, CalendarView)
     assert len(desk.page.surface.picture.blocks) == 24
     assert len(SLOTS) == len(desk.page.surface.picture.lanes.lanes)

@@ -16,7 +16,7 @@ from torchyard_core.booking.model import Booking, Draft
 from torchyard_core.booking.rules.team_rules import Rules, Window
 from torchyard_core.booking.store import default_url, open_store
 from torchyard_core.errors import UsageError
-from torchyard_gui.bookings.dialogs.booking_form import Fields, read, written
+from torchyard_gui.bookings.dialogs.booking_form import Fields, format_time, read
 from torchyard_gui.bookings.dialogs.rules_dialog import as_fields, read_rules
 from torchyard_gui.bookings.draft_validation import Known, refusal
 from torchyard_gui.bookings.paste_parser import read_draft
@@ -35,7 +35,12 @@ from torchyard_gui.bookings.paste_parser import read_draft
 )
 def test_a_pasted_line_becomes_a_draft(text: str, gpus: tuple[str, ...], start: str, end: str, title: str) -> None:
     draft = read_draft(text, SLOTS, ZONE, NOW, "Reserved")
-    assert (draft.gpus, written(draft.start, ZONE), written(draft.end, ZONE), draft.title) == (gpus, start, end, title)
+    assert (draft.gpus, format_time(draft.start, ZONE), format_time(draft.end, ZONE), draft.title) == (
+        gpus,
+        start,
+        end,
+        title,
+    )
 
 
 @pytest.mark.parametrize(
@@ -60,7 +65,7 @@ def test_the_dialogs_fields_are_read_in_their_zone_and_an_end_may_be_a_length() 
     assert isinstance(draft, Draft)
     assert draft.start == datetime(2031, 3, 30, 0, 0, tzinfo=UTC)
     assert draft.end - draft.start == timedelta(hours=4)  # counted in UTC, over the night that skips an hour
-    assert written(draft.end, ZONE) == "2031-03-30 06:00"
+    assert format_time(draft.end, ZONE) == "2031-03-30 06:00"
 
 
 def test_every_wrong_field_is_named() -> None:

@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QApplication
 from tests.gui.canvas import samples
 from torchyard_core.launch.rank_assignment import plan
 from torchyard_core.topology.model import Role
-from torchyard_gui.canvas.live_state import HostLook, ReplicaLook
+from torchyard_gui.canvas.live_state import HostLiveState, ReplicaLiveState
 from torchyard_gui.canvas.scene import TopologyScene
 from torchyard_gui.canvas.view import CanvasView
 from torchyard_gui.theme.theme import theme
@@ -52,7 +52,7 @@ def main(folder: Path) -> None:
         drawn, hosts = samples.drawn_example()
         stage = Stage(folder)
         stage.scene.show_plan(drawn, hosts, also=["gpu-d"])
-        stage.scene.show_hosts({"cpu-f": HostLook("unknown", "09:41")})
+        stage.scene.show_hosts({"cpu-f": HostLiveState("unknown", "09:41")})
         stage.scene.set_selection(["worker-1", "worker-2", "worker-5"])
         stage.save(f"design-{mode}")
 
@@ -69,10 +69,10 @@ def main(folder: Path) -> None:
             stage.scene.show_plan(crowd, fleet)
             if live:
                 look = samples.many_states(stage.scene.names)
-                look["worker-500"] = ReplicaLook("failed", 0, "", "fail", "out of memory")
-                look["worker-77"] = ReplicaLook("running", 0.4, "40 %", "wait", "1.8×")
+                look["worker-500"] = ReplicaLiveState("failed", 0, "", "fail", "out of memory")
+                look["worker-77"] = ReplicaLiveState("running", 0.4, "40 %", "wait", "1.8×")
                 stage.scene.show_states(look)
-                stage.scene.show_hosts({"n117": HostLook("unknown", "14:21")})
+                stage.scene.show_hosts({"n117": HostLiveState("unknown", "14:21")})
             stage.save(f"{name}-{mode}")
 
         crowd, fleet = samples.many(32, 200)

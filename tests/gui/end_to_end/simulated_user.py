@@ -15,7 +15,7 @@ from tests.gui.topology.page_driver import CONTROL, LEFT, PLAIN, Driver
 from torchyard_core.home import Home
 from torchyard_gui import app
 from torchyard_gui.bridge.fleet_model import FleetModel
-from torchyard_gui.bridge.run_state import RunPicture
+from torchyard_gui.bridge.run_state import RunState
 from torchyard_gui.fleet.page import FleetPage
 from torchyard_gui.launch.panel import LaunchPanel
 from torchyard_gui.runs.page import RunsPage
@@ -71,7 +71,7 @@ class Person:
         return panel
 
     @property
-    def picture(self) -> RunPicture:
+    def picture(self) -> RunState:
         """The run that the Runs page shows."""
         assert self.runs.feed is not None
         return self.runs.feed.picture

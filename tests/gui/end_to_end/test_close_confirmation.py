@@ -19,14 +19,14 @@ from tests.gui.topology.page_driver import CONTROL
 from tests.lab import Desktop, Lab
 from torchyard_core.fleet.daemon_client import Link
 from torchyard_gui.bridge.launch_job import LaunchJob
-from torchyard_gui.widgets.dialogs import Question
+from torchyard_gui.widgets.dialogs import ConfirmationDialog
 
 pytestmark = pytest.mark.lab
 
 
-def question(person: Person) -> Question | None:
+def question(person: Person) -> ConfirmationDialog | None:
     """What the window asks when it is to be closed while it launches."""
-    return next((box for box in person.window.findChildren(Question) if box.isVisible()), None)
+    return next((box for box in person.window.findChildren(ConfirmationDialog) if box.isVisible()), None)
 
 
 def answer(person: Person, words: str) -> None:

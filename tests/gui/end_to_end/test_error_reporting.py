@@ -12,7 +12,7 @@ from tests.gui.end_to_end.conftest import OpenWindow
 from tests.gui.end_to_end.simulated_user import LAUNCHED_WITHIN_MS, Person
 from tests.gui.topology.page_driver import LEFT
 from tests.lab import Desktop, Lab
-from torchyard_gui.fleet.host_key_dialog import TrustDialog
+from torchyard_gui.fleet.host_key_dialog import HostKeyDialog
 
 pytestmark = pytest.mark.lab
 
@@ -108,11 +108,11 @@ def test_a_key_that_is_not_trusted_keeps_the_launch_where_it_is(
     wait_until(lambda: not programs_on(lab3))
 
 
-def trust_dialog(person: Person) -> TrustDialog:
+def trust_dialog(person: Person) -> HostKeyDialog:
     """The dialog, once the host has shown its key."""
 
-    def there() -> TrustDialog | None:
-        found = [box for box in person.window.findChildren(TrustDialog) if box.isVisible()]
+    def there() -> HostKeyDialog | None:
+        found = [box for box in person.window.findChildren(HostKeyDialog) if box.isVisible()]
         return found[0] if found and found[0].trust_button.isVisible() else None
 
     person.until(there)

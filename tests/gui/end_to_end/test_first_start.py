@@ -13,7 +13,7 @@ from pytestqt.qtbot import QtBot
 from tests.end_to_end.running import DIGITS
 from tests.gui.end_to_end.simulated_user import Person
 from tests.gui.topology.page_driver import CONTROL, SHIFT
-from torchyard_gui.windows.welcome import FirstSteps, example_file
+from torchyard_gui.windows.welcome import OpenExampleButton, example_file
 
 THEIRS = "# changed by somebody else\n"
 
@@ -47,8 +47,8 @@ def test_a_first_start_shows_this_computer_and_the_way_to_the_example(qtbot: QtB
     assert not page.notice_bar.isVisible()
     assert not page.problems.problems
     assert not page.launch_action.isEnabled()
-    button = page.view.findChild(FirstSteps)
-    assert isinstance(button, FirstSteps)
+    button = page.view.findChild(OpenExampleButton)
+    assert isinstance(button, OpenExampleButton)
     person.press(button)
     assert page.document.path == example_file()
     assert person.draw.where("chief-0") == person.draw.where("worker-0") == "this-computer"

@@ -16,7 +16,7 @@ from torchyard_core.errors import KeyChanged, Unreachable
 from torchyard_core.fleet.host_check import failed_check
 from torchyard_core.home import Home
 from torchyard_gui.bridge.fleet_model import FleetModel
-from torchyard_gui.fleet.host_dialogs import AddDialog, RemoveDialog
+from torchyard_gui.fleet.host_dialogs import AddHostDialog, RemoveHostsDialog
 from torchyard_gui.fleet.page import FleetPage
 
 LEFT = Qt.MouseButton.LeftButton
@@ -43,7 +43,7 @@ def find(model: FleetModel, name: str, error: Unreachable | KeyChanged) -> None:
     model._arrived(name, job, "checking", failed_check(name, error.state, error))
 
 
-def write(qtbot: QtBot, dialog: AddDialog, **texts: str) -> None:
+def write(qtbot: QtBot, dialog: AddHostDialog, **texts: str) -> None:
     for key, text in texts.items():
         dialog.fields[key].clear()
         qtbot.keyClicks(dialog.fields[key], text)
@@ -56,7 +56,7 @@ def test_an_empty_fleet_says_what_to_do_first(home: Home, show: Show, qtbot: QtB
     assert page.empty.isVisible()
     assert not page.details.isVisible()
     press(qtbot, page.empty.buttons[0])
-    assert isinstance(page.dialog, AddDialog)
+    assert isinstance(page.dialog, AddHostDialog)
     page.dialog.reject()
 
 
@@ -131,7 +131,7 @@ def test_a_host_is_added_by_typing_with_what_is_wrong_beside_its_field(
     page = show(three)
     qtbot.keyClick(page, Qt.Key.Key_H, Qt.KeyboardModifier.ControlModifier | Qt.KeyboardModifier.ShiftModifier)
     dialog = page.dialog
-    assert isinstance(dialog, AddDialog)
+    assert isinstance(dialog, AddHostDialog)
     qtbot.waitUntil(lambda: dialog._known.stringList() == ["alpha", "beta"], timeout=WITHIN_MS)
     write(qtbot, dialog, name="a", port="70000")
     assert "already" in dialog.rows["name"].note.text()
@@ -152,7 +152,7 @@ def test_names_are_completed_from_the_ssh_configuration(three: FleetModel, show:
     page = show(three)
     page.add_host()
     dialog = page.dialog
-    assert isinstance(dialog, AddDialog)
+    assert isinstance(dialog, AddHostDialog)
     qtbot.waitUntil(lambda: bool(dialog._known.stringList()), timeout=WITHIN_MS)
     field = dialog.fields["name"]
     qtbot.keyClicks(field, "et")
@@ -168,7 +168,7 @@ def test_a_fleet_file_that_cannot_be_written_is_told_in_the_dialog(three: FleetM
     page = show(three)
     page.add_host()
     dialog = page.dialog
-    assert isinstance(dialog, AddDialog)
+    assert isinstance(dialog, AddHostDialog)
     write(qtbot, dialog, name="d")
     three.fleet_file.write_text("version: 1\nhosts: [\n")
     press(qtbot, dialog.add_button)
@@ -183,12 +183,12 @@ def test_delete_asks_first_and_keeps_when_told_so(three: FleetModel, show: Show,
     page.list.choose("b")
     qtbot.keyClick(page.list, Qt.Key.Key_Delete)
     dialog = page.dialog
-    assert isinstance(dialog, RemoveDialog)
+    assert isinstance(dialog, RemoveHostsDialog)
     press(qtbot, dialog.no)
     assert three.status("b") is not None
     qtbot.keyClick(page.list, Qt.Key.Key_Delete)
     dialog = page.dialog
-    assert isinstance(dialog, RemoveDialog)
+    assert isinstance(dialog, RemoveHostsDialog)
     press(qtbot, dialog.yes)
     assert three.status("b") is None
     assert page.rows.names == ["a", "c"]

@@ -11,7 +11,7 @@ from tests.gui.fleet.hosts import WITHIN_MS, DesktopModel, Show, at_rest, press,
 from tests.lab import Desktop, Lab
 from torchyard_agent import __version__
 from torchyard_core.identity import who_asks
-from torchyard_gui.fleet.host_key_dialog import TrustDialog
+from torchyard_gui.fleet.host_key_dialog import HostKeyDialog
 
 pytestmark = pytest.mark.lab
 
@@ -30,7 +30,7 @@ def test_from_an_unknown_key_to_a_ready_host_by_the_buttons_on_its_card(
     qtbot.waitUntil(lambda: page.list.way_out_button("gpu-b") is not None, timeout=WITHIN_MS)
     press(qtbot, page.list.way_out_button("gpu-b"))
     dialog = page.dialog
-    assert isinstance(dialog, TrustDialog)
+    assert isinstance(dialog, HostKeyDialog)
     qtbot.waitUntil(lambda: dialog.trust_button.isVisible(), timeout=WITHIN_MS)
     assert dialog.shown.fingerprint.text() == lab3["gpu-b"].host_key_fingerprint
     assert not dialog.on_record.isVisible()
@@ -73,7 +73,7 @@ def test_a_changed_key_shows_both_fingerprints_and_what_that_can_mean(
     qtbot.waitUntil(lambda: page.list.way_out_button("gpu-a").text() == "Trust …", timeout=WITHIN_MS)  # type: ignore[union-attr]
     press(qtbot, page.list.way_out_button("gpu-a"))
     dialog = page.dialog
-    assert isinstance(dialog, TrustDialog)
+    assert isinstance(dialog, HostKeyDialog)
     qtbot.waitUntil(lambda: dialog.trust_button.isVisible(), timeout=WITHIN_MS)
     assert dialog.on_record.fingerprint.text() == before
     assert dialog.shown.fingerprint.text() == lab3["gpu-a"].host_key_fingerprint
@@ -82,7 +82,7 @@ def test_a_changed_key_shows_both_fingerprints_and_what_that_can_mean(
     assert state_of(model, "gpu-a") == "key changed"
     page.trust("gpu-a")
     dialog = page.dialog
-    assert isinstance(dialog, TrustDialog)
+    assert isinstance(dialog, HostKeyDialog)
     qtbot.waitUntil(lambda: dialog.trust_button.isVisible(), timeout=WITHIN_MS)
     press(qtbot, dialog.trust_button)
     qtbot.waitUntil(lambda: state_of(model, "gpu-a") == "agent missing", timeout=WITHIN_MS)
@@ -95,7 +95,7 @@ def test_a_key_cannot_be_asked_of_a_host_that_is_down_and_can_be_tried_again(
     page = show(desktop_model(desktop))
     page.trust("gpu-b")
     dialog = page.dialog
-    assert isinstance(dialog, TrustDialog)
+    assert isinstance(dialog, HostKeyDialog)
     qtbot.waitUntil(dialog.notice.isVisible, timeout=WITHIN_MS)
     assert "refused" in dialog.notice.text
     lab3["gpu-b"].start_sshd()

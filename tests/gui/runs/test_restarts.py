@@ -9,10 +9,10 @@ from PySide6.QtTest import QTest
 
 from tests.gui.bridge.test_run_state import picture_of, tell
 from tests.gui.runs.fake_hosts import BEGAN, Acting
-from torchyard_gui.bridge.run_state_types import Waiting, waiting_for
+from torchyard_gui.bridge.run_state_types import WaitingForHosts, waiting_for
 from torchyard_gui.canvas import labels as canvas_words
 from torchyard_gui.canvas.racks.content import racks_of
-from torchyard_gui.runs.alerts import needs_of
+from torchyard_gui.runs.alerts import alerts_of
 from torchyard_gui.runs.labels import clock, moment_in_words
 from torchyard_gui.runs.page import RunsPage
 from torchyard_gui.runs.replica_table_model import STATE
@@ -60,7 +60,7 @@ def lose_gpu_b(run: Acting, at: float = 20.0) -> float:
 
 def test_what_a_run_waits_for_is_told_apart_from_its_reason() -> None:
     told = {"hosts": ["gpu-b", "gpu-c"], "until": "1970-01-01T00:02:40.000Z", "cause": "gpu-b was lost: x"}
-    assert waiting_for(told) == Waiting("gpu-b was lost: x", "gpu-b and gpu-c", 160.0)
+    assert waiting_for(told) == WaitingForHosts("gpu-b was lost: x", "gpu-b and gpu-c", 160.0)
     assert waiting_for(None) is None
     assert waiting_for({**told, "until": "soon"}) is None
 
@@ -72,7 +72,7 @@ def test_a_restart_is_told_with_its_cause_and_then_is_over() -> None:
     picture = picture_of(run)
     tell(picture, run)
     assert (picture.state, picture.reason, picture.restarts) == ("restarting", CAUSE, 1)
-    assert [need.title for need in needs_of(picture)] == ["worker-1 failed"]
+    assert [need.title for need in alerts_of(picture)] == ["worker-1 failed"]
     assert moment_in_words(picture.moments[-2]) == f"trainers, restart 1: {CAUSE}"
 
     up_again(run, 30)
@@ -81,7 +81,7 @@ def test_a_restart_is_told_with_its_cause_and_then_is_over() -> None:
     tell(picture, run)
     assert (picture.state, picture.reason, picture.restarts) == ("running", "", 2)
     assert {track.restarts for track in picture.tracks.values()} == {2}
-    assert needs_of(picture) == []
+    assert alerts_of(picture) == []
     assert sum(moment.kind == "restart" for moment in picture.moments) == 2
 
 
@@ -91,8 +91,8 @@ def test_a_lost_host_is_waited_for_until_a_time() -> None:
     until = lose_gpu_b(run)
     picture = picture_of(run)
     tell(picture, run)
-    assert picture.waiting == Waiting(LOST, "gpu-b", until)
-    needs = needs_of(picture)
+    assert picture.waiting == WaitingForHosts(LOST, "gpu-b", until)
+    needs = alerts_of(picture)
     assert [need.title for need in needs] == ["Waiting for gpu-b"]
     assert clock(until, exact=True) in needs[0].detail
     # Both are told: that it restarts, and that it waits.

@@ -16,7 +16,7 @@ from torchyard_core.topology.file import dump
 from torchyard_gui.runs.labels import clock
 from torchyard_gui.runs.page import RunsPage
 from torchyard_gui.runs.replica_table_model import GPUS, PAST, USE
-from torchyard_gui.widgets.empty_state import NothingFound
+from torchyard_gui.widgets.empty_state import EmptyListMessage
 
 LEFT = Qt.MouseButton.LeftButton
 
@@ -54,7 +54,7 @@ def test_live_runs_stand_above_past_ones_and_a_click_shows_one(
     qtbot.waitUntil(lambda: "succeeded" in page.bar.state.text())
     QTest.keyClicks(page.search, "dig")
     assert labels(page) == ["Live", "digits"]
-    (nothing,) = page.list.findChildren(NothingFound)
+    (nothing,) = page.list.findChildren(EmptyListMessage)
     assert nothing.isHidden()
     QTest.keyClicks(page.search, "zzz")
     assert nothing.isVisible()

@@ -11,7 +11,7 @@ from PySide6.QtTest import QTest
 
 from tests.core.examples import host
 from tests.gui.runs.fake_hosts import Acting
-from torchyard_gui.bridge.run_state_types import Changes
+from torchyard_gui.bridge.run_state_types import RunChanges
 from torchyard_gui.runs.page import RunsPage
 from torchyard_gui.runs.replica_table_model import (
     CLIENTS,
@@ -166,8 +166,8 @@ def test_the_journal_of_a_run_that_nobody_watched_tells_them_too(page: RunsPage,
     picture = page.feed.picture
     picture._heard.clear()
     entry = {"epoch": "e2", "seq": 1, "time": 1_760_000_050.0, "event": "report", "replica": "worker-0", "step": 3}
-    picture.take_event({**entry, **LATE}, Changes())
+    picture.take_event({**entry, **LATE}, RunChanges())
     assert picture.tracks["worker-0"].ring.last("staleness") == 2.5
     nothing = {"step": None, "loss": None, "throughput": None}
-    picture.take_event({**entry, "seq": 2, "replica": "ps-0", **nothing, **SERVED}, Changes())
+    picture.take_event({**entry, "seq": 2, "replica": "ps-0", **nothing, **SERVED}, RunChanges())
     assert picture.tracks["ps-0"].ring.last("version") == 1204

@@ -105,5 +105,5 @@ def test_the_page_watches_who_uses_what_while_it_is_shown(digits: Driver) -> Non
 
 def test_the_header_of_a_rack_tells_all_that_it_may_have_cut(digits: Driver) -> None:
     rect = digits.page.scene.rect_of_rack("gpu-a")
-    tip = digits.page.scene.told_at(rect.topLeft() + QPointF(120, 12))
+    tip = digits.page.scene.tooltip_at(rect.topLeft() + QPointF(120, 12))
     assert tip.startswith("gpu-a · 4 × A100 40 GB · ")

@@ -13,7 +13,7 @@ from torchyard_core.fleet.host_check import HostCheck
 from torchyard_core.home import Home
 from torchyard_core.topology.host_facts import Gpu, HostFacts
 from torchyard_gui.bridge.fleet_model import FleetModel
-from torchyard_gui.bridge.host_status import Doing, HostStatus
+from torchyard_gui.bridge.host_status import HostActivity, HostStatus
 from torchyard_gui.windows.fleet_summary import fleet_texts, gpu_text
 
 MakeFleet = Callable[[str], FleetModel]
@@ -48,7 +48,7 @@ def test_before_anyone_asked_nothing_is_claimed(fleet_of: MakeFleet) -> None:
 
 def test_while_hosts_are_asked_it_says_which(fleet_of: MakeFleet) -> None:
     fleet = fleet_of("gpu-a gpu-b")
-    put(fleet, "gpu-a", doing=Doing("checking"))
+    put(fleet, "gpu-a", doing=HostActivity("checking"))
     assert fleet_texts(fleet) == [("checking", "Asking gpu-a, gpu-b …")]
 
 

@@ -99,7 +99,7 @@ class Office:
 
     def slot(self, host: str, gpu: int) -> str:
         """What a slot says, and who hovers over it reads."""
-        return self.page.scene.told_at(self.page.scene.rect_of_slot(host, gpu).center())
+        return self.page.scene.tooltip_at(self.page.scene.rect_of_slot(host, gpu).center())
 
     def ask_when(self, start: str, lasts: str) -> None:
         """The button, two fields, and Enter."""

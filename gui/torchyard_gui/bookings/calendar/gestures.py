@@ -16,7 +16,7 @@ Change = Callable[[Booking, tuple[str, ...], float, float], None]
 
 
 class MoveBooking(Gesture):
-    """Begins as a press on a booking; carries it from the first pixels that are more than a shaky hand."""
+    """Moves a booking in time and across lanes, all its GPUs together. Starts beyond the drag distance."""
 
     cursor = Qt.CursorShape.ClosedHandCursor
 
@@ -48,7 +48,7 @@ class MoveBooking(Gesture):
                 self._target.let_go()
 
     def _shifted(self, lanes: int) -> tuple[str, ...]:
-        """The GPUs so many lanes further down; GPUs of folded hosts stay, and no lane goes beyond the last."""
+        """Returns the GPUs `lanes` further down; GPUs of folded hosts stay, and no lane leaves the calendar."""
         numbers = {gpu: self._lanes.index(gpu) for gpu in self.booking.gpus if gpu in self._lanes}
         if not numbers:
             return self.booking.gpus
@@ -77,7 +77,7 @@ def _number(lanes: list[str], target: GestureTarget, position: QPoint) -> int:
 
 
 class ResizeBooking(Gesture):
-    """Begins as a press on an end of a booking: its start, or its end."""
+    """Moves the start or the end of a booking."""
 
     cursor = Qt.CursorShape.SizeHorCursor
 
@@ -127,7 +127,7 @@ Book = Callable[[tuple[str, ...], float, float], None]
 
 
 class DrawBooking(Gesture):
-    """Begins as a press on free time; a press alone puts the keyboard there (`clicked`)."""
+    """Draws a new booking on free time; a press without a drag calls `clicked`."""
 
     cursor = Qt.CursorShape.CrossCursor
 
@@ -160,7 +160,7 @@ class DrawBooking(Gesture):
         first, last = sorted((snapped(self._begin), snapped(self._target.second_at(position))))
         drawn = gpus, first, max(last, first + STEP_S)
         if drawn != self._drawn:
-            # Asked once a quarter of an hour and lane, not once a pixel.
+            # The refusal is computed once per quarter of an hour and lane, not once per pixel.
             self._drawn = drawn
             self._reason = self._target.hold(*drawn, None, position)
 

@@ -1,4 +1,4 @@
-"""What keys do in the calendar. By key, not by letter: they work with a Hangul input method on."""
+"""Keyboard input of the calendar. Keys are compared by code, not letter, to work with a Hangul input method."""
 
 from __future__ import annotations
 
@@ -7,25 +7,29 @@ from PySide6.QtGui import QKeyEvent
 
 from torchyard_core.booking.model import Booking
 from torchyard_gui.bookings.calendar.calendar_target import CalendarTarget
-from torchyard_gui.bookings.calendar.keyboard_cursor import KeyedEdit
+from torchyard_gui.bookings.calendar.keyboard_cursor import KeyboardEdit
 
 Key = Qt.Key
 ARROWS = {Key.Key_Left: (0, -1), Key.Key_Right: (0, 1), Key.Key_Up: (-1, 0), Key.Key_Down: (1, 0)}
-"""(lanes, quarters of an hour)."""
+"""Steps as (lanes, quarters of an hour)."""
 HOUR_STEPS = 4
 _EARLIER = (Key.Key_BracketLeft, Key.Key_BraceLeft)
 _LATER = (Key.Key_BracketRight, Key.Key_BraceRight)
 
 
-class Keys:
-    """Arrows move by lane and quarter of an hour (Ctrl: by an hour), Shift extends, Enter books or opens, `[` and `]`
-    move the start and the end out, with Shift in."""
+class KeyboardInput:
+    """Maps keys to the calendar.
+
+    Arrows move by lane and quarter of an hour (Ctrl: by an hour), Shift extends, Enter books or opens. `[` and `]` move
+    the
+    start and the end outwards, with Shift inwards.
+    """
 
     def __init__(self, target: CalendarTarget):
         self._target = target
 
     def press(self, event: QKeyEvent) -> bool:
-        """Whether the key meant something."""
+        """Handles a key; returns whether it has a meaning here."""
         key, held = Key(event.key()), event.modifiers()
         shift = bool(held & Qt.KeyboardModifier.ShiftModifier)
         control = bool(held & Qt.KeyboardModifier.ControlModifier)
@@ -61,7 +65,7 @@ class Keys:
         self._follow(steps)
 
     def _follow(self, steps: int) -> None:
-        """Beyond the last day shown come the next ones."""
+        """Shows the next or previous days once the cursor leaves the shown ones."""
         target = self._target
         cursor = target.cursor_
         if cursor is None or not steps:
@@ -73,12 +77,12 @@ class Keys:
 
     def _edge(self, later: bool, *, inwards: bool) -> None:
         target = self._target
-        # `[` moves the start earlier and `]` the end later; with Shift each comes in.
+        # `[` moves the start earlier and `]` the end later; Shift reverses both.
         start, end = (0, -1 if inwards else 1) if later else (1 if inwards else -1, 0)
         booking = self._booking()
         if booking is not None:
             if target.edit is None or target.edit.booking.id != booking.id:
-                target.edit = KeyedEdit(booking)
+                target.edit = KeyboardEdit(booking)
             target.edit.move(start, end)
             target.hold_keyed()
         elif target.cursor_ is not None:

@@ -1,4 +1,4 @@
-"""What the mouse does in the calendar: each press begins a gesture, folds a host, takes a fit, or selects."""
+"""Mouse input of the calendar: a press begins a gesture, folds a host, books a fit, or selects."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ SCROLL_WITHIN = 18
 HOUR = 3600.0
 
 
-class Mouse:
-    """Knows the gesture that is under way. Positions are the viewport's."""
+class MouseInput:
+    """Holds the gesture in progress. Positions are in viewport pixels."""
 
     def __init__(self, target: CalendarTarget):
         self._target = target
@@ -26,7 +26,7 @@ class Mouse:
 
     @property
     def lifted(self) -> str:
-        """The booking that is moved or resized, by its id; "" for none."""
+        """The ID of the booking being moved or resized, or ""."""
         return self.gesture.booking.id if isinstance(self.gesture, MoveBooking | ResizeBooking) else ""
 
     def press(self, position: QPoint) -> None:
@@ -79,7 +79,7 @@ class Mouse:
         self._target.viewport().update()
 
     def cancel(self) -> bool:
-        """Leaves the gesture. Whether there was one."""
+        """Cancels the gesture; returns whether there was one."""
         if self.gesture is None:
             return False
         gesture, self.gesture = self.gesture, None
@@ -87,7 +87,7 @@ class Mouse:
         return True
 
     def leave(self) -> None:
-        """Back to the plain arrow."""
+        """Restores the default cursor shape."""
         self._target.viewport().unsetCursor()
 
     def _gesture_on(self, block: Block, position: QPoint) -> Gesture:
@@ -103,7 +103,7 @@ class Mouse:
         self._target.still.forget()
 
     def _clicked(self, position: QPoint) -> None:
-        """A click on free time puts the keyboard there, for an hour."""
+        """Puts a keyboard cursor of one hour at the clicked time."""
         target = self._target
         row = target.lane_at(position)
         if row is not None:

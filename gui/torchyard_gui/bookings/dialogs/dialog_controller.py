@@ -1,4 +1,4 @@
-"""What the page asks in dialogs, one at a time: a booking in full, a yes before something is let go, and the rest."""
+"""Opens the dialogs of the Bookings page, one at a time."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ from PySide6.QtWidgets import QComboBox, QDialog, QWidget
 from torchyard_core.booking.errors import Refused
 from torchyard_core.booking.model import Booking, Draft
 from torchyard_gui.bookings import labels
-from torchyard_gui.bookings.commands import HOUR, Deeds
+from torchyard_gui.bookings.commands import HOUR, BookingCommands
 from torchyard_gui.bookings.dialogs.booking_dialog import BookingDialog
 from torchyard_gui.bookings.paste_parser import read_draft
 from torchyard_gui.bridge.bookings_model import BookingsModel
 from torchyard_gui.widgets import label
-from torchyard_gui.widgets.dialogs import Question
+from torchyard_gui.widgets.dialogs import ConfirmationDialog
 
 SETUP = "torchyard bookings setup-team postgresql+psycopg://ADMIN@HOST/DATABASE --admin NAME --member NAME"
 MOVE = "torchyard bookings move-to postgresql+psycopg://NAME@HOST/DATABASE"
 
 
-class Dialogs(QObject):
-    """Each opens over the page; what it decides goes to the deeds."""
+class DialogController(QObject):
+    """Opens dialogs over the page and passes their decisions to BookingCommands."""
 
     closed = Signal()
     said = Signal(str)
     failed = Signal(str)
 
-    def __init__(self, model: BookingsModel, deeds: Deeds, page: QWidget):
+    def __init__(self, model: BookingsModel, deeds: BookingCommands, page: QWidget):
         super().__init__(page)
         self.model = model
         self.deeds = deeds
         self.current: QDialog | None = None
-        """The one that is open."""
+        """The open dialog."""
         self._page = page
 
     def book(self) -> None:
-        """Asks for GPUs and exact times; four hours from the next full one are filled in."""
+        """Asks for GPUs and exact times; the default is four hours from the next full hour."""
         start = self.model.now.replace(second=0, minute=0) + HOUR
         draft = Draft("", (), start, start + HOUR * 4, self.model.seen.zone)
         self._open(BookingDialog(self.model, draft, parent=self._page))
 
     def book_at(self, gpus: Sequence[str], start: float, end: float) -> None:
-        """With these GPUs and times: Enter books them."""
+        """Opens the booking dialog with GPUs and times filled in."""
         self._open(BookingDialog(self.model, self.deeds.draft(gpus, start, end), parent=self._page))
 
     def edit(self, booking: Booking) -> None:
@@ -61,7 +61,7 @@ class Dialogs(QObject):
         self._open(BookingDialog(self.model, draft, booking, self._page))
 
     def paste(self) -> None:
-        """Books what is on the clipboard, once it was confirmed."""
+        """Books the text on the clipboard after a confirmation."""
         seen = self.model.seen
         text = QGuiApplication.clipboard().text().strip()
         try:
@@ -72,18 +72,18 @@ class Dialogs(QObject):
         self._open(BookingDialog(self.model, draft, parent=self._page))
 
     def let_go(self, booking: Booking, told: str) -> None:
-        """Asks before it releases or cancels. `told`: the booking in words."""
+        """Asks before it releases or cancels. `told` describes the booking."""
         running = booking.is_running(self.model.now)
         question = self.tr("Release “{title}” now?") if running else self.tr("Cancel “{title}”?")
         yes = self.tr("Release") if running else self.tr("Cancel the booking")
-        dialog = Question(question.format(title=booking.title), told, yes, self.tr("Keep"), self._page)
+        dialog = ConfirmationDialog(question.format(title=booking.title), told, yes, self.tr("Keep"), self._page)
         dialog.accepted.connect(lambda: self.deeds.let_go(booking))
         self._open(dialog)
 
     def cancel_series(self, booking: Booking) -> None:
         question = self.tr("Cancel the series “{title}”?").format(title=booking.title)
         told = self.tr("Bookings that have begun stay in the calendar.")
-        dialog = Question(question, told, self.tr("Cancel the series"), self.tr("Keep"), self._page)
+        dialog = ConfirmationDialog(question, told, self.tr("Cancel the series"), self.tr("Keep"), self._page)
         which = QComboBox(dialog)
         which.addItem(self.tr("All that have not begun"), None)
         which.addItem(self.tr("This and following bookings"), booking.start)
@@ -117,7 +117,7 @@ class Dialogs(QObject):
         self._open(RulesDialog(self.model, self._page))
 
     def tell_how_to_share(self) -> None:
-        dialog = Question(
+        dialog = ConfirmationDialog(
             self.tr("Share the calendar with the team"),
             self.tr(
                 "This calendar is a file on this computer: nobody else sees it. A team keeps its calendar in a "

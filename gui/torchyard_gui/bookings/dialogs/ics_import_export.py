@@ -1,4 +1,4 @@
-"""Calendar files: one's own bookings out as `.ics`, others' in, with a preview of what would become of each."""
+"""Import and export of iCalendar files; an import is previewed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _STATES = {"new": "passed", "there": "done", "clash": "failed", "refused": "warn
 
 
 def choose_file(parent: QWidget) -> Path | None:
-    """Asks for a calendar file to import."""
+    """Asks for a file to import."""
     chosen, _ = QFileDialog.getOpenFileName(parent, labels.translate("Bookings", "Import bookings"), "", FILTER)
     return Path(chosen) if chosen else None
 
@@ -52,7 +52,7 @@ def export_bookings(
     failed: Callable[[str], None],
     path: Path | None = None,
 ) -> None:
-    """Writes one's own bookings, all of them; asks where to, where no path is given."""
+    """Writes all bookings of the user; without `path`, asks for one."""
     if path is None:
         title = labels.translate("Bookings", "Export your bookings")
         chosen, _ = QFileDialog.getSaveFileName(parent, title, "bookings.ics", FILTER)
@@ -76,7 +76,7 @@ def export_bookings(
 
 
 class ImportDialog(QDialog):
-    """Shows what each event would become; books those that are new. `imported` with what was booked."""
+    """Previews an import and books the new events. Emits `imported` with the bookings made."""
 
     imported = Signal(tuple)
 
@@ -113,7 +113,7 @@ class ImportDialog(QDialog):
         self.preview()
 
     def preview(self) -> None:
-        """Reads the file, and asks the store what it would say to each event. Writes nothing."""
+        """Reads the file and asks the store how it would treat each event. Writes nothing."""
         seen, now, path = self.model.seen, self.model.now, self.path
         try:
             text = self.gpus.text().strip()
@@ -137,7 +137,7 @@ class ImportDialog(QDialog):
         self.model.ask(look, self._show, self._failed, self)
 
     def accept(self) -> None:
-        """Books what is new; what meanwhile cannot be, is told."""
+        """Books the new events and reports those that meanwhile cannot be booked."""
         drafts = [one.draft for one in self.previewed if one.verdict == "new"]
         self.ok.setEnabled(False)
 
@@ -178,7 +178,7 @@ class ImportDialog(QDialog):
             becomes = texts[one.verdict] + (f": {one.why.message}" if one.why is not None else "")
             cells = (
                 draft.title,
-                labels.span_of(draft.start, draft.end, seen.zone, now),
+                labels.time_span(draft.start, draft.end, seen.zone, now),
                 name_slots(draft.gpus, seen.slots),
                 becomes,
             )

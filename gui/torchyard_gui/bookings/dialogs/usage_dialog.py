@@ -1,4 +1,4 @@
-"""Looking back: GPU-hours booked, used and idle, by person, host or week, as bars, a table, and CSV."""
+"""Report of past use: GPU-hours booked, used and idle, by user, host or week, as bars, a table and CSV."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FIGURES = 150
 
 
 class UsageDialog(QDialog):
-    """Asks the store anew for each choice."""
+    """Queries the store for each choice."""
 
     def __init__(self, model: BookingsModel, parent: QWidget | None = None):
         super().__init__(parent)
@@ -68,7 +68,7 @@ class UsageDialog(QDialog):
         self.ask()
 
     def ask(self) -> None:
-        """For what is chosen now."""
+        """Loads the report for the current choice."""
         until = self.model.now
         since = until - timedelta(days=int(self.days.value))
         by = cast("By", self.by.value)
@@ -77,7 +77,7 @@ class UsageDialog(QDialog):
         self.model.ask(lambda store: store.usage(since, until, by, zone), self._show, self._failed, self)
 
     def save_csv(self, path: Path | None = None) -> None:
-        """Asks where to, and writes it there."""
+        """Saves the table; without `path`, asks for one."""
         if path is None:
             name = f"gpu-hours-by-{self.by.value}.csv"
             chosen, _ = QFileDialog.getSaveFileName(self, self.save.text(), name, "CSV (*.csv)")
@@ -114,7 +114,7 @@ class UsageDialog(QDialog):
         for column in range(self.table.columnCount()):
             side = Qt.AlignmentFlag.AlignRight if column else Qt.AlignmentFlag.AlignLeft
             head = self.table.horizontalHeaderItem(column)
-            assert head is not None  # its label was set just now
+            assert head is not None  # Its label was just set.
             head.setTextAlignment(side | Qt.AlignmentFlag.AlignVCenter)
         self.table.setRowCount(len(rows))
         for number, row in enumerate(rows):
@@ -156,8 +156,9 @@ class UsageDialog(QDialog):
 
 
 class UsageBars(QWidget):
-    """A bar a row: outlined what was booked, filled what of it was used, hatched what was idle; amber outlined behind
-    it what was used without a booking."""
+    """One bar per row: booked hours outlined, used hours filled, idle hours hatched; behind it, hours used without a
+    booking
+    outlined in amber."""
 
     def __init__(self, parent: QWidget | None = None):
         super().__init__(parent)
@@ -211,7 +212,7 @@ class UsageBars(QWidget):
 
 
 def _told(row: UsageRow) -> str:
-    """What stands beside a bar: hours booked, and of those idle; and what was used without a booking."""
+    """Returns the text beside a bar: hours booked, idle, and used without a booking."""
     booked = labels.translate("Bookings", "{booked} h, {idle} h idle")
     parts = [booked.format(booked=f"{row.booked_h:,.0f}", idle=f"{row.idle_h:,.0f}")] if row.booked_h else []
     if row.unbooked_h >= 0.5:

@@ -11,7 +11,7 @@ import pytest
 from torchyard_core.booking.model import Booking, IdleEvidence, Slot, State, Use, cpu_slot
 from torchyard_gui.bookings.calendar.block_painting import label_for
 from torchyard_gui.bookings.calendar.blocks import blocks_of, free_now, hue_of, steps, strip_of, usage_of
-from torchyard_gui.bookings.calendar.display_list import Pictures, picture_of
+from torchyard_gui.bookings.calendar.display_list import DisplayListBuilder, picture_of
 from torchyard_gui.bookings.calendar.keyboard_cursor import Cursor
 from torchyard_gui.bookings.calendar.lanes import FOLDED, HOST, LANE, folded_at_first, lanes_of, short_model
 from torchyard_gui.bookings.calendar.time_axis import axis_of, days_of, snapped, stepped, zone_mark
@@ -240,7 +240,7 @@ def test_the_keyboards_place_moves_extends_and_never_turns_inside_out() -> None:
 
 def test_a_picture_that_is_made_of_the_last_one_is_the_same_as_a_new_one() -> None:
     dice = random.Random(7)
-    pictures = Pictures()
+    pictures = DisplayListBuilder()
     seen = Seen(slots=SLOTS, zone="UTC", person="kim")
     now, folded, chosen = MONDAY + 20 * HOUR, frozenset({"b"}), Filter()
     for number in range(300):

@@ -14,8 +14,8 @@ from pytestqt.qtbot import QtBot
 
 from tests.gui.bookings.calendar.test_display_list import HOUR, MONDAY, SLOTS, booking
 from torchyard_core.booking.model import IdleEvidence, State, Use
-from torchyard_gui.bookings.calendar.calendar_view import Surface
-from torchyard_gui.bookings.calendar.display_list import Pictures
+from torchyard_gui.bookings.calendar.calendar_view import CalendarView
+from torchyard_gui.bookings.calendar.display_list import DisplayListBuilder
 from torchyard_gui.bookings.filters import Filter
 from torchyard_gui.bridge.bookings_model import Seen
 
@@ -71,11 +71,11 @@ class Painted(QObject):
 def test_what_looks_different_is_painted(
     qtbot: QtBot, change: Callable[[Seen], Seen], is_part: bool, folded: frozenset[str]
 ) -> None:
-    surface = Surface()
+    surface = CalendarView()
     qtbot.addWidget(surface)
     surface.resize(900, 500)
     surface.set_days("week", MONDAY.date())
-    pictures = Pictures()
+    pictures = DisplayListBuilder()
     surface.set_picture(pictures.of(SEEN, NOW, folded, Filter(), {}, {}))
     surface.show()
     qtbot.waitExposed(surface)

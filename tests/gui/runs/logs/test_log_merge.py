@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from torchyard_gui.runs.logs import paged_log
-from torchyard_gui.runs.logs.log_merge import END, TOP, MergedLog, MissingPieces
+from torchyard_gui.runs.logs.log_merge import END, TOP, MergedLog, MissingPages
 
 NAMES = ("worker-0", "worker-1", "worker-2")
 
@@ -99,7 +99,7 @@ def test_what_is_missing_in_all_logs_is_asked_for_at_once(monkeypatch: pytest.Mo
     texts = [text(name, 5000) for name in NAMES]
     for number, data in enumerate(texts):
         log.open(number, len(data))
-    with pytest.raises(MissingPieces) as missing:
+    with pytest.raises(MissingPages) as missing:
         log.last_page(10)
     assert [number for number, _ in missing.value.pieces] == [0, 1, 2]
     asked = 0
@@ -107,7 +107,7 @@ def test_what_is_missing_in_all_logs_is_asked_for_at_once(monkeypatch: pytest.Mo
         try:
             lines = log.lines(log.last_page(10), 10)
             break
-        except MissingPieces as more:
+        except MissingPages as more:
             for number, offset in more.pieces:
                 asked += 1
                 log.put(number, offset, texts[number][offset : offset + 1000], len(texts[number]))

@@ -15,7 +15,7 @@ from PySide6.QtWidgets import QApplication, QFileDialog, QLineEdit, QPushButton
 from tests.gui.topology.conftest import DIGITS, MakeDriver
 from tests.gui.topology.page_driver import CONTROL, SHIFT, Driver
 from torchyard_core.topology.file import read_topology
-from torchyard_gui.widgets.dialogs import Question
+from torchyard_gui.widgets.dialogs import ConfirmationDialog
 
 
 def press(driver: Driver, text: str) -> None:
@@ -41,9 +41,9 @@ def choose_file(driver: Driver, path: Path | str) -> None:
     QTest.keyClick(name, Qt.Key.Key_Return)
 
 
-def question(driver: Driver, name: str) -> Question:
+def question(driver: Driver, name: str) -> ConfirmationDialog:
     """The question that is open, which holds nothing up."""
-    (box,) = (box for box in driver.page.findChildren(Question, name) if box.isVisible())
+    (box,) = (box for box in driver.page.findChildren(ConfirmationDialog, name) if box.isVisible())
     return box
 
 
@@ -93,7 +93,7 @@ def test_save_as_takes_the_name_that_is_typed_and_asks_nothing(
     choose_file(digits, typed)
     saved = tmp_path / (typed if typed.endswith(".yaml") else f"{typed}.yaml")
     digits.until(lambda: digits.page.document.path == saved)
-    assert digits.page.findChildren(Question) == []
+    assert digits.page.findChildren(ConfirmationDialog) == []
     assert digits_file.read_text() == DIGITS
     assert read_topology(saved).topology == digits.value
 
