@@ -48,13 +48,13 @@ class BookingReminder(QObject):
         self._doings: list[Callable[[], None]] = []
         self._clock = QTimer(self)
         self._clock.setInterval(LOOK_MS)
-        self._clock.timeout.connect(self.look)
+        self._clock.timeout.connect(self.refresh)
         self._clock.start()
         self.bar.action_triggered.connect(lambda number: self._doings[number]())
         self.bar.closed.connect(self._send_away)
-        model.changed.connect(self.look)
+        model.changed.connect(self.refresh)
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Shows the reminder of the booking that ends next, if one ends soon."""
         model = self._model
         seen = model.seen
@@ -74,7 +74,7 @@ class BookingReminder(QObject):
     def stop(self) -> None:
         """Stops the timer; called when the window closes."""
         self._clock.stop()
-        self._model.changed.disconnect(self.look)
+        self._model.changed.disconnect(self.refresh)
 
     def _show(self, soon: Reminder) -> None:
         self.shown = soon
@@ -101,12 +101,12 @@ class BookingReminder(QObject):
         if soon.booking.stop_at_end:
             return self.tr("Its run is stopped then.")
         if follower is None:
-            return self.tr("Nobody follows: what runs there goes on.")
+            return self.tr("No booking follows: the run goes on.")
         person = self._model.seen.person
         at = labels.clock(follower.start, self._model.seen.zone)
         if follower.owner == person:
             return self.tr("From {time} you have booked it again: “{title}”.").format(time=at, title=follower.title)
-        stopped = self.tr("A run that is still there then is asked to save, and stopped.")
+        stopped = self.tr("A run that is still active then is asked to save, and is stopped.")
         return self.tr("{who} has it next, from {time}.").format(who=follower.owner, time=at) + " " + stopped
 
     def _extend(self, soon: Reminder) -> None:
@@ -119,7 +119,7 @@ class BookingReminder(QObject):
         def failed(error: TorchyardError) -> None:
             self._problem = labels.said(error)
             announce(self.bar, self._problem, urgent=True)
-            self.look()
+            self.refresh()
 
         self._model.act(lambda store: store.change(booking.id, end=end), done, failed, self)
 
@@ -127,7 +127,7 @@ class BookingReminder(QObject):
         if self.shown is not None:
             self._sent_away.add(self.shown.key)
             self.shown = None
-            self.look()
+            self.refresh()
 
 
 BEFORE = timedelta(minutes=15)

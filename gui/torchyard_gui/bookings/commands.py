@@ -29,9 +29,9 @@ HOUR = timedelta(hours=1)
 
 
 class BookingCommands(QObject):
-    """Runs each change on a thread; `said` and `failed` carry a message for the user."""
+    """Runs each change on a thread; `succeeded` and `failed` carry a message for the user."""
 
-    said = Signal(str)
+    succeeded = Signal(str)
     failed = Signal(str)
     done = Signal(str)
     """The ID of a booking that was made or changed."""
@@ -63,9 +63,11 @@ class BookingCommands(QObject):
         what = self.tr("book “{title}”").format(title=first.title)
         self._remember(undo_booked(made, what))
         if len(made) > 1:
-            self.said.emit(self.tr("{count} bookings of “{title}” made").format(count=len(made), title=first.title))
+            self.succeeded.emit(
+                self.tr("{count} bookings of “{title}” made").format(count=len(made), title=first.title)
+            )
         else:
-            self.said.emit(self.tr("Booked: {what}").format(what=self._told(first)))
+            self.succeeded.emit(self.tr("Booked: {what}").format(what=self._summary(first)))
         self.done.emit(first.id)
 
     def change(self, booking: Booking, gpus: Sequence[str], start: float, end: float) -> None:
@@ -84,21 +86,21 @@ class BookingCommands(QObject):
 
     def changed(self, after: Booking, before: Booking) -> None:
         self._remember(undo_changed(after, before, self.tr("change “{title}”").format(title=before.title)))
-        self.said.emit(self.tr("Changed: {what}").format(what=self._told(after)))
+        self.succeeded.emit(self.tr("Changed: {what}").format(what=self._summary(after)))
         self.done.emit(after.id)
 
     def series_changed(self, after: Sequence[Booking], before: Sequence[Booking]) -> None:
         what = self.tr("change the series “{title}”").format(title=before[0].title)
         self._remember(undo_series_changed(after, before, what))
         if len(after) == 1:
-            self.said.emit(self.tr("Changed: {what}").format(what=self._told(after[0])))
+            self.succeeded.emit(self.tr("Changed: {what}").format(what=self._summary(after[0])))
         else:
-            self.said.emit(
+            self.succeeded.emit(
                 self.tr("{count} bookings of “{title}” changed").format(count=len(after), title=after[0].title)
             )
         self.done.emit(after[0].id)
 
-    def stretch(self, booking: Booking, by: timedelta) -> None:
+    def extend(self, booking: Booking, by: timedelta) -> None:
         """Moves the end of a booking by `by`."""
         end = booking.end + by
         if end <= booking.start:
@@ -106,14 +108,14 @@ class BookingCommands(QObject):
             return
         self.change(booking, booking.gpus, booking.start.timestamp(), end.timestamp())
 
-    def let_go(self, booking: Booking) -> None:
+    def release_or_cancel(self, booking: Booking) -> None:
         """Releases a running booking, or cancels one that has not begun."""
 
         def gone(after: Booking) -> None:
             self._remember(undo_release(after, self.tr("let go of “{title}”").format(title=booking.title)))
             running = after.let_go_at is not None and after.let_go_at > after.start
             text = self.tr("Released: {what}") if running else self.tr("Cancelled: {what}")
-            self.said.emit(text.format(what=self._told(booking)))
+            self.succeeded.emit(text.format(what=self._summary(booking)))
 
         self.model.act(lambda store: store.cancel(booking.id), gone, self._failed, self)
 
@@ -130,7 +132,7 @@ class BookingCommands(QObject):
                 text = self.tr("1 booking of “{title}” cancelled")
             else:
                 text = self.tr("{count} bookings of “{title}” cancelled")
-            self.said.emit(text.format(count=len(cancelled), title=booking.title))
+            self.succeeded.emit(text.format(count=len(cancelled), title=booking.title))
 
         self.model.act(lambda store: store.cancel_series(series, since), gone, self._failed, self)
 
@@ -148,14 +150,16 @@ class BookingCommands(QObject):
                 self._remember(last)
             self._failed(error)
 
-        self.model.act(last.undo, lambda _: self.said.emit(self.tr("Undone: {what}").format(what=what)), failed, self)
+        self.model.act(
+            last.undo, lambda _: self.succeeded.emit(self.tr("Undone: {what}").format(what=what)), failed, self
+        )
 
     def wait(self, wish: Wish, title: str) -> None:
         """Joins the waitlist."""
         zone = self.model.seen.zone
         self.model.act(
             lambda store: store.wait(wish, title.strip() or self.title, zone),
-            lambda _: self.said.emit(self.tr("You are on the waitlist: what is freed is booked for you, in order.")),
+            lambda _: self.succeeded.emit(self.tr("You are on the waitlist: freed GPUs are booked for you, in order.")),
             self._failed,
             self,
         )
@@ -163,12 +167,12 @@ class BookingCommands(QObject):
     def stop_waiting(self, waiting_id: str) -> None:
         self.model.act(
             lambda store: store.stop_waiting(waiting_id),
-            lambda _: self.said.emit(self.tr("You have left the waitlist.")),
+            lambda _: self.succeeded.emit(self.tr("You have left the waitlist.")),
             self._failed,
             self,
         )
 
-    def _told(self, booking: Booking) -> str:
+    def _summary(self, booking: Booking) -> str:
         seen = self.model.seen
         when = labels.time_span(booking.start, booking.end, seen.zone, self.model.now)
         return f"{name_slots(booking.gpus, seen.slots)}, {when}"

@@ -117,7 +117,7 @@ def state_text(booking: Booking, now: datetime) -> str:
     if booking.state is State.CANCELLED:
         return translate("Bookings", "cancelled")
     if booking.state is State.NO_SHOW:
-        return translate("Bookings", "freed: nobody used it")
+        return translate("Bookings", "released: not used")
     if booking.end <= now:
         return translate("Bookings", "over")
     if booking.start > now:
@@ -128,15 +128,14 @@ def state_text(booking: Booking, now: datetime) -> str:
 def unavailable_text(seen: Seen, now: datetime) -> str:
     """Returns why nothing can be booked, and how old the shown calendar is."""
     if seen.as_of is None:
-        return translate(
-            "Bookings", "The calendar is not there, and nothing of it is known here. Nothing can be booked."
-        )
+        return translate("Bookings", "The calendar is unreachable and was never loaded here. Nothing can be booked.")
     when = clock(seen.as_of, seen.zone)
     if local_day(seen.as_of, seen.zone) != local_day(now, seen.zone):
         when = f"{day_name(local_day(seen.as_of, seen.zone), 'ddd d MMM')} {when}"
     age = duration_text(max(0.0, (now - seen.as_of).total_seconds()))
     return translate(
-        "Bookings", "The calendar is away. This is of {when}, {age} ago; nothing can be booked until it is back."
+        "Bookings",
+        "The calendar is away. This is of {when}, {age} ago; nothing can be booked until it is back.",
     ).format(when=when, age=age)
 
 

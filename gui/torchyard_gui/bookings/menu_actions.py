@@ -41,7 +41,7 @@ class BookingActions(QObject):
             tr("Paste a booking"),
             "paste",
             "Ctrl+V",
-            tr("Book what is on the clipboard: gpu-b:2-5 tomorrow 9-17"),
+            tr("Book from the clipboard: gpu-b:2-5 tomorrow 9-17"),
         )
         self.copy = self._make(
             "edit", tr("Copy the command that books"), "copy", "Ctrl+Shift+C", tr("As a command line")

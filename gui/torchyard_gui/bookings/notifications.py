@@ -25,30 +25,32 @@ class Notifications(QObject):
         self._page = page
         self._is_away = False
 
-    def say(self, text: str) -> None:
+    def show_success(self, text: str) -> None:
         """Shows the result of a command."""
         self.toast.say(text)
         if not self._is_away:
             self.notice.clear()
 
-    def refuse(self, text: str) -> None:
+    def show_refusal(self, text: str) -> None:
         """Shows a refusal or an error."""
         self.notice.clear()  # Announce the same reason again if it recurs.
         self.notice.show_notice("warn", text)
 
-    def fail(self, error: TorchyardError) -> None:
-        self.refuse(labels.said(error))
+    def show_error(self, error: TorchyardError) -> None:
+        self.show_refusal(labels.said(error))
 
-    def settled(self, freed: int, served: int) -> None:
+    def show_settled(self, freed: int, served: int) -> None:
         """Shows how many bookings were released as idle and how many waiting requests were booked."""
         parts = []
         if freed:
-            parts.append(self.tr("{count} bookings were idle, and are free now.").format(count=freed))
+            idle = self.tr("{count} bookings were idle and are free now.")
+            parts.append(self.tr("1 booking was idle and is free now.") if freed == 1 else idle.format(count=freed))
         if served:
-            parts.append(self.tr("{count} who waited have their booking.").format(count=served))
+            booked = self.tr("{count} waiting requests were booked.")
+            parts.append(self.tr("1 waiting request was booked.") if served == 1 else booked.format(count=served))
         self.notice.show_notice("info", " ".join(parts))
 
-    def place(self, away: str) -> None:
+    def show_calendar_source(self, away: str) -> None:
         """Shows where the calendar is stored; `away` tells why nothing can be booked."""
         seen = self.model.seen
         if away:

@@ -18,7 +18,7 @@ from torchyard_gui.bookings.agenda import Agenda
 from torchyard_gui.bookings.calendar.blocks import free_now, is_shown
 from torchyard_gui.bookings.calendar.calendar_view import CalendarView
 from torchyard_gui.bookings.calendar.display_list import DisplayListBuilder, mark_of
-from torchyard_gui.bookings.calendar.lanes import folded_at_first
+from torchyard_gui.bookings.calendar.lanes import initially_folded
 from torchyard_gui.bookings.calendar.time_axis import Span, days_of, local_day, stepped, utc
 from torchyard_gui.bookings.commands import HOUR, BookingCommands
 from torchyard_gui.bookings.dialogs.booking_form import command_for
@@ -51,8 +51,8 @@ class BookingsPage(QWidget):
         self.title = self.tr("Bookings")
         self.icon_name = "calendar"
         self.acts = BookingActions(self)
-        self.deeds = BookingCommands(model, self)
-        self.dialogs = DialogController(model, self.deeds, self)
+        self.commands = BookingCommands(model, self)
+        self.dialogs = DialogController(model, self.commands, self)
         self.bar = TopBar(self.acts)
         self.notice = NoticeBar()
         self.surface = CalendarView()
@@ -65,8 +65,8 @@ class BookingsPage(QWidget):
         self.legend = Legend()
         self.drawers = DrawerController(model, self.surface, self.acts, self)
         self.details, self.finder, self.waitlist = self.drawers.details, self.drawers.finder, self.drawers.waitlist
-        self.sayings = Notifications(model, self.notice, self.legend, self)
-        self.toast = self.sayings.toast
+        self.notifications = Notifications(model, self.notice, self.legend, self)
+        self.toast = self.notifications.toast
         self.run_on: Callable[[Booking], str] = lambda booking: booking.run_id or ""
         """Returns the ID of the run that uses a booking, or ""."""
         self.span: Span = "week"
@@ -92,7 +92,7 @@ class BookingsPage(QWidget):
         self._connect()
         self.refresh()
 
-    # -- what the window asks
+    # -- called by the window
 
     def page_actions(self) -> list[QAction]:
         return self.acts.all()
@@ -138,18 +138,18 @@ class BookingsPage(QWidget):
         if (booking := self.selected_booking) is not None:
             self.dialogs.edit(booking)
 
-    def let_go(self) -> None:
+    def release_or_cancel(self) -> None:
         """Asks for confirmation, then releases or cancels the selected booking."""
         if (booking := self.selected_booking) is not None:
-            self.dialogs.let_go(booking, self.surface.booking_tooltip(booking).partition("\n")[2])
+            self.dialogs.release_or_cancel(booking, self.surface.booking_tooltip(booking).partition("\n")[2])
 
     def cancel_series(self) -> None:
         if (booking := self.selected_booking) is not None and booking.series_id is not None:
             self.dialogs.cancel_series(booking)
 
-    def stretch(self, by: timedelta) -> None:
+    def extend(self, by: timedelta) -> None:
         if (booking := self.selected_booking) is not None:
-            self.deeds.stretch(booking, by)
+            self.commands.extend(booking, by)
 
     def show_run(self) -> None:
         """Shows the run that uses the selected booking."""
@@ -164,7 +164,7 @@ class BookingsPage(QWidget):
         if booking is not None:
             gpus, start, end, title = booking.gpus, booking.start, booking.end, booking.title
         elif cursor is not None:
-            gpus, title = self.surface.gpus_of(cursor), self.deeds.title
+            gpus, title = self.surface.gpus_of(cursor), self.commands.title
             start, end = utc(cursor.start), utc(cursor.end)
         else:
             return
@@ -179,7 +179,7 @@ class BookingsPage(QWidget):
 
     def book_fit(self, number: int) -> None:
         if number < len(self.drawers.fits):
-            self.deeds.book_fit(self.drawers.fits[number], self.finder.title_.text())
+            self.commands.book_fit(self.drawers.fits[number], self.finder.title_.text())
             self.drawers.close()
 
     def import_bookings(self, path: Path | None = None) -> None:
@@ -206,7 +206,7 @@ class BookingsPage(QWidget):
         if booking is not None:
             self._reveal(booking)
             return
-        self.model.ask(lambda store: store.booking(booking_id), self._reveal, self.sayings.fail, self)
+        self.model.ask(lambda store: store.booking(booking_id), self._reveal, self.notifications.show_error, self)
 
     def fold(self, host: str) -> None:
         folded = self.folded if self.folded is not None else set()
@@ -243,17 +243,17 @@ class BookingsPage(QWidget):
     def open_menu(self, at: QPoint) -> None:
         self.acts.menu(self, has_booking=self.selected_booking is not None).popup(at)
 
-    # -- showing
+    # -- updates
 
     def model_changed(self) -> None:
         seen = self.model.seen
         if self.folded is None and seen.slots:
             mine = {gpu for one in seen.bookings if one.owner == seen.person and one.is_live for gpu in one.gpus}
-            self.folded = folded_at_first(seen.slots, {slot.host for slot in seen.slots if slot.id in mine})
+            self.folded = initially_folded(seen.slots, {slot.host for slot in seen.slots if slot.id in mine})
         self.refresh()
         if self._wanted and (wanted := self.model.booking(self._wanted)) is not None:
             self._reveal(wanted)
-        self.drawers.look_again(searching=self.dialog is None)
+        self.drawers.update_results(searching=self.dialog is None)
         self.status_changed.emit()
 
     def refresh(self) -> None:
@@ -271,7 +271,7 @@ class BookingsPage(QWidget):
             self.agenda.show_bookings(seen, picture, axis.starts[0], axis.days[-1].end, self._selection)
         self.legend.key.set_persons(tuple({one.owner for one in seen.bookings} | {seen.person} - {""}), seen.person)
         self._show_body(bool(seen.slots))
-        self.sayings.place(away)
+        self.notifications.show_calendar_source(away)
         self.say_free()
         self._show_details()
         self.enable()
@@ -293,7 +293,7 @@ class BookingsPage(QWidget):
         self.bar.say_free(free, count, is_known=seen.is_live)
 
     def enable(self) -> None:
-        booking, last = self.selected_booking, self.deeds.last
+        booking, last = self.selected_booking, self.commands.last
         self.acts.enable(
             self.model.seen,
             booking,
@@ -307,7 +307,7 @@ class BookingsPage(QWidget):
         """Returns why a change is refused according to the loaded calendar, or ""."""
         if self._known is None:
             return ""
-        title = of.title if of is not None else self.deeds.title
+        title = of.title if of is not None else self.commands.title
         draft = Draft(title, tuple(gpus), utc(start), utc(end), of.zone if of is not None else self.model.seen.zone)
         found = refusal(self._known, draft, of)
         return labels.said(found) if found is not None else ""
@@ -355,7 +355,7 @@ class BookingsPage(QWidget):
         super().resizeEvent(event)
         self.place()
 
-    # -- inside
+    # -- helpers
 
     @property
     def _view(self) -> QWidget:
@@ -383,7 +383,9 @@ class BookingsPage(QWidget):
         self._wanted = "" if self.model.booking(booking.id) is not None else booking.id
         if not is_shown(booking):
             self._wanted = ""
-            self.sayings.say(self.tr("“{title}” was cancelled: it is not in the calendar.").format(title=booking.title))
+            self.notifications.show_success(
+                self.tr("“{title}” was cancelled: it is not in the calendar.").format(title=booking.title)
+            )
             return
         self.day = local_day(booking.start, self.model.seen.zone)
         hosts = {slot.host for slot in self.model.seen.slots if slot.id in booking.gpus}
@@ -404,15 +406,15 @@ class BookingsPage(QWidget):
         self.legend.share_wanted.connect(self.dialogs.tell_how_to_share)
         self.notice.action_triggered.connect(lambda number: self.model.reload())
         self.body.resized.connect(self.place)
-        for part in (self.deeds, self.dialogs):
-            part.said.connect(self.sayings.say)
-            part.failed.connect(self.sayings.refuse)
+        for part in (self.commands, self.dialogs):
+            part.succeeded.connect(self.notifications.show_success)
+            part.failed.connect(self.notifications.show_refusal)
         self.dialogs.closed.connect(lambda: self.surface.set_cursor(None))
         self.dialogs.closed.connect(self.focus_body)
-        self.deeds.done.connect(self.surface.select)
-        self.deeds.undo_changed.connect(self.enable)
+        self.commands.done.connect(self.surface.select)
+        self.commands.undo_changed.connect(self.enable)
         self.model.changed.connect(self.model_changed)
-        self.model.settled.connect(self.sayings.settled)
+        self.model.settled.connect(self.notifications.show_settled)
         self.model.fleet.use_changed.connect(lambda name: self.say_free())
 
     def _connect_actions(self) -> None:
@@ -422,12 +424,12 @@ class BookingsPage(QWidget):
                 acts.book: self.book,
                 acts.find: self.find_slot,
                 acts.edit: self.edit,
-                acts.extend: lambda: self.stretch(HOUR),
-                acts.shorten: lambda: self.stretch(-HOUR),
-                acts.release: self.let_go,
+                acts.extend: lambda: self.extend(HOUR),
+                acts.shorten: lambda: self.extend(-HOUR),
+                acts.release: self.release_or_cancel,
                 acts.cancel_series: self.cancel_series,
                 acts.run: self.show_run,
-                acts.undo: self.deeds.undo,
+                acts.undo: self.commands.undo,
                 acts.paste: self.dialogs.paste,
                 acts.copy: self.copy,
                 acts.search: self.bar.open_search,
@@ -454,8 +456,8 @@ class BookingsPage(QWidget):
         surface, agenda, bar = self.surface, self.agenda, self.bar
         surface.refuse = self.refuse
         surface.book_wanted.connect(self.dialogs.book_at)
-        surface.change_wanted.connect(self.deeds.change)
-        surface.refused.connect(self.sayings.refuse)
+        surface.change_wanted.connect(self.commands.change)
+        surface.refused.connect(self.notifications.show_refusal)
         surface.selected.connect(self.select)
         surface.activated.connect(self.activate)
         surface.fold_wanted.connect(self.fold)
@@ -471,8 +473,8 @@ class BookingsPage(QWidget):
     def _connect_drawers(self) -> None:
         finder, waitlist, drawers = self.finder, self.waitlist, self.drawers
         finder.book_wanted.connect(self.book_fit)
-        finder.wait_wanted.connect(lambda wish: self.deeds.wait(wish, finder.title_.text()))
-        waitlist.leave_wanted.connect(self.deeds.stop_waiting)
+        finder.wait_wanted.connect(lambda wish: self.commands.wait(wish, finder.title_.text()))
+        waitlist.leave_wanted.connect(self.commands.stop_waiting)
         waitlist.join_wanted.connect(self.find_slot)
         drawers.changed.connect(self.place)
         drawers.left.connect(self.focus_body)

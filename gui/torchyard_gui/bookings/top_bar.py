@@ -88,7 +88,7 @@ class TopBar(QFrame):
             return
         text = self.tr("Free now: {free} of {all} GPUs").format(free=free if is_known else "?", all=all_)
         self.free.setText(text)
-        self.free.setToolTip(self.tr("Booked by nobody, and used by nobody. Somebody may use what nobody has booked."))
+        self.free.setToolTip(self.tr("Neither booked nor in use. GPUs without a booking may be used at any time."))
 
     def offer(self, seen: Seen) -> None:
         """Fills the filter menu."""

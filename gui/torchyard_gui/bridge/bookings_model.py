@@ -72,7 +72,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class _Looked:
+class _Loaded:
     """Result of one reload; `settled` is as for the signal."""
 
     seen: Seen
@@ -142,7 +142,7 @@ class BookingsModel(QObject):
         fleet.host_changed.connect(self._fleet_changed)
         fleet.hosts_changed.connect(self._fleet_changed)
 
-    # -- what is known
+    # -- state
 
     @property
     def now(self) -> datetime:
@@ -162,7 +162,7 @@ class BookingsModel(QObject):
     def booking(self, booking_id: str) -> Booking | None:
         return next((one for one in self.seen.bookings if one.id == booking_id), None)
 
-    # -- looking
+    # -- loading
 
     def show(self, since: datetime, until: datetime, by: str = "") -> None:
         """Sets the days to load for the caller `by`; the result arrives with `changed`."""
@@ -214,7 +214,7 @@ class BookingsModel(QObject):
         anew, self._all_anew = self._all_anew or uses is None, False
         settle = self._settled_at is None or now - self._settled_at >= SETTLE_EVERY
 
-        def look() -> _Looked:
+        def look() -> _Loaded:
             return self._look(time, facts, remembered, settle, uses, anew)
 
         self._loading = self.jobs.run(look, self._arrived, self._failed)
@@ -227,7 +227,7 @@ class BookingsModel(QObject):
         settle: bool,
         known: tuple[Use, ...] | None,
         anew: bool,
-    ) -> _Looked:
+    ) -> _Loaded:
         """Loads the calendar; runs on a thread. `known` are the last records of use, read again if `anew`."""
         from torchyard_core.booking.errors import StoreAway
         from torchyard_core.booking.slots import slots_of
@@ -238,14 +238,14 @@ class BookingsModel(QObject):
         except StoreAway:
             view = calendar.view(time.start, time.end)
             away = replace(self.seen, bookings=view.bookings, slots=view.slots, as_of=view.as_of, is_live=False)
-            return _Looked(replace(away, why=view.why, zone=self._zone), remembered)
+            return _Loaded(replace(away, why=view.why, zone=self._zone), remembered)
         found = slots_of(facts, is_private=store.is_private)
         if found and found != remembered:
             store.remember_slots(found)
         settled = (len(store.apply_idle()), len(store.serve_waiting())) if settle else None
         view = calendar.view(time.start, time.end)
         if not view.is_live:
-            return _Looked(replace(self.seen, is_live=False, why=view.why, as_of=view.as_of), remembered)
+            return _Loaded(replace(self.seen, is_live=False, why=view.why, as_of=view.as_of), remembered)
         self._watch_once(store)
         uses = store.uses(time.start, time.end) if anew else known or ()
         seen = Seen(
@@ -263,7 +263,7 @@ class BookingsModel(QObject):
             zone=self._zone,
             place=store.place,
         )
-        return _Looked(seen, found, settled, (time, seen.uses), anew)
+        return _Loaded(seen, found, settled, (time, seen.uses), anew)
 
     def _calendar_now(self) -> Calendar:
         with self._lock:
@@ -277,7 +277,7 @@ class BookingsModel(QObject):
             if self._watched_by and self._watch is None and not self._closed:
                 self._watch = store.watch(lambda what: self.jobs.tell(self._soon.start))
 
-    def _arrived(self, found: _Looked) -> None:
+    def _arrived(self, found: _Loaded) -> None:
         self.seen, self._remembered, settled = found.seen, found.remembered, found.settled
         self.has_loaded = True
         self._uses = found.uses
@@ -311,7 +311,7 @@ class BookingsModel(QObject):
         if self._ranges and not self._closed:
             self._soon.start()
 
-    # -- doing
+    # -- commands
 
     def ask(
         self,

@@ -88,11 +88,11 @@ class FleetModel(QObject):
         self._planned.changed.connect(self.facts_changed)
         self._read_file()
         self._read_facts()
-        self.hosts_changed.connect(self._planned.tell)
+        self.hosts_changed.connect(self._planned.notify)
         for signal in (self.host_changed, self.use_changed):
             signal.connect(lambda name: self._planned.look(name, self.status(name)))
 
-    # -- what is known
+    # -- state
 
     @property
     def hosts(self) -> Sequence[HostStatus]:
@@ -140,7 +140,7 @@ class FleetModel(QObject):
             self.hosts_changed.emit()
         self._read_facts()
 
-    # -- what is done
+    # -- actions
 
     def check(self, names: Iterable[str] | None = None) -> None:
         """Checks hosts, by default all; changes nothing on them."""
@@ -291,7 +291,7 @@ class FleetModel(QObject):
         theirs = check.agent["version"] if check.agent else ""
         return str(theirs) if kind == "deploying" and theirs not in ("", build_archive().version) else ""
 
-    # -- links, and who uses what
+    # -- links and telemetry
 
     def _hold_link(self, name: str) -> None:
         link = self._fleet.open_link(name) if self._fleet is not None else None
@@ -302,9 +302,9 @@ class FleetModel(QObject):
         """Loads the audit records over the existing link; opens none."""
         link = self._fleet.open_link(name) if self._fleet is not None else None
         if link is not None:
-            self._links.ask_acts(name, link, self._acts_told)
+            self._links.ask_acts(name, link, self._acts_read)
 
-    def _acts_told(self, name: str, acts: tuple[Act, ...]) -> None:
+    def _acts_read(self, name: str, acts: tuple[Act, ...]) -> None:
         status = self._statuses.get(name)
         if status is not None and status.acts != acts:
             self._change(name, acts=acts)
@@ -360,7 +360,7 @@ class FleetModel(QObject):
             for host, facts in zip(inventory.hosts, planned, strict=True)
         }
         for name in before.keys() - {name for name, status in self._statuses.items() if status is before.get(name)}:
-            self._links.let_go(name)
+            self._links.forget(name)
             if job := self._under_way.pop(name, None):
                 job.cancel()
         with self._fleet_lock:

@@ -56,9 +56,9 @@ class HostAvailability(QObject):
         """Schedules `changed` if the planner's view of a host changed."""
         before = self._made.get(name)
         if status is None or before is None or self.of(status) is not before[2]:
-            self.tell()
+            self.notify()
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Schedules `changed`."""
         self._soon.start()
 
@@ -79,7 +79,7 @@ class HostAvailability(QObject):
         if booked != self._booked or is_later != self._is_later:
             self._booked, self._is_later = dict(booked), is_later
             self._made.clear()
-            self.tell()
+            self.notify()
 
     def _with_bookings(self, facts: HostFacts) -> HostFacts:
         if self._is_later:

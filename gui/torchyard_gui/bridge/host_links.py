@@ -63,11 +63,11 @@ class HostLinks:
 
         self._jobs.run(lambda: link.call("telemetry.sample", {}, SILENT_AFTER_S), done, failed, job=job)
 
-    def ask_acts(self, name: str, link: Link, told: Callable[[str, tuple[Act, ...]], None]) -> None:
+    def ask_acts(self, name: str, link: Link, done: Callable[[str, tuple[Act, ...]], None]) -> None:
         """Asks for a host's latest audit records; a failure changes nothing."""
-        self._jobs.run(lambda: read_acts(link, NEWEST_ACTS), partial(told, name))
+        self._jobs.run(lambda: read_acts(link, NEWEST_ACTS), partial(done, name))
 
-    def let_go(self, name: str) -> None:
+    def forget(self, name: str) -> None:
         """Forgets a host that left the fleet."""
         self._links.pop(name, None)
         if job := self._asking.pop(name, None):

@@ -79,11 +79,11 @@ class HostStatus:
 
     @property
     def error(self) -> TorchyardError | None:
-        """What stands between us and the host."""
+        """The error because of which the host is not usable."""
         return self.lost or (self.check.error if self.check else None)
 
     @property
-    def in_the_way(self) -> str:
+    def blocking_host(self) -> str:
         """Returns the host that an error concerns: this one, or a bastion before it."""
         return self.error.host if isinstance(self.error, HostError) else self.name
 

@@ -49,7 +49,7 @@ class Job:
         """Cancels: neither `done` nor `failed` will be called. Work stops at its next checkpoint."""
         self._cancelled.set()
 
-    def checkpoint(self, *told: Any) -> None:
+    def checkpoint(self, *progress: Any) -> None:
         """Raises Cancelled if the job was cancelled. Accepts the arguments of a progress callback."""
         if self._cancelled.is_set():
             raise Cancelled

@@ -55,7 +55,7 @@ class PlanningTime(QObject):
         self.booked = BookedThen()
         self.away = ""
         """Since when the calendar is unreachable; bookings are those of that time."""
-        self._said: object = None
+        self._last_state: object = None
         self._is_visible = False
         self._tick = QTimer(self)
         self._tick.setInterval(TICK_MS)
@@ -80,7 +80,7 @@ class PlanningTime(QObject):
             self._planned = planned
             self.chosen.emit(planned)
             self.begin()
-            self.look()
+            self.refresh()
 
     def begin(self) -> None:
         """Starts loading the planned days and updating "now", if there is a calendar."""
@@ -101,7 +101,7 @@ class PlanningTime(QObject):
         if self._tick.isActive() and (model := self._calendar()) is not None:  # Before `begin`, no database is opened.
             model.watch(on, "planning")
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Passes the bookings of the planned time to the planner."""
         model = self._calendar()
         seen = model.seen if model is not None else None
@@ -109,16 +109,16 @@ class PlanningTime(QObject):
             self._take(seen)
         planned = self.planned
         words = {gpu: self.who(booking) for gpu, booking in self.booked.others.items()}
-        said = (planned, self.words, words, self.booked.own, self.away, self.zone)
+        state = (planned, self.words, words, self.booked.own, self.away, self.zone)
         if self._fleet is not None:
             self._fleet.set_booked(words, is_later=planned.is_later)
-        if said != self._said:
-            self._said = said
+        if state != self._last_state:
+            self._last_state = state
             self.changed.emit()
 
     def _go_on(self) -> None:
         self.begin()
-        self.look()
+        self.refresh()
 
     def who(self, booking: Booking) -> str:
         """Returns owner and end of a booking, such as `kim until 18:00`."""

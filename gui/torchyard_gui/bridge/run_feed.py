@@ -32,7 +32,7 @@ EVENTS_EVERY_MS = 100
 """States are reported at most ten times a second."""
 SAMPLES_EVERY_MS = 400
 """Interval at which samples are read; well below the one second between samples, so that none is lost."""
-SAMPLES_TOLD_EVERY_S = 0.95
+SAMPLES_REPORTED_EVERY_S = 0.95
 """Samples are reported once a second."""
 SLICE_S = 0.008
 """A long journal is read in slices of this length, so that the window stays responsive."""
@@ -55,13 +55,13 @@ class Inbox:
         self.samples = Latest()
         self._wake = wake
         self._lock = threading.Lock()
-        self._told = False
+        self._is_notified = False
 
     def post(self, kind: str, payload: Any) -> None:
         self.news.append((kind, payload))
         with self._lock:
-            told, self._told = self._told, True
-        if not told:
+            was_notified, self._is_notified = self._is_notified, True
+        if not was_notified:
             self._wake(True)
 
     def post_sample(self, host: str, sample: dict[str, Any]) -> None:
@@ -71,7 +71,7 @@ class Inbox:
     def listen_again(self) -> None:
         """Makes later events call `wake` again."""
         with self._lock:
-            self._told = False
+            self._is_notified = False
 
 
 class RunFeed(QObject):
@@ -79,7 +79,7 @@ class RunFeed(QObject):
 
     changed = Signal(object)
     failed = Signal(object)
-    """A TorchyardError: the run cannot be followed, and is not tried again before `look_again`."""
+    """A TorchyardError: the run cannot be followed, and is not tried again before `retry`."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class RunFeed(QObject):
         self._silence_timer = self._timer(LOOK_EVERY_MS, self._look_for_silence, once=False)
         self._take_history(history.load(run.run_id))
         self._closed = False
-        self._samples_told = 0.0
+        self._samples_reported = 0.0
         self._looked_at = 0.0
         self._begin()
 
@@ -117,7 +117,7 @@ class RunFeed(QObject):
         """Whether more events are expected."""
         return not self._closed and not self._job.is_finished
 
-    def look_of(self, replica: str) -> ReplicaLiveState:
+    def live_state_of(self, replica: str) -> ReplicaLiveState:
         """Returns a replica's live state for the canvas."""
         from torchyard_gui.canvas.live_state import ReplicaLiveState
 
@@ -142,9 +142,9 @@ class RunFeed(QObject):
         )
 
     @property
-    def looks(self) -> dict[str, ReplicaLiveState]:
+    def live_states(self) -> dict[str, ReplicaLiveState]:
         """Returns the live states of all replicas."""
-        return {name: self.look_of(name) for name in self.picture.tracks}
+        return {name: self.live_state_of(name) for name in self.picture.tracks}
 
     def metric_of(self, replica: str) -> str:
         """Returns the metric on a replica's chip: GPU use, else a value that the script or a server reports."""
@@ -161,7 +161,7 @@ class RunFeed(QObject):
             return traffic(carried)
         return f"CPU {cpu:.0f} %" if cpu is not None else ""
 
-    def look_again(self, run: KnownRun) -> None:
+    def retry(self, run: KnownRun) -> None:
         """Updates a run that is not followed from `run`, the latest list of runs, and retries if that may help."""
         picture, error = self.picture, self.error
         if self._closed or self.is_live or picture.is_followed or picture.is_over or error is None:
@@ -171,7 +171,7 @@ class RunFeed(QObject):
             self._changes.run = True
         if run.primary in self._fleet().hosts and (run.is_fresh or error.code == "no_host"):
             self._begin()
-        self._tell()
+        self._emit_changes()
 
     def close(self) -> None:
         """Stops following; the run continues."""
@@ -216,7 +216,7 @@ class RunFeed(QObject):
             self._news_timer.start(0)
         else:
             self._news_timer.setInterval(EVENTS_EVERY_MS)
-        self._tell()
+        self._emit_changes()
 
     def _take(self, kind: str, payload: Any) -> None:
         picture, changes = self.picture, self._changes
@@ -253,9 +253,9 @@ class RunFeed(QObject):
             self.picture.take_sample(host, sample, now, self._changes)
         if samples:
             self.picture.sum_up()
-        if now - self._samples_told >= SAMPLES_TOLD_EVERY_S or self._job.is_finished:
-            self._samples_told = now
-            self._tell()
+        if now - self._samples_reported >= SAMPLES_REPORTED_EVERY_S or self._job.is_finished:
+            self._samples_reported = now
+            self._emit_changes()
         elif not self._sample_timer.isActive():
             self._sample_timer.start()
 
@@ -264,9 +264,9 @@ class RunFeed(QObject):
         was_busy, self._looked_at = now - self._looked_at > WAS_BUSY_S, now
         if not was_busy:
             self.picture.look_for_silence(now, time.time(), self._changes)
-        self._tell()
+        self._emit_changes()
 
-    def _tell(self) -> None:
+    def _emit_changes(self) -> None:
         if self._changes and not self._closed:
             changes, self._changes = self._changes, RunChanges()
             self.changed.emit(changes)

@@ -265,7 +265,7 @@ class RunState:
             return add_up(list(self.tracks.values()))[name]
         return None if name in SUMS and self._is_partial else self.totals.last(name)
 
-    def told_by(self, name: str) -> tuple[int, int]:
+    def reported_by(self, name: str) -> tuple[int, int]:
         """Returns how many replicas reported a metric, and how many could."""
         asked = matching_tracks(self.tracks.values(), name)
         return len(finite_values(asked, name)), len(asked)

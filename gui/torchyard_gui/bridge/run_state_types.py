@@ -82,13 +82,13 @@ class TimelineEvent:
         return self.kind != "run" or self.state in ENDED or self.reason == before.reason
 
 
-def waiting_for(told: object) -> WaitingForHosts | None:
+def waiting_for(value: object) -> WaitingForHosts | None:
     """Parses `waiting_for` of a journal's `run_state`, if present."""
-    if not isinstance(told, dict):
+    if not isinstance(value, dict):
         return None
-    until = when(told.get("until"))
-    hosts = " and ".join(map(str, told.get("hosts") or ()))
-    return WaitingForHosts(str(told.get("cause") or ""), hosts, until) if until is not None and hosts else None
+    until = when(value.get("until"))
+    hosts = " and ".join(map(str, value.get("hosts") or ()))
+    return WaitingForHosts(str(value.get("cause") or ""), hosts, until) if until is not None and hosts else None
 
 
 @dataclass

@@ -185,7 +185,7 @@ class RunsModel(QObject):
         runs, self.silent = found
         for run in runs:
             if (feed := self._feeds.get(run.run_id)) is not None:
-                feed.look_again(run)
+                feed.retry(run)
         self._take(runs)
         self.refreshing_changed.emit()
 

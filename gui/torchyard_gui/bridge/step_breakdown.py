@@ -72,5 +72,5 @@ def sentence_of(field: str, *, served: bool = False) -> str:
 
 def step_parts(track: ReplicaStatus) -> list[tuple[str, str]]:
     """Returns (name, value) of a replica's report."""
-    told = ((field, track.ring.last(field)) for field in WRITTEN)
-    return [(name_of(field).lower(), written(field, value)) for field, value in told if value is not None]
+    values = ((field, track.ring.last(field)) for field in WRITTEN)
+    return [(name_of(field).lower(), written(field, value)) for field, value in values if value is not None]

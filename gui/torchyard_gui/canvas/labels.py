@@ -263,9 +263,7 @@ def slot_sentence(rack: RackContent, gpu: int) -> str:
             )
         return translate("Canvas", "GPU {gpu} of {host} is in use: it is not free").format(gpu=gpu, host=rack.key)
     if not rack.use_known:
-        return translate("Canvas", "GPU {gpu} of {host}: nobody knows now whether it is free").format(
-            gpu=gpu, host=rack.key
-        )
+        return translate("Canvas", "GPU {gpu} of {host}: unknown whether it is free").format(gpu=gpu, host=rack.key)
     return translate("Canvas", "GPU {gpu} of {host} is free").format(gpu=gpu, host=rack.key)
 
 
@@ -273,9 +271,9 @@ def rack_sentence(rack: RackContent, use: str) -> str:
     """Returns the full header of a rack, for its tool tip."""
     lines = [" · ".join(part for part in (rack.key, gpu_kinds(rack), use) if part)]
     if not rack.checked:
-        lines.append(translate("Canvas", "What it has is not known yet; it counts as able."))
+        lines.append(translate("Canvas", "Its hardware is not known yet; it is assumed to suffice."))
     elif not rack.use_known:
-        lines.append(translate("Canvas", "Nobody knows now who uses it."))
+        lines.append(translate("Canvas", "It is not known who uses it now."))
     return "\n".join(lines)
 
 

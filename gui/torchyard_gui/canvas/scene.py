@@ -45,7 +45,7 @@ class TopologyScene(QGraphicsScene):
     """Names of the selected replicas, in the plan's order."""
     arranged = Signal()
     """Racks were added, removed or moved."""
-    looks_changed = Signal()
+    states_changed = Signal()
     """Selection or states changed, and with them their description."""
     touched = Signal()
     """Visible content changed or moved."""
@@ -108,7 +108,7 @@ class TopologyScene(QGraphicsScene):
         for item in self._racks.values():
             item.set_states(self._states)
         self._show_edge_looks()
-        self.looks_changed.emit()
+        self.states_changed.emit()
 
     def show_hosts(self, hosts: Mapping[str, HostLiveState]) -> None:
         """Shows live states of hosts by name."""
@@ -179,7 +179,7 @@ class TopologyScene(QGraphicsScene):
         """Replaces the selection."""
         if self.preview_selection(names):
             self.selection_changed.emit(list(self._selection))
-            self.looks_changed.emit()
+            self.states_changed.emit()
 
     def preview_selection(self, names: Iterable[str]) -> bool:
         """Shows a selection without a signal, during a gesture; returns whether it changed."""
@@ -196,7 +196,7 @@ class TopologyScene(QGraphicsScene):
     def announce_selection(self) -> None:
         """Emits the selection after a preview."""
         self.selection_changed.emit(list(self._selection))
-        self.looks_changed.emit()
+        self.states_changed.emit()
 
     def set_hovered(self, name: str) -> None:
         if name != self._hovered:

@@ -27,7 +27,7 @@ from torchyard_gui.canvas.gestures.palette_drop import (
     ROLE_MIME,
     DropMachine,
     DropRole,
-    MachineFits,
+    MachineEffect,
     dragged_text,
 )
 from torchyard_gui.canvas.gestures.rubber_band import RubberBand
@@ -90,7 +90,7 @@ class CanvasView(ZoomView):
         """Returns why replicas cannot go to a target, or ""; set by the page."""
         self.role_fits: Callable[[str, str], str] = lambda role, host: ""
         """The same for a new replica of a role."""
-        self.machine_told: MachineFits = lambda machine, names: ("", bool(names))
+        self.machine_effect: MachineEffect = lambda machine, names: ("", bool(names))
         """Returns the effect of a machine type on the pools of replicas, and whether it is possible; set by the page.
         """
         self._gesture: Gesture | None = None
@@ -105,7 +105,7 @@ class CanvasView(ZoomView):
         self.viewport().setMouseTracking(True)
         self.setAccessibleName(self.tr("Cluster"))
         self.viewport().setAccessibleName(self.accessibleName())
-        scene.looks_changed.connect(self._describe)
+        scene.states_changed.connect(self._describe)
 
     # Called by the page
 
@@ -303,7 +303,7 @@ class CanvasView(ZoomView):
         if role:
             self._drop = DropRole(self, self._canvas, role, self.role_fits, self.role_dropped.emit)
         elif machine:
-            self._drop = DropMachine(self, self._canvas, machine, self.machine_told, self.machine_dropped.emit)
+            self._drop = DropMachine(self, self._canvas, machine, self.machine_effect, self.machine_dropped.emit)
         event.acceptProposedAction()
 
     def dragMoveEvent(self, event: QDragMoveEvent) -> None:

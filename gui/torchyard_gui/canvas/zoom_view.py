@@ -61,7 +61,7 @@ class ZoomView(QGraphicsView):
         self._bar.reset_asked.connect(self.reset)
         self._bar.fit_asked.connect(self.fit)
         scene.arranged.connect(self._take_arrangement)
-        scene.looks_changed.connect(self._show_legend)
+        scene.states_changed.connect(self._show_legend)
         theme().changed.connect(self._take_theme)
 
     # Zoom

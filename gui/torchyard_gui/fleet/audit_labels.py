@@ -39,8 +39,8 @@ def action_text(act: Act) -> str:
         "enforcement": _enforced(act),
         "housekeeping": translate("Fleet", "tidied up by itself"),
     }
-    told = {key: str(act.get(key) or "?") for key in ("version", "user")}
-    return texts[what].format(**told) if what in texts else what
+    values = {key: str(act.get(key) or "?") for key in ("version", "user")}
+    return texts[what].format(**values) if what in texts else what
 
 
 def _of_what(act: Act) -> str:

@@ -69,7 +69,7 @@ class HostCard(QStyledItemDelegate):
         state = option.state
         painter.save()
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        self._paint_ground(painter, rect, state)
+        self._paint_background(painter, rect, state)
         x = rect.left() + PAD
         room = rect.width() - 2 * PAD
         paints = (self._paint_name, self._paint_gpus, self._paint_load, self._paint_software)
@@ -82,7 +82,7 @@ class HostCard(QStyledItemDelegate):
             self._paint_progress(painter, rect, status)
         painter.restore()
 
-    def _paint_ground(self, painter: QPainter, rect: QRect, state: QStyle.StateFlag) -> None:
+    def _paint_background(self, painter: QPainter, rect: QRect, state: QStyle.StateFlag) -> None:
         look = theme()
         radius = look.metrics.radius
         selected = bool(state & QStyle.StateFlag.State_Selected)

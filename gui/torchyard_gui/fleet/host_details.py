@@ -100,9 +100,9 @@ class HostDetails(QFrame):
         newer = self.tr("Its agent {version} is newer than this desktop's and was kept.")
         self.remark.setText(newer.format(version=status.remark) if status.remark else "")
         self.remark.setVisible(bool(status.remark))
-        told = "\n\n".join(problem_sentence(status, problem) for problem in status.problems)
-        self.problems.setText(told)
-        self.problems.setVisible(bool(told))
+        text = "\n\n".join(problem_sentence(status, problem) for problem in status.problems)
+        self.problems.setText(text)
+        self.problems.setVisible(bool(text))
         gpus = status.gpus
         self.gpus.show_gpus(gpus)
         self._gpu_heading.setVisible(bool(gpus))

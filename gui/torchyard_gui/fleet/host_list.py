@@ -20,7 +20,7 @@ PHASES = 40
 class HostList(QListView):
     """Shows a HostListModel as cards."""
 
-    way_out_pressed = Signal(str, str)
+    action_pressed = Signal(str, str)
     """(host, action)."""
     chosen_changed = Signal()
 
@@ -64,7 +64,7 @@ class HostList(QListView):
             self.selectionModel().setCurrentIndex(index, QItemSelectionModel.SelectionFlag.ClearAndSelect)
             self.scrollTo(index)
 
-    def way_out_button(self, name: str) -> QPushButton | None:
+    def action_button(self, name: str) -> QPushButton | None:
         """Returns the button on a host's card if it is visible."""
         return self._buttons.get(name)
 
@@ -155,7 +155,7 @@ class HostList(QListView):
 
     def _pressed(self, name: str) -> None:
         self.choose(name)
-        self.way_out_pressed.emit(name, str(self._buttons[name].property("action")))
+        self.action_pressed.emit(name, str(self._buttons[name].property("action")))
 
     def _keep(self) -> None:
         self._kept = self.chosen

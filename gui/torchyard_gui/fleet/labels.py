@@ -115,8 +115,8 @@ def sentence(status: HostStatus) -> str:
         return problem_sentence(status, status.problems[0])
     if status.state == UNKNOWN:
         if status.since is None:
-            return translate("Fleet", "Nobody has looked at {host} yet.").format(host=status.name)
-        return translate("Fleet", "Nobody has looked at {host} since {time}.").format(
+            return translate("Fleet", "{host} has not been checked yet.").format(host=status.name)
+        return translate("Fleet", "{host} has not been checked since {time}.").format(
             host=status.name, time=short_time(status.since)
         )
     return ""
@@ -169,22 +169,24 @@ def names_of(hosts: Sequence[HostStatus]) -> str:
 
 def enforcement_lines(status: HostStatus) -> list[str]:
     """Returns how the agent enforces bookings, and against whom: root's agent against everyone. None if unknown."""
-    told = status.check.policing if status.check is not None else None
-    if told is None:
+    enforced = status.check.policing if status.check is not None else None
+    if enforced is None:
         return []
     level = {
         "off": translate("Fleet", "not enforced"),
         "observe": translate("Fleet", "observed"),
         "warn": translate("Fleet", "warns"),
         "stop": translate("Fleet", "warns and stops"),
-    }.get(told.level, told.level)
-    if told.level == "off":
+    }.get(enforced.level, enforced.level)
+    if enforced.level == "off":
         return [level]
-    reported = [cleaned(one) for one in told.violations]
-    if not told.is_fresh:
+    reported = [cleaned(one) for one in enforced.violations]
+    if not enforced.is_fresh:
         return [level, translate("Fleet", "once it knows today's"), *reported]
-    whose = translate("Fleet", "everybody's processes") if told.of_all else translate("Fleet", "its user's processes")
-    return [translate("Fleet", "{level}, dry run").format(level=level) if told.dry_run else level, whose, *reported]
+    whose = (
+        translate("Fleet", "everybody's processes") if enforced.of_all else translate("Fleet", "its user's processes")
+    )
+    return [translate("Fleet", "{level}, dry run").format(level=level) if enforced.dry_run else level, whose, *reported]
 
 
 def gpu_kinds(gpus: list[GpuNow]) -> str:

@@ -25,14 +25,14 @@ class FleetActions(QObject):
             self.tr("Check"),
             "refresh",
             "Ctrl+R",
-            self.tr("Log in on the selected hosts and look at what they have. Puts nothing there"),
+            self.tr("Log in on the selected hosts and read what they have. Changes nothing there"),
         )
         self.check_all = self._make(
             self.tr("Check all hosts"),
             self.tr("Check all"),
             "refresh",
             "F5",
-            self.tr("Log in on every host and look at what it has. Puts nothing there"),
+            self.tr("Log in on every host and read what it has. Changes nothing there"),
         )
         self.deploy = self._make(
             self.tr("Deploy the agent"),
@@ -61,7 +61,7 @@ class FleetActions(QObject):
             self.tr("Cancel"),
             "close",
             "Escape",
-            self.tr("Stop what is under way on the selected hosts, or on all"),
+            self.tr("Cancel the activity on the selected hosts, or on all"),
         )
         self.copy = self._make(
             self.tr("Copy the command that checks"),

@@ -82,7 +82,7 @@ class FleetPage(QWidget):
         self._connect()
         self._hosts_changed()
 
-    # -- what the window asks
+    # -- called by the window
 
     def page_actions(self) -> list[QAction]:
         return self.acts.all()
@@ -136,13 +136,13 @@ class FleetPage(QWidget):
         command = ["torchyard", "--fleet", str(self.model.fleet_file), "hosts", "check", *self.list.chosen]
         QGuiApplication.clipboard().setText(shlex.join(command))
 
-    def take_way_out(self, name: str, action: str) -> None:
+    def perform_action(self, name: str, action: str) -> None:
         """Performs the action of a card's button."""
         status = self.model.status(name)
         if status is None:
             return
         if action == "trust":
-            self.trust(status.in_the_way)
+            self.trust(status.blocking_host)
         elif action == "deploy":
             self.model.deploy([name])
         elif action == "cancel":
@@ -169,7 +169,7 @@ class FleetPage(QWidget):
         self._summarize_soon.stop()
         super().hideEvent(event)
 
-    # -- inside
+    # -- helpers
 
     def _connect(self) -> None:
         acts = self.acts
@@ -191,7 +191,7 @@ class FleetPage(QWidget):
         self.search_field.textChanged.connect(self._search)
         self.list.chosen_changed.connect(self._show_chosen)
         self.list.chosen_changed.connect(self._look_at_chosen)
-        self.list.way_out_pressed.connect(self.take_way_out)
+        self.list.action_pressed.connect(self.perform_action)
         self.list.activated.connect(self._activated)
         self.list.setContextMenuPolicy(Qt.ContextMenuPolicy.CustomContextMenu)
         self.list.customContextMenuRequested.connect(self._open_menu)
@@ -218,11 +218,11 @@ class FleetPage(QWidget):
 
     def _trust_chosen(self) -> None:
         if status := self._one():
-            self.trust(status.in_the_way)
+            self.trust(status.blocking_host)
 
     def _trusted(self, name: str) -> None:
         """Checks every host that the key had blocked."""
-        waiting = [status.name for status in self.model.hosts if name in (status.name, status.in_the_way)]
+        waiting = [status.name for status in self.model.hosts if name in (status.name, status.blocking_host)]
         self.model.check(waiting)
         self.trusted.emit(name)
 
@@ -238,7 +238,7 @@ class FleetPage(QWidget):
         status = self.rows.status_at(index)
         if status is not None and status.doing is None:
             found = suggested_action(status)
-            self.take_way_out(status.name, found.action if found else "check")
+            self.perform_action(status.name, found.action if found else "check")
 
     def _open_menu(self, at: QPoint) -> None:
         menu = QMenu(self)
@@ -370,7 +370,7 @@ class FleetPage(QWidget):
         return bar
 
     def _lay_out(self) -> None:
-        middle = _Ground()
+        middle = _Background()
         rows = QVBoxLayout(middle)
         rows.setContentsMargins(0, 0, 0, 0)
         rows.setSpacing(0)
@@ -388,7 +388,7 @@ class FleetPage(QWidget):
         across.addWidget(self.details)
 
 
-class _Ground(QWidget):
+class _Background(QWidget):
     """Background of the cards."""
 
     def paintEvent(self, event: QPaintEvent) -> None:

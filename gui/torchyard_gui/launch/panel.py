@@ -310,7 +310,7 @@ class LaunchPanel(QDialog):
 
     def _offer_trust(self) -> None:
         host, more = self._untrusted[0], len(self._untrusted) - 1
-        text = self.tr("Nobody has vouched for the key of {host} yet. Compare it, then trust it.").format(host=host)
+        text = self.tr("The key of {host} is not trusted yet. Compare it, then trust it.").format(host=host)
         if more:
             text += " " + self.tr("So it is with {count} more hosts.").format(count=more)
         self.notice.show_notice("fail", text, self.tr("Trust {host} …").format(host=host), closable=False)

@@ -50,7 +50,7 @@ def _failed_run(picture: RunState) -> list[Alert]:
     """Alert for a run that failed without a failed replica: its keeper died, or it never started."""
     if not picture.is_over or picture.state != "failed":
         return []
-    why = picture.reason or translate("Runs", "Nobody said why.")
+    why = picture.reason or translate("Runs", "No reason is known.")
     return [Alert("failed", translate("Runs", "The run failed"), why, picture.chief or "")]
 
 

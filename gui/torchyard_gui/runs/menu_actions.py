@@ -21,13 +21,13 @@ class RunsActions(QObject):
             tr("Restart"), "refresh", "Ctrl+Shift+R", "run", tr("Launch this run again from its newest checkpoint")
         )
         self.fetch = self._make(
-            tr("Fetch …"), "download", "Ctrl+Shift+F", "run", tr("Bring the outputs and logs of this run home")
+            tr("Fetch …"), "download", "Ctrl+Shift+F", "run", tr("Download the outputs and logs of this run")
         )
         self.copy = self._make(
-            tr("Edit a copy"), "duplicate", "Ctrl+Shift+E", "run", tr("Open what this run ran as a new topology")
+            tr("Edit a copy"), "duplicate", "Ctrl+Shift+E", "run", tr("Open the topology of this run as a new one")
         )
         self.booking = self._make(
-            tr("Booking"), "calendar", "Ctrl+Shift+B", "view", tr("Go to the booking that this run stands on")
+            tr("Booking"), "calendar", "Ctrl+Shift+B", "view", tr("Go to the booking of this run")
         )
         self.refresh = self._make(
             tr("Refresh the runs"), "refresh", "F5", "view", tr("Ask all hosts for the runs that they know of")

@@ -29,7 +29,7 @@ class MiniPlot(QWidget):
         self._sentence = ""
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
         theme().changed.connect(self.update)
-        self._tell()
+        self._announce()
 
     def set_values(
         self,
@@ -55,7 +55,7 @@ class MiniPlot(QWidget):
         self._sentence = sentence
         if self.has_line != had_line:
             self.updateGeometry()
-        self._tell()
+        self._announce()
         self.update()
 
     @property
@@ -122,7 +122,7 @@ class MiniPlot(QWidget):
             pieces.append(QPolygonF(points))
         return pieces
 
-    def _tell(self) -> None:
+    def _announce(self) -> None:
         self.setAccessibleName(f"{self._name}{self._note}: {self._value}")
         self.setAccessibleDescription(self.sentence)
         self.setToolTip(self.sentence)

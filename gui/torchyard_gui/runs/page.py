@@ -60,7 +60,7 @@ class RunsPage(QWidget):
         self.list.setAccessibleName(self.tr("Runs"))
         self.search = SearchField(self.tr("Find run …"))
         self.search.textChanged.connect(self._filter)
-        self._nothing = EmptyListMessage(self.list, lambda: self._said_of_none(self.search.text()))
+        self._nothing = EmptyListMessage(self.list, lambda: self._empty_text(self.search.text()))
         self.search.textChanged.connect(self._nothing.look)
         left = QWidget()
         left.setMinimumWidth(180)
@@ -198,10 +198,11 @@ class RunsPage(QWidget):
             if problems:
                 notice.show_notice("fail", " ".join(problem.sentence() for problem in problems))
             elif written:
-                text = self.tr("{count} files fetched to {folder}").format(count=len(written), folder=target)
-                notice.show_notice("info", text)
+                count = len(written)
+                one, many = self.tr("1 file fetched to {folder}"), self.tr("{count} files fetched to {folder}")
+                notice.show_notice("info", (one if count == 1 else many).format(count=count, folder=target))
             else:
-                notice.show_notice("info", self.tr("The run has no files to bring home"))
+                notice.show_notice("info", self.tr("The run has no files to fetch"))
 
         def failed(error: TorchyardError) -> None:
             notice.show_notice("fail", as_sentence(error.message, error.hint))
@@ -250,7 +251,7 @@ class RunsPage(QWidget):
         timer.timeout.connect(slot)
         return timer
 
-    def _said_of_none(self, letters: str) -> str:
+    def _empty_text(self, letters: str) -> str:
         return self.tr("No run matches “{letters}”.").format(letters=letters.strip()) if letters.strip() else ""
 
     def _filter(self, text: str) -> None:

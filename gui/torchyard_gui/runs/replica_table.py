@@ -89,7 +89,7 @@ class ReplicaTable(QTableView):
 
     def _fit_columns(self) -> None:
         """Shows the columns with values that fit; keeps widths set by the user."""
-        fitting = fitting_columns(self.viewport().width(), self.replicas.told())
+        fitting = fitting_columns(self.viewport().width(), self.replicas.reported())
         if fitting == self._shown:
             return
         self._shown = fitting

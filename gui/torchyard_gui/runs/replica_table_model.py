@@ -31,14 +31,14 @@ WIDTHS = {
 }  # fmt: skip
 NARROW = {NAME: 120, STATE: 132, HOST: 66, STEP: 56, LOSS: 62, RATE: 80}
 """Widths where not all columns fit; longer texts are elided and in the tool tip."""
-WHERE_TOLD = (COMPUTE, EXCHANGE, WAIT, STALE, DROPPED, SKIPPED, VERSION, CLIENTS, TRAFFIC)
+WHERE_REPORTED = (COMPUTE, EXCHANGE, WAIT, STALE, DROPPED, SKIPPED, VERSION, CLIENTS, TRAFFIC)
 GIVE_WAY = (GPUS, MEMORY, SKIPPED, CLIENTS, VERSION, PAST, USE, COMPUTE, DROPPED, TRAFFIC, HOST, LOSS)
 """Columns in the order in which they are hidden; the side panel shows their values for a selected replica."""
 
 
-def fitting_columns(room: int, told: Collection[int]) -> dict[int, int]:
-    """Returns the columns with their widths. `told`: columns of WHERE_TOLD with a value."""
-    shown = {column: width for column, width in WIDTHS.items() if column not in WHERE_TOLD or column in told}
+def fitting_columns(room: int, reported: Collection[int]) -> dict[int, int]:
+    """Returns the columns with their widths. `reported`: columns of WHERE_REPORTED with a value."""
+    shown = {column: width for column, width in WIDTHS.items() if column not in WHERE_REPORTED or column in reported}
     if sum(shown.values()) <= room:
         return shown
     shown = {column: NARROW.get(column, width) for column, width in shown.items()}
@@ -99,7 +99,7 @@ class ReplicaTableModel(QAbstractTableModel):
     def name_at(self, row: int) -> str:
         return self._tracks[row].name
 
-    def told(self) -> set[int]:
+    def reported(self) -> set[int]:
         """Columns of STEP_PARTS with a value."""
         return {
             column
@@ -151,8 +151,8 @@ class ReplicaTableModel(QAbstractTableModel):
         if role == TRACK:
             return track
         if role == Qt.ItemDataRole.ToolTipRole and index.column() == STATE and self.feed is not None:
-            told = [self.state_of(track)[1], restarts(track.restarts), self.feed.picture.cause_of(track)]
-            return "\n".join(line for line in dict.fromkeys(told) if line)
+            reported = [self.state_of(track)[1], restarts(track.restarts), self.feed.picture.cause_of(track)]
+            return "\n".join(line for line in dict.fromkeys(reported) if line)
         if role == Qt.ItemDataRole.AccessibleTextRole and index.column() == PAST:
             return percent(_use(track))
         return None

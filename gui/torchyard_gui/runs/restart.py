@@ -45,8 +45,8 @@ class RestartFlow(QObject):
         if self.job is not None:
             self.job.deleteLater()
         self.run_name = run.name
-        said = self.tr("{name} is launched again …").format(name=run.name)
-        self._notice.show_notice("info", said, self.tr("Cancel"), closable=False)
+        sentence = self.tr("{name} is launched again …").format(name=run.name)
+        self._notice.show_notice("info", sentence, self.tr("Cancel"), closable=False)
         job = RestartJob(run, text, file, self._model, parent=self)
         job.checked.connect(self._checked)
         job.asked.connect(self._asked)

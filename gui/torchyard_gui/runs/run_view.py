@@ -44,11 +44,11 @@ class RunView(QWidget):
         self.scene = TopologyScene(self)
         self.canvas = CanvasView(self.scene)
         self.canvas.set_editable(False)
-        self.canvas.set_empty_text(self.tr("No picture of this run"), self.tr("Its hosts have not told of it yet."))
+        self.canvas.set_empty_text(self.tr("No picture of this run"), self.tr("Its hosts have not reported it yet."))
         self.table = ReplicaTable()
         self.search = SearchField(self.tr("Find replica …"))
         self.search.textChanged.connect(self.table.order.set_filter)
-        self._nothing = EmptyListMessage(self.table, lambda: self._said_of_none(self.search.text()))
+        self._nothing = EmptyListMessage(self.table, lambda: self._empty_text(self.search.text()))
         self.search.textChanged.connect(self._nothing.look)
         self.plots = Plots()
         self.side = SidePanel()
@@ -92,7 +92,7 @@ class RunView(QWidget):
         self._log_opened(False)
         self._on_notice: Callable[[], None] = lambda: None
 
-    def _said_of_none(self, letters: str) -> str:
+    def _empty_text(self, letters: str) -> str:
         return self.tr("No replica matches “{letters}”.").format(letters=letters.strip()) if letters.strip() else ""
 
     @property
@@ -190,7 +190,7 @@ class RunView(QWidget):
     def _show_states(self) -> None:
         if self.feed is None:
             return
-        self.scene.show_states(self.feed.looks)
+        self.scene.show_states(self.feed.live_states)
         picture = self.feed.picture
         if picture.is_over:
             # The current state of hosts is shown on the Fleet page.
@@ -219,7 +219,7 @@ class RunView(QWidget):
         assert self.feed is not None
         picture, error = self.feed.picture, self.feed.error
         if picture.state == "failed" and picture.is_over:
-            reason = picture.reason or self.tr("nobody said why")
+            reason = picture.reason or self.tr("no reason is known")
             self._notice_of("fail", self.tr("The run failed: {reason}").format(reason=reason), is_known)
         elif picture.is_stale and not picture.is_followed:
             self.notice.show_notice("warn", self._why_not_followed(), closable=False, is_known=is_known)

@@ -157,9 +157,9 @@ class SidePanel(QWidget):
             if kind in REPORTED:
                 return self.tr("No report of it is known here")
             return self.tr("Not recorded: this run was not watched here")
-        told, asked = self._feed.picture.told_by(kind)
-        if track is None and told < asked and kind in SUMS:
-            return self.tr("From {told} of {asked} replicas; no history").format(told=told, asked=asked)
+        reported, asked = self._feed.picture.reported_by(kind)
+        if track is None and reported < asked and kind in SUMS:
+            return self.tr("From {reported} of {asked} replicas; no history").format(reported=reported, asked=asked)
         return self.tr("Only the last value was kept")
 
     def _rate(self, value: float | None) -> str:
@@ -190,14 +190,14 @@ class StepParts(QWidget):
 
     def show_track(self, track: ReplicaStatus | None) -> None:
         """Shows one replica, or None. Trainers have all lines, servers those that they report."""
-        told = {field: track.ring.last(field) for field in WRITTEN} if track is not None else {}
-        self.setVisible(any(value is not None for value in told.values()))
+        reported = {field: track.ring.last(field) for field in WRITTEN} if track is not None else {}
+        self.setVisible(any(value is not None for value in reported.values()))
         if track is None:
             return
         self.heading.setText(self.tr("Serving") if track.serves else self.tr("Step"))
         for field, value in self.values.items():
-            is_shown = told[field] is not None or not (track.serves or field in OF_SERVERS)
-            value.setText(written(field, told[field]))
+            is_shown = reported[field] is not None or not (track.serves or field in OF_SERVERS)
+            value.setText(written(field, reported[field]))
             for one in (self.names[field], value):
                 one.setVisible(is_shown)
                 one.setToolTip(sentence_of(field, served=track.serves))

@@ -41,5 +41,5 @@ def dress(made: QAction, menu: str, keys: Keys = None, icon_name: str = "", tip:
     if keys is not None:
         made.setShortcut(QKeySequence(keys))
     shortcut = made.shortcut().toString(QKeySequence.SequenceFormat.NativeText)
-    said = tip or made.text().replace("&", "")
-    made.setToolTip(f"{said} ({shortcut})" if shortcut else said)
+    described = tip or made.text().replace("&", "")
+    made.setToolTip(f"{described} ({shortcut})" if shortcut else described)

@@ -29,14 +29,14 @@ def booked_states(plan: Plan, hosts: Sequence[HostFacts], planning: PlanningTime
     used = {planned.host for planned in plan.replicas if planned.host is not None}
     looks = {}
     for host in hosts:
-        held = {gpu.index: said for gpu in host.gpus if (said := _holder(host, gpu, planning))}
+        held = {gpu.index: holder for gpu in host.gpus if (holder := _holder(host, gpu, planning))}
         note = "" if host.name in used else _note(host, planning)
         if held or note:
             # A host with unknown use has no state "ok".
             state = "ok" if host.checked and host.use_known else "idle"
             lines = {index: short for index, (short, _) in held.items()}
-            told = {index: sentence for index, (_, sentence) in held.items()}
-            looks[host.name] = HostLiveState(state, note=note, holders=lines, held=told)
+            sentences = {index: sentence for index, (_, sentence) in held.items()}
+            looks[host.name] = HostLiveState(state, note=note, holders=lines, held=sentences)
     return looks
 
 
@@ -53,12 +53,12 @@ def _holder(host: HostFacts, gpu: Gpu, planning: PlanningTime) -> tuple[str, str
     start = planning.planned.interval(planning.now).start
     when = when_booked(booking, start, planning.zone)
     first = when.partition(" to ")[0] if booking.start > start else when.replace("until ", translate("Topology", "to "))
-    told = (
+    sentence = (
         translate("Topology", "You have booked GPU {gpu} of {host} {when}: “{title}”")
         if is_own
         else translate("Topology", "{who} has booked GPU {gpu} of {host} {when}: “{title}”")
     ).format(who=who, gpu=gpu.index, host=host.name, when=when, title=booking.title)
-    return f"{who}\n{first}", told
+    return f"{who}\n{first}", sentence
 
 
 def _note(host: HostFacts, planning: PlanningTime) -> str:

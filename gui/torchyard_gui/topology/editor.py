@@ -138,7 +138,7 @@ class Editor(QObject):
         text = self.tr("Machine type {machine}").format(machine=name)
         return self.apply(text, lambda value: with_machine(value, positions, name))
 
-    def machine_told(self, name: str, replicas: Sequence[str]) -> tuple[str, bool]:
+    def machine_effect(self, name: str, replicas: Sequence[str]) -> tuple[str, bool]:
         """Returns the effect of a machine type on the pools of replicas, and whether it is possible."""
         pools = [self.value.pools[at].name for at in edits.pools_of(self.value, replicas)]
         if not pools:

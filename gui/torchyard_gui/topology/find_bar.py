@@ -88,9 +88,9 @@ class FindBar(QFrame):
         if not words:
             self.found.setText("")
             return
-        said = self.tr("1 found") if len(names) == 1 else self.tr("{count} found").format(count=len(names))
-        self.found.setText(said)
-        announce(self, said)
+        tip = self.tr("1 found") if len(names) == 1 else self.tr("{count} found").format(count=len(names))
+        self.found.setText(tip)
+        announce(self, tip)
         if names:
             self._view.show_replicas(names)
 

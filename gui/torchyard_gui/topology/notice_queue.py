@@ -25,7 +25,7 @@ class NoticeButton:
 class Notice:
     kind: Kind
     text: str
-    ways_out: tuple[NoticeButton, ...] = ()
+    buttons: tuple[NoticeButton, ...] = ()
 
 
 class NoticeQueue(QObject):
@@ -34,39 +34,39 @@ class NoticeQueue(QObject):
     def __init__(self, bar: NoticeBar) -> None:
         super().__init__(bar)
         self._bar = bar
-        self._told: dict[str, Notice] = {}
+        self._notices: dict[str, Notice] = {}
         self._shown = ""
         bar.action_triggered.connect(self._take)
         bar.closed.connect(self._dismissed)
 
-    def tell(self, subject: str, kind: Kind, text: str, *ways_out: NoticeButton) -> None:
+    def show(self, subject: str, kind: Kind, text: str, *buttons: NoticeButton) -> None:
         """Sets the notice of a subject."""
-        self._told[subject] = Notice(kind, text, ways_out)
+        self._notices[subject] = Notice(kind, text, buttons)
         self._show()
 
     def clear(self, subject: str) -> None:
         """Removes the notice of a subject."""
-        if self._told.pop(subject, None) is not None:
+        if self._notices.pop(subject, None) is not None:
             self._show()
 
-    def told(self, subject: str) -> Notice | None:
+    def notice_of(self, subject: str) -> Notice | None:
         """Returns the notice of a subject, shown or waiting."""
-        return self._told.get(subject)
+        return self._notices.get(subject)
 
     def _show(self) -> None:
-        self._shown = min(self._told, key=ORDER.index, default="")
-        notice = self._told.get(self._shown)
+        self._shown = min(self._notices, key=ORDER.index, default="")
+        notice = self._notices.get(self._shown)
         if notice is None:
             self._bar.clear()
         else:
-            self._bar.show_notice(notice.kind, notice.text, *(way.text for way in notice.ways_out))
+            self._bar.show_notice(notice.kind, notice.text, *(way.text for way in notice.buttons))
 
     def _take(self, number: int) -> None:
-        notice = self._told.pop(self._shown, None)
+        notice = self._notices.pop(self._shown, None)
         self._show()
         if notice is not None:
-            notice.ways_out[number].take()
+            notice.buttons[number].take()
 
     def _dismissed(self) -> None:
-        self._told.pop(self._shown, None)
+        self._notices.pop(self._shown, None)
         self._show()

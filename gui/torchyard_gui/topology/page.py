@@ -219,7 +219,7 @@ class TopologyPage(QWidget):
         self._view_actions.append(
             action(self, "edit", self.tr("Find replicas"), lambda: self.finder.open(), "Ctrl+F", "search", found)
         )
-        tip = self.tr("For when is planned: what “free” means here")
+        tip = self.tr("The planned time: what “free” means here")
         self.when_action = action(self, "run", self.tr("When …"), lambda: self.bar.when.open(), "Ctrl+T", "clock", tip)
         self.launch_action = action(self, "run", self.tr("Launch …"), self.launch, "F5", "play")
         name_launch(self.launch_action, self.planning)
@@ -239,7 +239,7 @@ class TopologyPage(QWidget):
         self.view.role_dropped.connect(lambda role, target: self._do(self.editor.add(Role(role), 1, target)))
         self.view.host_dropped.connect(lambda host: self._do(self.editor.show_host(host)))
         self.view.preset_dropped.connect(self.palette_.preset_chosen)
-        self.view.machine_told = self.editor.machine_told
+        self.view.machine_effect = self.editor.machine_effect
         self.view.machine_dropped.connect(lambda name, on: self._do(self.editor.set_machine(name, on)))
         self.view.delete_requested.connect(lambda names: self._do(self.editor.remove(names)))
         self.view.context_requested.connect(self._context)
@@ -297,7 +297,7 @@ class TopologyPage(QWidget):
         if self.document.broken:
             self.view.set_empty_text(
                 self.tr("This file holds no topology"),
-                self.tr("Its problems are listed below. Mend it in a text editor: it is read again when it changes."),
+                self.tr("Its problems are listed below. Correct it in a text editor: it is reloaded when it changes."),
             )
             self.show_yaml.setChecked(True)
             self.problems.set_open(True)
@@ -317,24 +317,24 @@ class TopologyPage(QWidget):
         """Requests the launch of the current document, or shows its errors."""
         self.checks.now()
         if errors := self.checks.errors:
-            self._tell_errors(errors)
+            self._report_errors(errors)
             return
         self.notices.clear("launch")
         if self.document.path is None and self.document.value.program.workdir is not None:
             text = self.tr("Save this topology first: the folder that is sent to hosts is the one it lies in.")
             save = NoticeButton(self.tr("Save and launch …"), lambda: self.files.save(self.launch))
-            self.notices.tell("launch", "info", text, save)
+            self.notices.show("launch", "info", text, save)
             return
         text = self.document.text.removeprefix("\ufeff")
         self.launch_requested.emit(topology_from_text(text, str(self.document.path or ""), self.document.folder))
 
-    def _tell_errors(self, count: int) -> None:
+    def _report_errors(self, count: int) -> None:
         self.problems.set_open(True)
         if count == 1:
             text, way = self.tr("1 error keeps this from running."), self.tr("Show it")
         else:
             text, way = self.tr("{count} errors keep this from running."), self.tr("Show the first")
-        self.notices.tell("launch", "fail", text.format(count=count), NoticeButton(way, self.problems.next_problem))
+        self.notices.show("launch", "fail", text.format(count=count), NoticeButton(way, self.problems.next_problem))
 
     def jump_to(self, problem: Problem) -> None:
         """Shows where a problem can be fixed: replicas, field, host or line."""

@@ -55,8 +55,8 @@ class Palette(QFrame):
         self.setAccessibleName(self.tr("Palette"))
         self.setFixedWidth(theme().metrics.palette)
         self.search = SearchField(self.tr("Add …"))
-        said = self.tr("Type a role, preset, host or machine type and press Enter; “4 worker” adds four. (A)")
-        self.search.setToolTip(said)
+        tip = self.tr("Type a role, preset, host or machine type and press Enter; “4 worker” adds four. (A)")
+        self.search.setToolTip(tip)
         fleet = self.tr("CloudML's machines, for the pools of the selected replicas, or of those they are dragged onto")
         frameworks = self.tr("Clusters as other frameworks draw them")
         tiers = self.tr("CloudML's clusters, with the sizes of their machines")
@@ -208,16 +208,16 @@ class Palette(QFrame):
 
     def _host_tip(self, host: HostFacts, used: int) -> str:
         """Returns the full text of a host's row, and its actions."""
-        said = f"{host.name}: {self._free(host, used)}"
+        tip = f"{host.name}: {self._free(host, used)}"
         busy = [gpu.uuid for gpu in host.gpus if gpu.uuid in host.busy_gpus]
         booked = [uuid for uuid in busy if uuid in host.gpu_bookings and not host.gpu_users.get(uuid)]
         users = dict.fromkeys(host.gpu_users.get(uuid) or self.tr("others") for uuid in busy if uuid not in booked)
         if users:
-            said += ", " + self.tr("used by {users}").format(users=", ".join(users))
+            tip += ", " + self.tr("used by {users}").format(users=", ".join(users))
         if booked:
             who = dict.fromkeys(host.gpu_bookings[uuid] for uuid in booked)
-            said += ", " + self.tr("booked by {who}").format(who=", ".join(who))
-        return f"{said}\n" + self.tr("Click or Enter puts it on the canvas; or drag it.")
+            tip += ", " + self.tr("booked by {who}").format(who=", ".join(who))
+        return f"{tip}\n" + self.tr("Click or Enter puts it on the canvas; or drag it.")
 
     def _free(self, host: HostFacts, used: int) -> str:
         if not host.checked:
@@ -240,8 +240,8 @@ class Palette(QFrame):
         unknown = self.tr("unknown")
         for row in range(self.hosts.count()):
             item = self.hosts.item(row)
-            told = str(item.data(COUNT))
-            item.setIcon(state_icon("unknown" if told == unknown or told.startswith("?") else "ok"))
+            count = str(item.data(COUNT))
+            item.setIcon(state_icon("unknown" if count == unknown or count.startswith("?") else "ok"))
 
     def choose_role(self, role: str, many: bool, among: PaletteList | None = None) -> None:
         """Adds one replica of a role, or asks for a number beside the row."""

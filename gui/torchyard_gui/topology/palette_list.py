@@ -56,8 +56,8 @@ class PaletteList(QListWidget):
             item.setData(KEY, key)
             item.setData(COUNT, count)
             item.setToolTip(tip)
-            said = self.tr("{name}, none") if count == NONE else "{name}, {count}" if count else "{name}"
-            item.setData(Qt.ItemDataRole.AccessibleTextRole, said.format(name=text, count=count))
+            tip = self.tr("{name}, none") if count == NONE else "{name}, {count}" if count else "{name}"
+            item.setData(Qt.ItemDataRole.AccessibleTextRole, tip.format(name=text, count=count))
             if key == current:
                 self.setCurrentItem(item)
         self._fit()

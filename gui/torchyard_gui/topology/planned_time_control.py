@@ -57,14 +57,14 @@ class PlannedTimeControl(QPushButton):
         planning = self._planning
         named = self.tr("When: {when}").format(when=planning.words)
         self.setText(planning.words if self._is_short else named)
-        told = self.tr("What “free” means on this page: GPUs that others have booked for some of this time are taken.")
+        tip = self.tr("What “free” means on this page: GPUs that others have booked for some of this time are taken.")
         if planning.planned.is_later:
-            told += " " + self.tr("Launching books the GPUs, and the run starts by itself then.")
+            tip += " " + self.tr("Launching books the GPUs, and the run starts by itself then.")
         if planning.away:
-            told += " " + self.tr("The calendar is away: its bookings are as of {time}.").format(time=planning.away)
-        self.setToolTip(told)
+            tip += " " + self.tr("The calendar is away: its bookings are as of {time}.").format(time=planning.away)
+        self.setToolTip(tip)
         self.setAccessibleName(named)
-        self.setAccessibleDescription(told)
+        self.setAccessibleDescription(tip)
         self.setIcon(icon("warning" if planning.away else "clock"))
 
 
@@ -124,8 +124,8 @@ class PlannedTimePopup(Popup):
         rows.setContentsMargins(14, 12, 14, 12)
         rows.setSpacing(8)
         rows.addWidget(label(self.tr("When"), role="title"))
-        said = self.tr("GPUs that others have booked for some of this time are not free.")
-        rows.addWidget(label(said, role="small", ink="2", wrap=True))
+        hint = self.tr("GPUs that others have booked for some of this time are not free.")
+        rows.addWidget(label(hint, role="small", ink="2", wrap=True))
         rows.addWidget(self.start_row)
         rows.addWidget(self.lasts_row)
         rows.addLayout(lengths)

@@ -49,7 +49,7 @@ class ProblemsDock(QFrame):
         self.setProperty("panel", "bottom")
         self.setAccessibleName(self.tr("Problems"))
         self.problems: tuple[Problem, ...] = ()
-        self.told: ConversionReport | None = None
+        self.report: ConversionReport | None = None
         self.line = _Line(self)
         self.line.clicked.connect(self.toggle)
         self.line.dismiss.clicked.connect(lambda: self.show_remarks(None))
@@ -110,18 +110,18 @@ class ProblemsDock(QFrame):
         if more and self.isVisible():
             announce(self, self.tr("Problems: {summary}").format(summary=self.line.text.text()))
 
-    def show_remarks(self, told: ConversionReport | None) -> None:
+    def show_remarks(self, report: ConversionReport | None) -> None:
         """Shows the remarks of a converted document; None removes them."""
-        self.told = told if told is not None and told.remarks else None
+        self.report = report if report is not None and report.remarks else None
         self._show()
-        if self.told is not None:
+        if self.report is not None:
             self.set_open(True)
 
     def _show(self) -> None:
         errors = _errors(self.problems)
         summary = self._summary(errors, len(self.problems) - errors)
         self.line.say(summary, "failed" if errors else "warning", bool(self.problems))
-        self.line.dismiss.setVisible(self.told is not None)
+        self.line.dismiss.setVisible(self.report is not None)
         self._fill()
 
     def _fill(self) -> None:
@@ -134,9 +134,9 @@ class ProblemsDock(QFrame):
             for one in self.problems
         ]
         remarks: list[tuple[QIcon, str, str, int | None]] = []
-        if self.told is not None:
-            said = zip(self.told.sentences(), self.told.remarks, strict=True)
-            remarks = [(icon("info"), text, self.told.document, one.line) for text, one in said]
+        if self.report is not None:
+            said = zip(self.report.sentences(), self.report.remarks, strict=True)
+            remarks = [(icon("info"), text, self.report.document, one.line) for text, one in said]
         table.setRowCount(len(problems) + len(remarks))
         for row, (mark, text, place, number) in enumerate(chain(problems, remarks)):
             sentence = QTableWidgetItem(mark, text)
@@ -163,19 +163,19 @@ class ProblemsDock(QFrame):
             parts.append(self.tr("1 error") if errors == 1 else self.tr("{count} errors").format(count=errors))
         if warnings:
             parts.append(self.tr("1 warning") if warnings == 1 else self.tr("{count} warnings").format(count=warnings))
-        if self.told is not None:
-            count = len(self.told.remarks)
+        if self.report is not None:
+            count = len(self.report.remarks)
             words = self.tr("1 remark on {file}") if count == 1 else self.tr("{count} remarks on {file}")
-            parts.append(words.format(count=count, file=self.told.document))
-            first = first or self.told.sentences()[0]
+            parts.append(words.format(count=count, file=self.report.document))
+            first = first or self.report.sentences()[0]
         return f"{', '.join(parts)}: {first}" if parts else self.tr("none")
 
     def _chosen(self, index: QModelIndex) -> None:
         row = index.row()
         if row < len(self.problems):
             self.jump.emit(self.problems[row])
-        elif self.told is not None:
-            self.remark_chosen.emit(self.told, self.told.remarks[row - len(self.problems)])
+        elif self.report is not None:
+            self.remark_chosen.emit(self.report, self.report.remarks[row - len(self.problems)])
 
 
 def _errors(problems: Sequence[Problem]) -> int:

@@ -94,8 +94,8 @@ class TopBar(QFrame):
         self.gpus.setToolTip("")
         self.gpus.setText(self._gpus(plan, hosts, bool(unknown)))
         if unknown:
-            said = self.tr("Nobody knows now who uses the GPUs of {hosts}.")
-            self.gpus.setToolTip(said.format(hosts=", ".join(unknown)))
+            tip = self.tr("It is not known who uses the GPUs of {hosts} now.")
+            self.gpus.setToolTip(tip.format(hosts=", ".join(unknown)))
 
     def _gpus(self, plan: Plan, hosts: tuple[HostFacts, ...], unknown: bool) -> str:
         free = sum(gpu.uuid not in host.busy_gpus for host in hosts for gpu in host.gpus)

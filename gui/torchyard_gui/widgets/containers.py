@@ -1,4 +1,4 @@
-"""Containers: cards, scroll areas and dividers."""
+"""Containers: cards and scroll areas."""
 
 from __future__ import annotations
 

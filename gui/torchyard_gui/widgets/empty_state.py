@@ -83,15 +83,15 @@ HEIGHT = 88
 class EmptyListMessage(QLabel):
     """A message over a view that has no rows."""
 
-    def __init__(self, view: QAbstractItemView, said: Callable[[], str]) -> None:
+    def __init__(self, view: QAbstractItemView, message: Callable[[], str]) -> None:
         """Lies over `view`.
 
         Args:
-            said: Returns the message, or "" for none; call `look` when it may have changed.
+            message: Returns the message, or "" for none; call `look` when it may have changed.
         """
         super().__init__(view.viewport())
         self._view = view
-        self._said = said
+        self._message = message
         self.setProperty("ink", "2")
         self.setTextFormat(Qt.TextFormat.PlainText)
         self.setWordWrap(True)
@@ -105,9 +105,9 @@ class EmptyListMessage(QLabel):
 
     def look(self) -> None:
         """Updates text and visibility."""
-        said = self._said() if self._view.model().rowCount() == 0 else ""
-        self.setText(said)
-        self.setVisible(bool(said))
+        message = self._message() if self._view.model().rowCount() == 0 else ""
+        self.setText(message)
+        self.setVisible(bool(message))
         self._place()
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:

@@ -29,7 +29,7 @@ class NoticeBar(QFrame):
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.kind: Kind = "info"
-        self._told = ""
+        self._announced = ""
         """The text announced last."""
         self._mark = _Mark(self)
         self.label = QLabel(self)
@@ -75,27 +75,27 @@ class NoticeBar(QFrame):
         self._close.setVisible(closable)
         self._mark.update()
         self.show()
-        self._tell()
+        self._announce()
 
     def reword(self, text: str) -> None:
         """Changes the text only, without an announcement."""
-        self._told = text
+        self._announced = text
         self.label.setText(text)
         self.setAccessibleName(text)
 
     def clear(self) -> None:
         """Hides the bar."""
-        self._told = ""
+        self._announced = ""
         self.hide()
         self.label.clear()
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
-        self._tell()
+        self._announce()
 
-    def _tell(self) -> None:
-        if self.isVisible() and self.text != self._told:
-            self._told = self.text
+    def _announce(self) -> None:
+        if self.isVisible() and self.text != self._announced:
+            self._announced = self.text
             announce(self, self.text, urgent=self.kind != "info")
 
     def _put_buttons(self, actions: Sequence[str]) -> None:

@@ -41,7 +41,7 @@ class Announcer(QObject):
         self._next: tuple[str, bool] | None = None
         self._timer = QTimer(self)
         self._timer.setSingleShot(True)
-        self._timer.timeout.connect(self._tell_next)
+        self._timer.timeout.connect(self._announce_next)
 
     def say(self, text: str, *, urgent: bool = False) -> None:
         """Announces now, or later if it is then the newest; urgent texts come first."""
@@ -49,19 +49,19 @@ class Announcer(QObject):
             return
         waited = self._since.elapsed() if self._since.isValid() else EVERY_MS
         if waited >= EVERY_MS:
-            self._tell(text, urgent)
+            self._announce(text, urgent)
             return
         if self._next is None or urgent or not self._next[1]:
             self._next = text, urgent
         if not self._timer.isActive():
             self._timer.start(EVERY_MS - int(waited))
 
-    def _tell_next(self) -> None:
+    def _announce_next(self) -> None:
         if self._next is not None:
             (text, urgent), self._next = self._next, None
-            self._tell(text, urgent)
+            self._announce(text, urgent)
 
-    def _tell(self, text: str, urgent: bool) -> None:
+    def _announce(self, text: str, urgent: bool) -> None:
         self._since.start()
         if not self._window.isVisible():
             return

@@ -1,4 +1,4 @@
-"""Label widgets: plain, elided, section headings."""
+"""Labels: plain, elided, section headings; and dividers."""
 
 from __future__ import annotations
 
@@ -61,16 +61,16 @@ class ElidedLabel(QLabel):
 
     def setText(self, text: str) -> None:
         super().setText(text)
-        self._tell_all()
+        self._update_tip()
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
-        self._tell_all()
+        self._update_tip()
 
     def changeEvent(self, event: QEvent) -> None:
         super().changeEvent(event)
         if event.type() == QEvent.Type.FontChange:
-            self._tell_all()
+            self._update_tip()
 
     def shown_text(self) -> str:
         """Returns the visible part of the text."""
@@ -91,7 +91,7 @@ class ElidedLabel(QLabel):
             self.foregroundRole(),
         )
 
-    def _tell_all(self) -> None:
+    def _update_tip(self) -> None:
         short = self.shown_text() != self.text()
         if short:
             self.setToolTip(self.text())

@@ -80,7 +80,7 @@ class Wiring(QObject):
         from torchyard_gui.windows.run_notifications import RunNotifications
 
         model = RunsModel(self.home, self.fleet, self)
-        model.runs_changed.connect(RunNotifications(model, self._shown_run, self.window).look)
+        model.runs_changed.connect(RunNotifications(model, self._shown_run, self.window).refresh)
         model.runs_changed.connect(self._runs_changed)
         return model
 
@@ -125,14 +125,14 @@ class Wiring(QObject):
 
     def _bookings_changed(self) -> None:
         """Passes bookings by others to the Topology page and the hosts."""
-        self.planning.look()
+        self.planning.refresh()
         # Unchanged bookings are the same objects, which compare quickly.
         live = tuple(one for one in self.bookings.seen.bookings if one.is_live)
         if live != self._live_bookings:
             self._live_bookings = live
             self._use_calendar()
             self.exchange.changed()
-            self.reminder.look()
+            self.reminder.refresh()
 
     def _keep_planned(self, planned: PlannedTime) -> None:
         self.window.settings.planned = planned.to_text()
@@ -154,7 +154,7 @@ class Wiring(QObject):
             self.exchange.changed()
         self._live_runs = live
         if "reminder" in self.__dict__:
-            self.reminder.look()
+            self.reminder.refresh()
 
     @cached_property
     def launch_panel(self) -> LaunchPanel:
@@ -208,7 +208,7 @@ class Wiring(QObject):
         page.run_wanted.connect(self._show_run)
         return page
 
-    # -- from page to page
+    # -- links between pages
 
     def open_file(self, path: Path) -> None:
         """Opens a topology file; the page shows its errors."""
@@ -240,7 +240,7 @@ class Wiring(QObject):
     def _show_run(self, run_id: str) -> None:
         cast("RunsPage", self.window.show_page("runs")).show_run(run_id)
         if self.runs.run(run_id) is None:
-            self.window.say(self.tr("Nobody here knows the run {run}. Its hosts are asked.").format(run=run_id))
+            self.window.say(self.tr("The run {run} is not known here. Its hosts are asked.").format(run=run_id))
 
     def _shown_run(self) -> str:
         """Returns the ID of the visible run, or ""."""
@@ -256,7 +256,7 @@ class Wiring(QObject):
         """Shows a host's key over the current page; the launch continues once it is trusted."""
         cast("FleetPage", self.window.page("fleet")).trust(host)
 
-    # -- the window's own texts
+    # -- status texts
 
     def _host_changed(self, name: str) -> None:
         self._say_soon.start()
@@ -268,7 +268,7 @@ class Wiring(QObject):
         self.window.setWindowTitle(f"{self.document.name}[*] – Torchyard")
         self.window.setWindowModified(self.document.is_modified)
 
-    # -- beginning and end
+    # -- lifetime
 
     def _after_first_paint(self) -> None:
         """Starts slow work after the window is visible."""

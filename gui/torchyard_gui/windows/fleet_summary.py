@@ -23,8 +23,8 @@ def fleet_texts(fleet: FleetModel) -> list[StatusText]:
     answering = any(host.answers or host.has_no_agent for host in hosts)
     if not answering and any(host.doing is not None for host in hosts):
         return [("checking", answer_sentence(hosts, has_looked=fleet.has_looked))]
-    said: StatusText = ("ok" if answering else "unknown", answer_sentence(hosts, has_looked=fleet.has_looked))
-    return [said, *_without_agent(hosts), *(_silent(hosts) if answering or fleet.has_looked else [])]
+    answers: StatusText = ("ok" if answering else "unknown", answer_sentence(hosts, has_looked=fleet.has_looked))
+    return [answers, *_without_agent(hosts), *(_silent(hosts) if answering or fleet.has_looked else [])]
 
 
 def gpu_text(fleet: FleetModel) -> str:

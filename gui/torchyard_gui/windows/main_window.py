@@ -200,7 +200,7 @@ class MainWindow(QMainWindow):
         """Opens the menu (F10)."""
         self.menu.popup_at(self.rail.menu_button.mapToGlobal(QPoint(self.rail.menu_button.width() + 6, 0)))
 
-    # -- what is said
+    # -- messages
 
     def say_fleet(self, texts: list[StatusText], right: str = "") -> None:
         """Sets the fleet's texts in the status bar, for all pages."""
@@ -249,7 +249,7 @@ class MainWindow(QMainWindow):
         self.closed.emit()
         event.accept()
 
-    # -- inside
+    # -- helpers
 
     def _show_number(self, number: int) -> None:
         self.show_page(self.keys[number])

@@ -28,13 +28,13 @@ class RunNotifications(QObject):
         self._window = window
         self._states = {run.run_id: run.state for run in model.runs}
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Reports changes; not those that a host other than the primary assumes."""
         sure = [run for run in self._model.runs if not run.told_by]
         before, self._states = self._states, self._states | {run.run_id: run.state for run in sure}
         for run in sure:
             was = before.get(run.run_id, run.state)
-            if was != run.state and not is_over(was) and (text := self._told(run)):
+            if was != run.state and not is_over(was) and (text := self._text(run)):
                 self._tell(run, text)
 
     def _tell(self, run: KnownRun, text: str) -> None:
@@ -46,10 +46,10 @@ class RunNotifications(QObject):
         if not self._window.isActiveWindow():
             QApplication.alert(self._window)
 
-    def _told(self, run: KnownRun) -> str:
+    def _text(self, run: KnownRun) -> str:
         name = run.name or run.run_id
         if run.state == "failed":
-            why = run.reason or self.tr("nobody said why")
+            why = run.reason or self.tr("no reason is known")
             return self.tr("{run} failed: {reason}").format(run=name, reason=why)
         words = {
             "succeeded": self.tr("{run} has succeeded"),

@@ -23,7 +23,7 @@ class StatusBar(QFrame):
         super().__init__(parent)
         self.setProperty("panel", "bottom")
         self.setFixedHeight(theme().metrics.status)
-        self._said: list[StatusText] = []
+        self._entries: list[StatusText] = []
         self._shown: list[QWidget] = []
         self._right = label(role="small", ink="2")
         self._layout = QHBoxLayout(self)
@@ -35,19 +35,19 @@ class StatusBar(QFrame):
     @property
     def texts(self) -> list[str]:
         """Returns the current texts from the left."""
-        return [said if isinstance(said, str) else said[1] for said in self._said]
+        return [entry if isinstance(entry, str) else entry[1] for entry in self._entries]
 
     def say(self, texts: Iterable[StatusText], right: str = "") -> None:
         """Replaces the texts; unchanged texts cost nothing."""
-        wanted = [said for said in texts if said and (isinstance(said, str) or said[1])]
+        wanted = [entry for entry in texts if entry and (isinstance(entry, str) or entry[1])]
         self._right.setText(right)
-        if wanted == self._said:
+        if wanted == self._entries:
             return
-        self._said = wanted
+        self._entries = wanted
         remove_widgets(self._layout, self._shown)
         self._shown = []
-        for said in wanted:
-            state, text = ("", said) if isinstance(said, str) else said
+        for entry in wanted:
+            state, text = ("", entry) if isinstance(entry, str) else entry
             if state:
                 self._show(StateMark(state, 14))
             words: QLabel = label(text, role="small", ink="2")

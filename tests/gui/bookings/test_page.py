@@ -1,4 +1,4 @@
-"""The Bookings page on a real calendar in SQLite: what it shows, of idle bookings and while the calendar is away."""
+"""The Bookings page with a SQLite store: contents, idle bookings, and an unreachable calendar."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_it_opens_on_this_week_with_lanes_blocks_and_what_is_free(desk: Desk) ->
     desk.open()
     desk.wait(lambda: desk.shown("mine") and desk.shown("theirs"))
     assert desk.page.bar.title.text() == "6 – 12 January 2031"
-    assert desk.page.bar.free.text() == "Free now: 4 of 8 GPUs"  # three booked; one used, though nobody booked it
+    assert desk.page.bar.free.text() == "Free now: 4 of 8 GPUs"  # three booked, one in use without a booking
     assert list(desk.page.surface.picture.usage.unbooked) == ["GPU-b3"]
     assert desk.page.legend.place.text() == "Only on this computer."
     assert desk.page.legend.share.isVisible()
@@ -110,7 +110,7 @@ def test_what_agents_saw_idle_is_told_and_freed_by_the_first_desktop(desk: Desk)
     desk.wait(lambda: not desk.store.booking(gone.id).is_live)
     desk.wait(lambda: desk.page.surface.picture.notes)
     assert desk.page.surface.picture.notes == {warned.id: "idle 21 min, frees 09:09"}
-    assert desk.page.notice.text == "1 bookings were idle, and are free now."
+    assert desk.page.notice.text == "1 booking was idle and is free now."
 
 
 def test_with_the_calendar_away_the_last_state_is_shown_with_its_age_nothing_is_booked_and_it_recovers(
@@ -134,7 +134,7 @@ def test_with_the_calendar_away_the_last_state_is_shown_with_its_age_nothing_is_
     desk.key(Key.Key_Escape)
     QTest.mouseRelease(desk.page.surface.viewport(), LEFT, pos=desk.place("b1", 9))
     desk.is_away = False
-    desk.calendar._away = None  # its own pause between two attempts is by a clock that stands still here
+    desk.calendar._away = None  # the store's retry interval follows a clock that is stopped here
     desk.model.reload()
     desk.wait(lambda: desk.model.seen.is_live)
     assert desk.page.acts.book.isEnabled()

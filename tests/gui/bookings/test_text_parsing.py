@@ -1,4 +1,4 @@
-"""What people write: a pasted line, the dialog's fields, the rules' fields; and refusal by what is loaded."""
+"""Parsing of pasted lines and of the fields of dialog and rules, and refusals by the loaded calendar."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_what_is_no_booking_is_refused_with_a_sentence(text: str) -> None:
 @given(st.text(max_size=60))
 def test_whatever_is_pasted_is_a_draft_or_a_refusal(text: str) -> None:
     for line in (text, f"gpu-a:0 {text}"):
-        with suppress(Refused):  # anything else that is raised fails the test
+        with suppress(Refused):  # any other exception fails the test
             assert read_draft(line, SLOTS, ZONE, NOW, "Reserved").gpus
 
 
@@ -64,7 +64,7 @@ def test_the_dialogs_fields_are_read_in_their_zone_and_an_end_may_be_a_length() 
     draft = read(Fields("run", "gpu-a:0-1", "2031-03-30 01:00", "+4h", ZONE), SLOTS, NOW)
     assert isinstance(draft, Draft)
     assert draft.start == datetime(2031, 3, 30, 0, 0, tzinfo=UTC)
-    assert draft.end - draft.start == timedelta(hours=4)  # counted in UTC, over the night that skips an hour
+    assert draft.end - draft.start == timedelta(hours=4)  # in UTC, across the hour skipped by daylight saving
     assert format_time(draft.end, ZONE) == "2031-03-30 06:00"
 
 
@@ -109,7 +109,7 @@ def test_rules_that_cannot_be_read_are_refused(field: str, text: str) -> None:
 
 
 def test_refusal_by_what_is_loaded_is_the_stores_own(tmp_path: Path) -> None:
-    """Both are asked the same; a difference would show a drag as free that is refused when dropped."""
+    """The window's refusal equals the store's; otherwise a drag could look free and be refused when dropped."""
     store = open_store(default_url(tmp_path / "b.sqlite3"), "kim", clock=lambda: NOW)
     store.remember_slots(SLOTS)
     rules = Rules(longest_h=12, quota_gpu_hours=20, same_day_is_free=False)

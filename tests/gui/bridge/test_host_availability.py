@@ -1,4 +1,4 @@
-"""The planner is told who uses which GPU, as soon as a host's telemetry tells us."""
+"""The planner gets the users of GPUs from a host's telemetry."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GPUS = [{"index": index, "uuid": f"GPU-{index}", "name": "NVIDIA L40S", "memory_
 
 
 def sample(*users: str) -> dict[str, Any]:
-    """A user for each GPU, or nothing."""
+    """A sample with a user for each GPU, or none."""
     return {
         "gpus": [
             {

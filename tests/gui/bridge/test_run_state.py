@@ -1,4 +1,4 @@
-"""What is known of a run is never more than was told: unknown stays unknown, and a past is told as the past."""
+"""The state of a run contains only what was reported: unknown stays unknown, and a replayed journal is not current."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def tell(picture: RunState, run: Acting) -> RunChanges:
 
 
 def started() -> tuple[Acting, RunState]:
-    """A run that has started, and what its journal says of it."""
+    """Returns a started run with its journal."""
     run = Acting(HOSTS)
     picture = picture_of(run)
     run.start()
@@ -87,8 +87,8 @@ def test_a_lost_host_is_unknown_and_never_failed() -> None:
     assert away.state == "running"
     assert picture.stale_since(away) == fake_hosts.BEGAN + 14
     assert picture.stale_since(picture.tracks["chief-0"]) is None
-    assert not picture.is_stale  # the primary answers: the run itself is known
-    assert picture.total("throughput") is None  # a sum without half of it would be a lie
+    assert not picture.is_stale  # the primary answers, so the run itself is known
+    assert picture.total("throughput") is None  # a partial sum would be wrong
     assert [need.title for need in alerts_of(picture)] == ["gpu-b unknown"]
     picture.take_event({"event": "connection", "host": "gpu-b", "state": "back"}, changes)
     assert picture.stale_since(away) is None
@@ -151,7 +151,7 @@ def test_the_past_of_a_run_comes_from_its_journal() -> None:
     changes = RunChanges()
     for entry in run.journal:
         picture.take_event(entry, changes)
-        assert picture.state == "failed"  # what is told of the past is not how it is
+        assert picture.state == "failed"  # replayed events are not current
     assert len(picture.totals) == 12
     assert picture.totals.last("throughput") == 4 * 70
     assert picture.elapsed(0) == pytest.approx(60.1 - 1.5)

@@ -1,4 +1,4 @@
-"""Draws sample plans to PNG for looking at: `python -m tests.gui.canvas.demo FOLDER`."""
+"""Draws sample plans to PNG files for visual inspection: `python -m tests.gui.canvas.demo FOLDER`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torchyard_gui.theme.theme import theme
 
 
 class Stage:
-    """A view of a size, and pictures of it."""
+    """A view of a given size, and screenshots of it."""
 
     def __init__(self, folder: Path, width: int = 888, height: int = 796):
         self.folder = folder
@@ -29,7 +29,7 @@ class Stage:
         self.view.show()
 
     def carry(self, name: str, end: QPointF) -> None:
-        """Hold a chip over a place of the scene."""
+        """Holds a chip above a point of the scene."""
         QApplication.processEvents()
         start, there = self.view.mapFromScene(self.scene.rect_of(name).center()), self.view.mapFromScene(end)
         QTest.mousePress(self.view.viewport(), Qt.MouseButton.LeftButton, Qt.KeyboardModifier.NoModifier, start)

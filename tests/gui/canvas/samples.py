@@ -1,4 +1,4 @@
-"""Plans of every size to draw, planned by the real planner."""
+"""Sample plans of all sizes, made by the real planner."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ def six_hosts() -> list[HostFacts]:
 
 
 def drawn_example(pins: dict[str, str] | None = None) -> tuple[Plan, list[HostFacts]]:
-    """The design of the pictures: 16 workers on two hosts, a chief, an evaluator of two GPUs, four servers."""
+    """Returns 16 workers on two hosts, a chief, an evaluator with two GPUs, and four servers."""
     hosts = six_hosts()
     design = topology(
         pool("chief", Role.CHIEF, 1, 1, "gpu-c"),
         pool("workers", Role.WORKER, 16, 1, "gpu-a", "gpu-b"),
         pool("eval", Role.EVALUATOR, 1, 2, "gpu-c"),
         pool("servers", Role.PS, 4, 0, "cpu-e", "cpu-f"),
-        # Where the pictures have them; workers 0 to 7 on gpu-a, however the planner would pack them.
+        # Fixed positions, independent of the planner: workers 0 to 7 on gpu-a.
         pins={
             **{f"worker-{number}": f"gpu-a:{number}" for number in range(8)},
             **{"ps-0": "cpu-e", "ps-1": "cpu-e", "evaluator-0": "gpu-c:2-3"},

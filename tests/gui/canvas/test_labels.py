@@ -1,4 +1,4 @@
-"""What racks say of themselves is no more than is known."""
+"""Racks show only what is known."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torchyard_gui.canvas.scene import TopologyScene
 
 
 def rack() -> RackContent:
-    """Two workers on the two GPUs of a host."""
+    """Returns a host with two workers on its two GPUs."""
     from torchyard_core.launch.rank_assignment import plan
 
     hosts = [samples.host("gpu-a", 2)]

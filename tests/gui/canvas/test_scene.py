@@ -1,4 +1,4 @@
-"""The scene shows plans and states, and leaves alone what did not change."""
+"""The scene shows plans and states, and keeps unchanged items."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_a_thousand_replicas_on_128_hosts_open_within_a_second(qtbot) -> None:
     view = CanvasView(scene)
     qtbot.addWidget(view)
     view.resize(1280, 800)
-    begin = time.thread_time()  # its own: what others do on the machine is no matter
+    begin = time.thread_time()  # thread time, which other processes do not affect
     view.show()
     scene.show_plan(crowd, fleet)
     QApplication.processEvents()

@@ -1,4 +1,4 @@
-"""The window of somebody whose hosts are real."""
+"""The window of a user with real hosts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OpenWindow = Callable[..., Person]
 
 @pytest.fixture
 def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of the person who runs the tests plays a part."""
+    """Isolates the tests from the home of the user who runs them."""
     for name in [name for name in os.environ if name.startswith(("SSH_", "TORCHYARD_"))]:
         monkeypatch.delenv(name)
     (tmp_path / "nobody").mkdir()
@@ -26,7 +26,7 @@ def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def window_of(qtbot: QtBot, nobody: None) -> OpenWindow:
-    """Opens the window of a desktop, on a file or on nothing."""
+    """Opens the window of a desktop, with or without a file."""
 
     def opened(desktop: Desktop, file: Path | None = None) -> Person:
         return Person(qtbot, desktop.home, desktop.fleet_file, file)

@@ -1,4 +1,4 @@
-"""A host that is down, a key that nobody knows, a script that fails: told where it shows, each with its way out."""
+"""A host that is down, an unknown key, a failing script: shown where they occur, each with a way to fix it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def on_three_hosts(folder: Path, script: str) -> Path:
 
 
 def succeeded(person: Person) -> None:
-    """Waits for the run's good end, on its page."""
+    """Waits for the run's successful end on its page."""
     person.on_the_runs_page()
     person.until(lambda: person.picture.is_over)
     assert person.picture.state == "succeeded", person.picture.reason
@@ -56,7 +56,7 @@ def test_a_host_that_is_down_is_named_and_tried_again(
     panel = person.press_launch()
     person.until(panel.again.isVisible, LAUNCHED_WITHIN_MS)
 
-    # The cause, in the checklist and above it; nothing was begun.
+    # The cause is shown in the checklist and above it; nothing was started.
     row = panel.row("host")
     assert row.row.state == "failed"
     (told,) = [text for text in row.texts if "gpu-c" in text]
@@ -65,7 +65,7 @@ def test_a_host_that_is_down_is_named_and_tried_again(
     assert person.window.current == "topology"
     wait_until(lambda: not programs_on(lab3))
 
-    # The way out: somebody switches it on, and tries again.
+    # The host is switched on, and the launch repeated.
     lab3["gpu-c"].start_sshd()
     person.press(panel.again)
     succeeded(person)
@@ -109,7 +109,7 @@ def test_a_key_that_is_not_trusted_keeps_the_launch_where_it_is(
 
 
 def trust_dialog(person: Person) -> HostKeyDialog:
-    """The dialog, once the host has shown its key."""
+    """Returns the dialog once it shows the host's key."""
 
     def there() -> HostKeyDialog | None:
         found = [box for box in person.window.findChildren(HostKeyDialog) if box.isVisible()]

@@ -1,4 +1,4 @@
-"""The first start of who has no home yet, and files that are not only ours: read-only, or changed by somebody else."""
+"""The first start without a home folder, and files that are read-only or changed by other programs."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ THEIRS = "# changed by somebody else\n"
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A home that nobody has made yet."""
+    """A home folder that does not exist."""
     return tmp_path / "none" / "torchyard"
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """The example, in a folder of one's own."""
+    """The example in its own folder."""
     folder = tmp_path / "digits"
     shutil.copytree(DIGITS, folder)
     return folder / "three-hosts.yaml"
@@ -105,7 +105,7 @@ def test_a_file_changed_by_somebody_else_is_never_written_over_unasked(
     person.until(lambda: "name: mine" in file.read_text())
     assert not page.document.is_modified
 
-    # And once more, theirs this time.
+    # Again, keeping their version.
     rename(person, "mine again")
     file.write_text(THEIRS + text)
     person.until(lambda: page.notice_bar.isVisible() and "was changed by somebody else" in page.notice_bar.text)

@@ -1,4 +1,4 @@
-"""A host's state in words, and the way out of each trouble."""
+"""Texts for a host's state and the actions on its problems."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_healthy_host_has_no_sentence_and_no_way_out() -> None:
 
 
 def test_a_host_that_nobody_looked_at_says_so() -> None:
-    assert sentence(fresh()) == "Nobody has looked at gpu-a yet."
+    assert sentence(fresh()) == "gpu-a has not been checked yet."
     assert since(fresh()) == "never checked"
     found = suggested_action(fresh())
     assert found is not None

@@ -1,4 +1,4 @@
-"""Every line of the checklist has a title in plain words."""
+"""Every row of the checklist has a title."""
 
 from __future__ import annotations
 

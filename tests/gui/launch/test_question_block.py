@@ -1,4 +1,4 @@
-"""What a launch asks: the answers say what they do."""
+"""Questions of a launch, with answers that name their action."""
 
 from __future__ import annotations
 

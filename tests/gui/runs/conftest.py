@@ -1,4 +1,4 @@
-"""The Runs page over acted runs."""
+"""The Runs page with simulated runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run() -> Acting:
 
 @pytest.fixture
 def make_page(qtbot: Any, home: Home) -> Iterator[MakePage]:
-    """A page over acted runs, on the screen."""
+    """Creates and shows a page with simulated runs."""
     made: list[tuple[RunsPage, QWidget]] = []
 
     def make(*runs: Acting) -> RunsPage:

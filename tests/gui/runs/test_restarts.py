@@ -1,4 +1,4 @@
-"""A run that starts again says why, for whom it waits and until when, and how often each replica was started again."""
+"""A restart shows its reason, the hosts and time it waits for, and the restarts of each replica."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def state(run: Acting, name: str, at: float, how: str, **more: Any) -> None:
 
 
 def restart(run: Acting, at: float = 20.0, generation: int = 1, cause: str = CAUSE) -> None:
-    """The trainers end, and are about to start again."""
+    """Ends the trainers before a restart."""
     for replica in run.plan.replicas:
         why = {"reason": cause.partition(": ")[2]} if cause.startswith(replica.name) else {}
         state(run, replica.name, at, "failed" if why else "stopped", **why)
@@ -43,7 +43,7 @@ def up_again(run: Acting, at: float, generation: int = 1) -> None:
 
 
 def lose_gpu_b(run: Acting, at: float = 20.0) -> float:
-    """A host goes, and the run waits for it. Returns until when."""
+    """Loses a host that the run waits for; returns the time limit."""
     for replica in run.plan.replicas:
         if replica.host == "gpu-b":
             state(run, replica.name, at, "lost", reason=LOST)
@@ -95,10 +95,10 @@ def test_a_lost_host_is_waited_for_until_a_time() -> None:
     needs = alerts_of(picture)
     assert [need.title for need in needs] == ["Waiting for gpu-b"]
     assert clock(until, exact=True) in needs[0].detail
-    # Both are told: that it restarts, and that it waits.
+    # Both the restart and the wait are shown.
     told = [moment_in_words(moment) for moment in picture.moments[-2:]]
     assert told == [f"restarting: {LOST}", f"restarting: waiting for gpu-b until {clock(until, exact=True)}"]
-    # A report that comes later does not move the time.
+    # A later report does not change the time.
     run.play("report", 100, replica="chief-0", step=1)
     tell(picture, run)
     assert picture.waiting.until == until
@@ -125,7 +125,7 @@ def test_the_page_shows_the_restart_and_leads_to_the_log(qtbot: Any, page: RunsP
     assert model.index(0, STATE).data() == "running, 1 restart"
     chip = next(chip for rack in racks_of(run.plan, run.facts) for chip in rack.chips if chip.name == "worker-0")
     assert page.feed is not None
-    assert "restarted once" in canvas_words.described(chip, page.feed.look_of("worker-0"))
+    assert "restarted once" in canvas_words.described(chip, page.feed.live_state_of("worker-0"))
 
 
 def test_the_page_says_for_whom_it_waits(qtbot: Any, page: RunsPage, run: Acting) -> None:

@@ -1,5 +1,6 @@
-"""What a step is made of is told for each replica, with its unit, and never as a zero where a strategy has none; so is
-what servers tell."""
+"""The parts of a step are shown per replica with units, without zeros for values that a strategy lacks; likewise
+servers.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ SERVED = {"version": 1204, "clients": 4, "bytes_s": 12_340_000, "wait_s": 0.031,
 
 @pytest.fixture
 def run() -> Acting:
-    """With a parameter server beside its trainers."""
+    """A run with a parameter server."""
     trainers = (
         "{name: chief, role: chief, replicas: 1, gpus: 1}",
         "{name: workers, role: worker, replicas: 3, gpus: 1}",
@@ -51,7 +52,7 @@ def measured(
     assert page.feed is not None
     for at in (10, 11):
         run.measure(at, step=step, served=served)
-        page.feed._take_samples()  # each by itself: of samples that wait only the newest counts
+        page.feed._take_samples()  # separately, because of waiting samples only the newest counts
     tracks = page.feed.picture.tracks.values()
     qtbot.waitUntil(lambda: all(len(track.ring) for track in tracks), timeout=30_000)
 

@@ -1,4 +1,4 @@
-"""The whole window: it opens on a file or on nothing, quickly, and leaves nothing behind."""
+"""The whole window: starts quickly with or without a file, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def opened(qtbot: QtBot, home: Home, file: Path | None = None) -> MainWindow:
-    """The window, shown; hosts are not asked."""
+    """The visible window; hosts are not contacted."""
     window = app.make_window(home, home.fleet_file, file)
     qtbot.addWidget(window)
     window.painted.disconnect()

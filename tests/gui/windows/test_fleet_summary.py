@@ -1,4 +1,4 @@
-"""The status line says how the fleet is, and never more than is known."""
+"""The status bar's summary of the fleet contains only what is known."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MakeFleet = Callable[[str], FleetModel]
 
 @pytest.fixture
 def fleet_of(qapp: object, home: Home) -> Iterator[MakeFleet]:
-    """A model of a fleet file with hosts of these names; nobody is asked."""
+    """Returns a model of a fleet file with these host names, never contacted."""
     made: list[FleetModel] = []
 
     def make(names: str) -> FleetModel:
@@ -37,7 +37,7 @@ def fleet_of(qapp: object, home: Home) -> Iterator[MakeFleet]:
 
 
 def put(fleet: FleetModel, name: str, **changes: object) -> HostStatus:
-    """Make a host's status what a check would have made it."""
+    """Sets a host's status as a check would."""
     status = fleet._statuses[name] = replace(fleet._statuses[name], **changes)  # type: ignore[arg-type]
     return status
 

@@ -33,10 +33,10 @@ class GestureTarget(Protocol):
 
     def lane_rows(self) -> Sequence[Row]: ...
 
-    def hold(self, gpus: Sequence[str], start: float, end: float, of: Booking | None, at: QPoint) -> str:
+    def show_preview(self, gpus: Sequence[str], start: float, end: float, of: Booking | None, at: QPoint) -> str:
         """Previews a booking with its times or the reason for its refusal; returns that reason or ""."""
 
-    def let_go(self) -> None:
+    def end_preview(self) -> None:
         """Removes the preview."""
 
 
@@ -77,7 +77,7 @@ class CalendarTarget(GestureTarget, Protocol):
 
     def gpus_of(self, cursor: Cursor) -> tuple[str, ...]: ...
 
-    def hold_keyed(self) -> None: ...
+    def preview_edit(self) -> None: ...
 
     def in_lanes(self, position: QPoint) -> QPointF: ...
 

@@ -88,7 +88,7 @@ class CalendarView(CalendarGeometry):
         self.viewport().setAccessibleName(self.accessibleName())
         theme().changed.connect(self._theme_changed)
 
-    # -- for the page
+    # -- called by the page
 
     def set_picture(self, picture: DisplayList) -> None:
         """Replaces the displayed calendar; a gesture in progress continues in it."""
@@ -152,16 +152,16 @@ class CalendarView(CalendarGeometry):
             pass  # A gesture is ended before a keyboard edit.
         elif self.edit is not None:
             self.edit = None
-            self.let_go()
+            self.end_preview()
         else:
             self.cursor_ = None
         self._mouse.leave()
         self._refresh()
         return was
 
-    # -- what gestures and keys ask (see calendar_target)
+    # -- CalendarTarget
 
-    def hold(self, gpus: Sequence[str], start: float, end: float, of: Booking | None, at: QPoint) -> str:
+    def show_preview(self, gpus: Sequence[str], start: float, end: float, of: Booking | None, at: QPoint) -> str:
         reason = self.refuse(gpus, start, end, of)
         caption = times_tooltip(gpus, start, end, self.picture, self.axis.zone)
         self._ghost = Overlay(self.boxes(gpus, start, end), caption, reason)
@@ -169,7 +169,7 @@ class CalendarView(CalendarGeometry):
         self.viewport().update()
         return reason
 
-    def let_go(self) -> None:
+    def end_preview(self) -> None:
         self._ghost = None
         self.tip.hide()
         self.viewport().update()
@@ -193,7 +193,7 @@ class CalendarView(CalendarGeometry):
         """Returns where the keyboard begins: on the selected booking, else at the next hour."""
         return first_cursor(self.picture, self.axis, self._selected)
 
-    def hold_keyed(self) -> None:
+    def preview_edit(self) -> None:
         """Previews the keyboard edit."""
         if self.edit is not None:
             edit = self.edit
@@ -201,7 +201,7 @@ class CalendarView(CalendarGeometry):
             at = QPoint(M.lane_header, M.days_header)
             if boxes:
                 at += QPoint(int(self.axis.x_of(edit.start)), boxes[0][1] - self.verticalScrollBar().value())
-            edit.reason = self.hold(edit.booking.gpus, edit.start, edit.end, edit.booking, at)
+            edit.reason = self.show_preview(edit.booking.gpus, edit.start, edit.end, edit.booking, at)
 
     # -- mouse
 
@@ -327,7 +327,7 @@ class CalendarView(CalendarGeometry):
             return None
         return block_at(self.picture, self.axis, self.in_lanes(position))
 
-    # -- inside
+    # -- helpers
 
     def select_quietly(self, booking_id: str) -> None:
         """Selects a booking without scrolling to it."""

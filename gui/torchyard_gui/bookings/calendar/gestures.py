@@ -43,9 +43,9 @@ class MoveBooking(Gesture):
         if held != self._held:
             self._held = held
             changes = held != (self.booking.gpus, start, end)
-            self._reason = self._target.hold(*held, self.booking, position) if changes else ""
+            self._reason = self._target.show_preview(*held, self.booking, position) if changes else ""
             if not changes:
-                self._target.let_go()
+                self._target.end_preview()
 
     def _shifted(self, lanes: int) -> tuple[str, ...]:
         """Returns the GPUs `lanes` further down; GPUs of folded hosts stay, and no lane leaves the calendar."""
@@ -58,7 +58,7 @@ class MoveBooking(Gesture):
 
     def finish(self, position: QPoint) -> None:
         self.move(position)
-        self._target.let_go()
+        self._target.end_preview()
         here = (self.booking.gpus, self.booking.start.timestamp(), self.booking.end.timestamp())
         if self._held is None or self._held == here:
             return
@@ -68,7 +68,7 @@ class MoveBooking(Gesture):
             self._change(self.booking, *self._held)
 
     def cancel(self) -> None:
-        self._target.let_go()
+        self._target.end_preview()
 
 
 def _number(lanes: list[str], target: GestureTarget, position: QPoint) -> int:
@@ -107,11 +107,11 @@ class ResizeBooking(Gesture):
         held = (min(edge, end - STEP_S), end) if self._at_start else (start, max(edge, start + STEP_S))
         if held != self._held:
             self._held = held
-            self._reason = self._target.hold(self.booking.gpus, *held, self.booking, position)
+            self._reason = self._target.show_preview(self.booking.gpus, *held, self.booking, position)
 
     def finish(self, position: QPoint) -> None:
         self.move(position)
-        self._target.let_go()
+        self._target.end_preview()
         if self._held is None or self._held == (self.booking.start.timestamp(), self.booking.end.timestamp()):
             return
         if self._reason:
@@ -120,7 +120,7 @@ class ResizeBooking(Gesture):
             self._change(self.booking, self.booking.gpus, *self._held)
 
     def cancel(self) -> None:
-        self._target.let_go()
+        self._target.end_preview()
 
 
 Book = Callable[[tuple[str, ...], float, float], None]
@@ -162,11 +162,11 @@ class DrawBooking(Gesture):
         if drawn != self._drawn:
             # The refusal is computed once per quarter of an hour and lane, not once per pixel.
             self._drawn = drawn
-            self._reason = self._target.hold(*drawn, None, position)
+            self._reason = self._target.show_preview(*drawn, None, position)
 
     def finish(self, position: QPoint) -> None:
         self.move(position)
-        self._target.let_go()
+        self._target.end_preview()
         if self._drawn is None:
             self._clicked(position)
         elif self._reason:
@@ -175,4 +175,4 @@ class DrawBooking(Gesture):
             self._book(*self._drawn)
 
     def cancel(self) -> None:
-        self._target.let_go()
+        self._target.end_preview()

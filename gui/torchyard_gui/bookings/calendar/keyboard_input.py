@@ -84,7 +84,7 @@ class KeyboardInput:
             if target.edit is None or target.edit.booking.id != booking.id:
                 target.edit = KeyboardEdit(booking)
             target.edit.move(start, end)
-            target.hold_keyed()
+            target.preview_edit()
         elif target.cursor_ is not None:
             target.set_cursor(target.cursor_.with_edges(start, end))
         else:
@@ -102,7 +102,7 @@ class KeyboardInput:
                 target.refused.emit(edit.reason)
                 return
             target.edit = None
-            target.let_go()
+            target.end_preview()
             target.change_wanted.emit(edit.booking, edit.booking.gpus, edit.start, edit.end)
         elif target.selection:
             target.activated.emit(target.selection)

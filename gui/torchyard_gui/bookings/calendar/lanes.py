@@ -93,7 +93,7 @@ def _order(slot: Slot) -> tuple[bool, str, int, str]:
     return (slot.is_cpu, *slot.sort_key())
 
 
-def folded_at_first(slots: Iterable[Slot], keep_open: Collection[str] = ()) -> set[str]:
+def initially_folded(slots: Iterable[Slot], keep_open: Collection[str] = ()) -> set[str]:
     """Returns the hosts folded at first: those without GPUs if others have some; all but `keep_open` if many."""
     known = list(slots)
     with_gpu = {slot.host for slot in known if not slot.is_cpu}

@@ -90,7 +90,7 @@ class BookingDialog(QDialog):
             (self.tr("all that have not begun"), EVERYTHING),
         ):
             self.applies.addItem(text, which)
-        self.stop = QCheckBox(self.tr("Stop its run at the end, whoever follows"))
+        self.stop = QCheckBox(self.tr("Stop its run at the end, even if no booking follows"))
         self.stop.setChecked(draft.stop_at_end)
         self.rows = {
             "title": FormRow(self.tr("Title"), self.title),
@@ -167,7 +167,7 @@ class BookingDialog(QDialog):
         else:
             self.model.act(lambda store: (store.book(draft),), self._booked, self._failed, self)
 
-    # -- inside
+    # -- helpers
 
     def _go_to_wrong_field(self) -> None:
         """Focuses the first wrong field and announces its problem."""

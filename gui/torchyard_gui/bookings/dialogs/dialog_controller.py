@@ -27,13 +27,13 @@ class DialogController(QObject):
     """Opens dialogs over the page and passes their decisions to BookingCommands."""
 
     closed = Signal()
-    said = Signal(str)
+    succeeded = Signal(str)
     failed = Signal(str)
 
-    def __init__(self, model: BookingsModel, deeds: BookingCommands, page: QWidget):
+    def __init__(self, model: BookingsModel, commands: BookingCommands, page: QWidget):
         super().__init__(page)
         self.model = model
-        self.deeds = deeds
+        self.commands = commands
         self.current: QDialog | None = None
         """The open dialog."""
         self._page = page
@@ -46,7 +46,7 @@ class DialogController(QObject):
 
     def book_at(self, gpus: Sequence[str], start: float, end: float) -> None:
         """Opens the booking dialog with GPUs and times filled in."""
-        self._open(BookingDialog(self.model, self.deeds.draft(gpus, start, end), parent=self._page))
+        self._open(BookingDialog(self.model, self.commands.draft(gpus, start, end), parent=self._page))
 
     def edit(self, booking: Booking) -> None:
         draft = Draft(
@@ -65,31 +65,31 @@ class DialogController(QObject):
         seen = self.model.seen
         text = QGuiApplication.clipboard().text().strip()
         try:
-            draft = read_draft(text, seen.slots, seen.zone, self.model.now, self.deeds.title)
+            draft = read_draft(text, seen.slots, seen.zone, self.model.now, self.commands.title)
         except Refused as refused:
             self.failed.emit(labels.said(refused))
             return
         self._open(BookingDialog(self.model, draft, parent=self._page))
 
-    def let_go(self, booking: Booking, told: str) -> None:
-        """Asks before it releases or cancels. `told` describes the booking."""
+    def release_or_cancel(self, booking: Booking, description: str) -> None:
+        """Asks before it releases or cancels. `description` describes the booking."""
         running = booking.is_running(self.model.now)
         question = self.tr("Release “{title}” now?") if running else self.tr("Cancel “{title}”?")
         yes = self.tr("Release") if running else self.tr("Cancel the booking")
-        dialog = ConfirmationDialog(question.format(title=booking.title), told, yes, self.tr("Keep"), self._page)
-        dialog.accepted.connect(lambda: self.deeds.let_go(booking))
+        dialog = ConfirmationDialog(question.format(title=booking.title), description, yes, self.tr("Keep"), self._page)
+        dialog.accepted.connect(lambda: self.commands.release_or_cancel(booking))
         self._open(dialog)
 
     def cancel_series(self, booking: Booking) -> None:
         question = self.tr("Cancel the series “{title}”?").format(title=booking.title)
-        told = self.tr("Bookings that have begun stay in the calendar.")
-        dialog = ConfirmationDialog(question, told, self.tr("Cancel the series"), self.tr("Keep"), self._page)
+        description = self.tr("Bookings that have begun stay in the calendar.")
+        dialog = ConfirmationDialog(question, description, self.tr("Cancel the series"), self.tr("Keep"), self._page)
         which = QComboBox(dialog)
         which.addItem(self.tr("All that have not begun"), None)
         which.addItem(self.tr("This and following bookings"), booking.start)
         which.setAccessibleName(self.tr("Applies to"))
         dialog.rows.addWidget(which)
-        dialog.accepted.connect(lambda: self.deeds.cancel_series(booking, which.currentData()))
+        dialog.accepted.connect(lambda: self.commands.cancel_series(booking, which.currentData()))
         self._open(dialog)
 
     def usage_report(self) -> None:
@@ -100,7 +100,7 @@ class DialogController(QObject):
     def export(self) -> None:
         from torchyard_gui.bookings.dialogs.ics_import_export import export_bookings
 
-        export_bookings(self.model, self._page, self.said.emit, self.failed.emit)
+        export_bookings(self.model, self._page, self.succeeded.emit, self.failed.emit)
 
     def import_bookings(self, path: Path | None = None) -> None:
         from torchyard_gui.bookings.dialogs.ics_import_export import ImportDialog, choose_file
@@ -108,7 +108,7 @@ class DialogController(QObject):
         path = path or choose_file(self._page)
         if path is not None:
             dialog = ImportDialog(self.model, path, self._page)
-            dialog.imported.connect(self.deeds.booked)
+            dialog.imported.connect(self.commands.booked)
             self._open(dialog)
 
     def rules(self) -> None:
@@ -144,9 +144,9 @@ class DialogController(QObject):
         self.close()
         self.current = dialog
         if isinstance(dialog, BookingDialog):
-            dialog.booked.connect(self.deeds.booked)
-            dialog.changed.connect(self.deeds.changed)
-            dialog.series_changed.connect(self.deeds.series_changed)
+            dialog.booked.connect(self.commands.booked)
+            dialog.changed.connect(self.commands.changed)
+            dialog.series_changed.connect(self.commands.series_changed)
         dialog.finished.connect(self._dialog_closed)
         dialog.finished.connect(dialog.deleteLater)
         dialog.open()

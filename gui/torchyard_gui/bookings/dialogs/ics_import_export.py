@@ -48,7 +48,7 @@ def choose_file(parent: QWidget) -> Path | None:
 def export_bookings(
     model: BookingsModel,
     parent: QWidget,
-    said: Callable[[str], None],
+    succeeded: Callable[[str], None],
     failed: Callable[[str], None],
     path: Path | None = None,
 ) -> None:
@@ -69,8 +69,9 @@ def export_bookings(
         return len(mine)
 
     def done(count: int) -> None:
-        text = labels.translate("Bookings", "{count} bookings written to {path}")
-        said(text.format(count=count, path=target.name))
+        one = labels.translate("Bookings", "1 booking written to {path}")
+        text = one if count == 1 else labels.translate("Bookings", "{count} bookings written to {path}")
+        succeeded(text.format(count=count, path=target.name))
 
     model.ask(export, done, lambda error: failed(labels.said(error)), parent)
 
@@ -101,14 +102,14 @@ class ImportDialog(QDialog):
         for column, width in enumerate((140, 190, 110)):
             self.table.setColumnWidth(column, width)
         header.setSectionResizeMode(3, QHeaderView.ResizeMode.Stretch)
-        self.said = label(ink="2", wrap=True)
+        self.summary = label(ink="2", wrap=True)
         buttons = DialogButtons(self, self.tr("Import"))
         self.ok = buttons.agree
         self.ok.setEnabled(False)
         rows = QVBoxLayout(self)
         rows.setContentsMargins(20, 18, 20, 16)
         rows.setSpacing(10)
-        for widget in (label(self.windowTitle(), role="title"), self.row, self.table, self.said, buttons):
+        for widget in (label(self.windowTitle(), role="title"), self.row, self.table, self.summary, buttons):
             rows.addWidget(widget)
         self.preview()
 
@@ -133,7 +134,7 @@ class ImportDialog(QDialog):
             found = read_ics(content, zone=seen.zone, since=now, until=now + AHEAD, slots=store.slots(), gpus=gpus)
             return store.preview(found.drafts), found.remarks
 
-        self.said.setText(self.tr("Reading …"))
+        self.summary.setText(self.tr("Reading …"))
         self.model.ask(look, self._show, self._failed, self)
 
     def accept(self) -> None:
@@ -158,7 +159,7 @@ class ImportDialog(QDialog):
         if made:
             self.imported.emit(tuple(made))
         if missed:
-            self.said.setText("\n".join([self.tr("Not booked:"), *missed[:6]]))
+            self.summary.setText("\n".join([self.tr("Not booked:"), *missed[:6]]))
             self.preview()
         else:
             super().accept()
@@ -196,8 +197,8 @@ class ImportDialog(QDialog):
         lines += remarks[:6]
         if len(remarks) > 6:
             lines.append(self.tr("and {count} more").format(count=len(remarks) - 6))
-        self.said.setText("\n".join(lines))
+        self.summary.setText("\n".join(lines))
 
     def _failed(self, error: TorchyardError) -> None:
         self.ok.setEnabled(False)
-        self.said.setText(labels.said(error))
+        self.summary.setText(labels.said(error))

@@ -109,7 +109,7 @@ class DrawerController(QObject):
                 owner=self,
             )
 
-    def look_again(self, *, searching: bool) -> None:
+    def update_results(self, *, searching: bool) -> None:
         """Updates the drawers after a change of the calendar; repeats the search if `searching`."""
         seen = self.model.seen
         self.waitlist.show_waiting(seen.waiting, seen.person, seen.is_admin, seen.zone, self.model.now)

@@ -67,13 +67,13 @@ class FindSlotDrawer(Drawer):
             self.body.addWidget(row)
         self.body.addWidget(Divider())
         self.cards: list[FitCard] = []
-        self.said = label(role="small", ink="2", wrap=True)
+        self.summary = label(role="small", ink="2", wrap=True)
         self.wait = QPushButton(self.tr("Tell me if one frees earlier"))
         self.wait.setProperty("quiet", True)
-        self.wait.setToolTip(self.tr("Join the waitlist: what is freed is booked for you, in order"))
+        self.wait.setToolTip(self.tr("Join the waitlist: freed GPUs are booked for you, in order"))
         self.wait.clicked.connect(self._wait)
         self._cards_at = self.body.count()
-        self.body.addWidget(self.said)
+        self.body.addWidget(self.summary)
         self.body.addWidget(self.wait)
         self.body.addStretch()
         self._soon = QTimer(self)
@@ -81,7 +81,7 @@ class FindSlotDrawer(Drawer):
         self._soon.setInterval(SOON_MS)
         self._soon.timeout.connect(self.search)
         self._is_stale = True
-        self._told = ""
+        self._announced = ""
         for field in (self.length, self.from_):
             field.textEdited.connect(self._changed)
         self.count.valueChanged.connect(self._changed)
@@ -136,7 +136,7 @@ class FindSlotDrawer(Drawer):
         wish = self.wish()
         if wish is not None:
             self._is_stale = False
-            self.said.setText(self.tr("Searching …"))
+            self.summary.setText(self.tr("Searching …"))
             self.wished.emit(wish)
 
     def show_fits(self, fits: Sequence[Fit], slots: Sequence[Slot], now: datetime, at_most: str) -> None:
@@ -148,26 +148,28 @@ class FindSlotDrawer(Drawer):
             card.pointed.connect(self.pointed)
             self.body.insertWidget(self._cards_at + number, card)
             self.cards.append(card)
-        self.said.setText(at_most if fits else self.tr("Nothing fits in the next 90 days. {now}").format(now=at_most))
+        self.summary.setText(
+            at_most if fits else self.tr("Nothing fits in the next 90 days. {now}").format(now=at_most)
+        )
         self.wait.setVisible(True)
-        self._tell()
+        self._announce()
 
     def say_problem(self, text: str) -> None:
         self._drop_cards()
-        self.said.setText(text)
+        self.summary.setText(text)
         self.wait.setVisible(False)  # The request can never be met.
-        self._tell()
+        self._announce()
 
-    def _tell(self) -> None:
+    def _announce(self) -> None:
         """Announces the result to screen readers if it changed."""
-        told = self.said.text()
+        text = self.summary.text()
         if self.cards:
-            told = self.tr("{count} found. The first: {fit}. Enter books it.").format(
+            text = self.tr("{count} found. The first: {fit}. Enter books it.").format(
                 count=len(self.cards), fit=self.cards[0].accessibleName()
             )
-        if told != self._told:
-            self._told = told
-            announce(self, told)
+        if text != self._announced:
+            self._announced = text
+            announce(self, text)
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
         enter = (Qt.Key.Key_Return, Qt.Key.Key_Enter)

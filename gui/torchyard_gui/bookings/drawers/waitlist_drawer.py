@@ -23,13 +23,13 @@ class WaitlistDrawer(Drawer):
 
     def __init__(self, parent: QWidget | None = None):
         super().__init__(self.tr("Waitlist"), parent)
-        self.said = label(ink="2", wrap=True)
+        self.summary = label(ink="2", wrap=True)
         self.join = QPushButton(self.tr("Wait for GPUs …"))
         self.join.setToolTip(self.tr("Say what you need: where nothing fits soon enough, you can wait for it"))
         self.join.clicked.connect(self.join_wanted)
         self.cards: list[Card] = []
         self.leave_buttons: list[QPushButton] = []
-        self.body.addWidget(self.said)
+        self.body.addWidget(self.summary)
         self.body.addWidget(self.join)
         self.body.addStretch()
         self.show_waiting((), "", False, "UTC", None)
@@ -40,10 +40,10 @@ class WaitlistDrawer(Drawer):
         """Lists the entries in the order in which they are served."""
         remove_widgets(self.body, self.cards)
         self.cards, self.leave_buttons = [], []
-        self.said.setText(
-            self.tr("What is freed is booked for those who wait, first come first served.")
+        self.summary.setText(
+            self.tr("Freed GPUs are booked for waiting requests, first come, first served.")
             if waiting
-            else self.tr("Nobody waits. What is freed goes to whoever books first.")
+            else self.tr("The waitlist is empty. Freed GPUs go to the first who books them.")
         )
         for number, one in enumerate(waiting):
             card = self._card(number, one, me, is_admin, zone, now or one.created)

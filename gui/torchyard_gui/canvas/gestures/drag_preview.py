@@ -52,7 +52,7 @@ class DragPreview:
         self._place = AWAY
         self._shift = AWAY
         self._size = (0, 0)
-        self._said: dict[tuple[str, bool], QPixmap] = {}
+        self._captions: dict[tuple[str, bool], QPixmap] = {}
         """Painted captions, because the same ones recur during a drag."""
         if chips:
             depth = min(len(chips), MOST_CHIPS)
@@ -88,10 +88,10 @@ class DragPreview:
         if (caption, refused) == (self.caption, self.is_refused):
             return
         self.caption, self.is_refused = caption, refused
-        picture = self._said.get((caption, refused))
+        picture = self._captions.get((caption, refused))
         if picture is None:
             picture = self._paint_words(paint_cache.wrapped(caption, CAPTION_WIDTH, "small")[:MOST_LINES], refused)
-            self._said[caption, refused] = picture
+            self._captions[caption, refused] = picture
         self._size = (round(picture.width() / self._ratio), round(picture.height() / self._ratio))
         self._words.setPixmap(picture)
 

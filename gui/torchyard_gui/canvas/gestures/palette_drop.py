@@ -65,7 +65,7 @@ class DropRole(Gesture):
         self._scene.set_target(None)
 
 
-MachineFits = Callable[[str, Sequence[str]], tuple[str, bool]]
+MachineEffect = Callable[[str, Sequence[str]], tuple[str, bool]]
 """Returns the effect of a machine type on the pools of replicas as a sentence, and whether it is possible."""
 
 
@@ -80,13 +80,13 @@ class DropMachine(Gesture):
         view: QGraphicsView,
         scene: TopologyScene,
         machine: str,
-        told: MachineFits,
+        effect: MachineEffect,
         drop: Callable[[str, list[str]], None],
     ):
         self._view = view
         self._scene = scene
         self._machine = machine
-        self._told = told
+        self._effect = effect
         self._drop = drop
         self._aimed: tuple[str, tuple[str, ...]] | None = None
         self._names: list[str] = []
@@ -118,8 +118,8 @@ class DropMachine(Gesture):
         if aimed == self._aimed:
             return
         self._aimed, self._names = aimed, names
-        said, self._fits = self._told(self._machine, names)
-        self._ghost.say(said, not self._fits)
+        sentence, self._fits = self._effect(self._machine, names)
+        self._ghost.say(sentence, not self._fits)
         if replica:
             self._scene.mark.aim(self._scene.rect_of(replica), fits=self._fits, slot=True)
         else:

@@ -54,8 +54,8 @@ class LogDock(QWidget):
         self.replica.activated.connect(self._chosen_by_user)
         self._last = ElidedLabel()
         self._last.setProperty("ink", "2")
-        self._said = ElidedLabel()
-        self._said.setProperty("role", "small")
+        self._message = ElidedLabel()
+        self._message.setProperty("role", "small")
         self.search = SearchField(self.tr("Find in the log …"))
         self.search.setFixedWidth(200)
         self.search.returnPressed.connect(self.find_next)
@@ -67,7 +67,7 @@ class LogDock(QWidget):
         self.follow.setChecked(True)
         self.view = LogView()
         self.view.following_changed.connect(self.follow.setChecked)
-        self.view.said.connect(self._say_fail)
+        self.view.problem_changed.connect(self._say_fail)
         self.view.search_ended.connect(self._searched)
         self.view.last_line_changed.connect(self._last.setText)
         self.view.log_wanted.connect(self._show_one)
@@ -78,7 +78,7 @@ class LogDock(QWidget):
         for widget in (self.toggle, self._title, self.replica):
             head.addWidget(widget)
         head.addWidget(self._last, 2)
-        head.addWidget(self._said, 1)
+        head.addWidget(self._message, 1)
         for tool in (self.search, self.previous, self.next, self.follow):
             head.addWidget(tool)
         self._head = QWidget()
@@ -177,7 +177,7 @@ class LogDock(QWidget):
 
     def _show_state(self) -> None:
         self.toggle.setIcon(icon("chevron-down" if self._is_open else "chevron-up"))
-        for widget in (self.view, self.search, self.previous, self.next, self.follow, self._said):
+        for widget in (self.view, self.search, self.previous, self.next, self.follow, self._message):
             widget.setVisible(self._is_open)
         self._last.setVisible(not self._is_open)
 
@@ -249,12 +249,12 @@ class LogDock(QWidget):
         self._say("" if found else self.tr("Not found further on"))
 
     def _say(self, text: str) -> None:
-        set_ink(self._said, "2")
-        self._said.setText(text or self._remark)
+        set_ink(self._message, "2")
+        self._message.setText(text or self._remark)
 
     def _say_fail(self, text: str) -> None:
-        set_ink(self._said, "wait" if text else "2")
-        self._said.setText(text or self._remark)
+        set_ink(self._message, "wait" if text else "2")
+        self._message.setText(text or self._remark)
 
 
 ALL, CHOSEN = "", "*"

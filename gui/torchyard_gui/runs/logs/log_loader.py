@@ -25,7 +25,7 @@ class LogLoader(QObject):
     filled = Signal()
     """A requested page arrived."""
     ended_changed = Signal()
-    said = Signal(str)
+    problem_changed = Signal(str)
     """The current problem, or ""."""
 
     def __init__(self, feeds: Sequence[LogFeed], names: Sequence[str], parent: QObject | None = None):
@@ -86,7 +86,7 @@ class LogLoader(QObject):
         else:
             self._troubles.pop(number, None)
         if self._first_trouble() != before:
-            self.said.emit(self._first_trouble())
+            self.problem_changed.emit(self._first_trouble())
         if not trouble:
             self.filled.emit()
 

@@ -36,7 +36,7 @@ class LogView(QAbstractScrollArea):
     following_changed = Signal(bool)
     search_ended = Signal(bool)
     """Whether there was a match."""
-    said = Signal(str)
+    problem_changed = Signal(str)
     """The current problem, or ""."""
     last_line_changed = Signal(str)
     log_wanted = Signal(str)
@@ -87,9 +87,9 @@ class LogView(QAbstractScrollArea):
             reading.grown.connect(self._grown)
             reading.filled.connect(self._filled)
             reading.ended_changed.connect(self._lay_out)
-            reading.said.connect(self.said)
+            reading.problem_changed.connect(self.problem_changed)
         self.set_following(True)
-        self.said.emit("")
+        self.problem_changed.emit("")
         self._lay_out()
 
     @property

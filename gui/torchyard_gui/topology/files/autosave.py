@@ -86,7 +86,7 @@ def offer_recovery(autosave: Autosave, files: FileActions, notices: NoticeQueue,
         offer_recovery(autosave, files, notices, editor)
 
     name = work.path.name if work.path is not None else tr("an untitled topology")
-    notices.tell(
+    notices.show(
         "recovery",
         "info",
         tr("Unsaved work on {file} from {time} was kept when the program ended.").format(

@@ -44,12 +44,12 @@ class DocumentWindow(QDialog):
         layout.setContentsMargins(0, 0, 0, 0)
         layout.addWidget(self.view)
 
-    def show_remark(self, told: ConversionReport, remark: Remark) -> None:
+    def show_remark(self, report: ConversionReport, remark: Remark) -> None:
         """Scrolls to the line of a remark."""
-        self.setWindowTitle(told.document)
-        self.view.setAccessibleName(told.document)
-        self.view.show_text(told.text)
-        marked = [(one.line, text) for one, text in zip(told.remarks, told.sentences(), strict=True)]
+        self.setWindowTitle(report.document)
+        self.view.setAccessibleName(report.document)
+        self.view.show_text(report.text)
+        marked = [(one.line, text) for one, text in zip(report.remarks, report.sentences(), strict=True)]
         self.view.show_problems({line: Problem("warning", "", text, line) for line, text in marked if line})
         self.view.show_lines(remark.line or 0, remark.line or 0)
         self.show()

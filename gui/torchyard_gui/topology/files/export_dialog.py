@@ -56,7 +56,7 @@ class ExportDialog(QDialog):
         self.preview.setFont(monospaced())
         self.preview.setAccessibleName(self.tr("The document"))
         self.preview.setTabChangesFocus(True)
-        self.said = label(wrap=True)
+        self.message = label(wrap=True)
         self.beside = SectionLabel(self.tr("Remarks"))
         self.remarks = QListWidget()
         self.remarks.setAccessibleName(self.tr("Remarks"))
@@ -108,7 +108,7 @@ class ExportDialog(QDialog):
         for row in self.rows.values():
             layout.addWidget(row)
         layout.addWidget(self.preview, 1)
-        layout.addWidget(self.said)
+        layout.addWidget(self.message)
         layout.addWidget(self.beside)
         layout.addWidget(self.remarks)
         layout.addSpacing(4)
@@ -154,7 +154,7 @@ class ExportDialog(QDialog):
         else:
             self._say("")
         self.preview.setPlainText(self._exported.text if self._exported is not None else "")
-        sentences = self._told("").sentences()
+        sentences = self._report("").sentences()
         self.remarks.clear()
         self.remarks.addItems(sentences)
         for part in (self.beside, self.remarks):
@@ -164,11 +164,11 @@ class ExportDialog(QDialog):
 
     def _say(self, sentence: str) -> None:
         """Shows why it cannot be exported."""
-        self.said.setText(sentence)
-        set_ink(self.said, "fail")
-        self.said.setVisible(bool(sentence))
+        self.message.setText(sentence)
+        set_ink(self.message, "fail")
+        self.message.setVisible(bool(sentence))
 
-    def _told(self, document: str) -> ConversionReport:
+    def _report(self, document: str) -> ConversionReport:
         done = self._exported
         return (
             ConversionReport(document, done.text, done.remarks)
@@ -177,7 +177,7 @@ class ExportDialog(QDialog):
         )
 
     def _copy(self) -> None:
-        QGuiApplication.clipboard().setText(self._told("").text)
+        QGuiApplication.clipboard().setText(self._report("").text)
 
     # File
 
@@ -200,11 +200,11 @@ class ExportDialog(QDialog):
             self._write(path)
 
     def _write(self, path: Path) -> None:
-        told = self._told(path.name)
+        report = self._report(path.name)
         try:
-            write_atomically(path, told.text)
+            write_atomically(path, report.text)
         except TorchyardError as problem:
             self._say(problem.sentence())
             return
-        self.written.emit(told, self.name)
+        self.written.emit(report, self.name)
         self.accept()

@@ -93,7 +93,7 @@ class FileActions(QObject):
         try:
             self._document.open(path)
         except FileProblem as problem:
-            self._notices.tell("file", "fail", problem.sentence())
+            self._notices.show("file", "fail", problem.sentence())
             return False
         self._forget()
         self._recent.remember_file(path.absolute())
@@ -157,7 +157,7 @@ class FileActions(QObject):
         except FileProblem as problem:
             if names:
                 self._editor.stack.undo()
-            self._tell_unsaved(problem)
+            self._report_unsaved(problem)
             return False
         for subject in ("file", "disk"):
             self._notices.clear(subject)
@@ -167,13 +167,13 @@ class FileActions(QObject):
             then()
         return True
 
-    def _tell_unsaved(self, problem: TorchyardError) -> None:
+    def _report_unsaved(self, problem: TorchyardError) -> None:
         elsewhere = NoticeButton(self.tr("Save as …"), self.ask_save)
         if problem.code == "changed_on_disk":
-            self._tell_changed()
+            self._report_changed()
             return
         again = NoticeButton(self.tr("Try again"), self.save)
-        self._notices.tell("file", "fail", problem.sentence(), elsewhere, again)
+        self._notices.show("file", "fail", problem.sentence(), elsewhere, again)
 
     # Changes on disk
 
@@ -185,15 +185,15 @@ class FileActions(QObject):
         elif state == "gone":
             text = self.tr("{file} is no longer there. What is open here can be saved again.")
             save = NoticeButton(self.tr("Save"), self.save)
-            self._notices.tell("disk", "warn", text.format(file=self._document.name), save, self._elsewhere())
+            self._notices.show("disk", "warn", text.format(file=self._document.name), save, self._elsewhere())
         else:
-            self._tell_changed()
+            self._report_changed()
 
-    def _tell_changed(self) -> None:
+    def _report_changed(self) -> None:
         text = self.tr("{file} was changed by somebody else since it was read here.")
         if self._document.is_modified:
             text += " " + self.tr("Your own changes are not saved.")
-        self._notices.tell(
+        self._notices.show(
             "disk",
             "warn",
             text.format(file=self._document.name),
@@ -211,7 +211,7 @@ class FileActions(QObject):
         self.save_as_action.setEnabled(not self._document.broken)
         if self._document.is_read_only:
             text = self.tr("{file} is read-only: changes can be saved under another name.")
-            self._notices.tell("read-only", "info", text.format(file=self._document.name), self._elsewhere())
+            self._notices.show("read-only", "info", text.format(file=self._document.name), self._elsewhere())
         else:
             self._notices.clear("read-only")
 

@@ -99,7 +99,7 @@ class ImportExport(QObject):
         try:
             text = read_text(path, path.name)
         except FileProblem as problem:
-            self._notices.tell("file", "fail", problem.sentence())
+            self._notices.show("file", "fail", problem.sentence())
             return
         name = name or recognise(text) or ""
         if name:
@@ -121,19 +121,19 @@ class ImportExport(QObject):
         from torchyard_core.interop.format_registry import FORMATS, READ, read_foreign
 
         if name not in READ:
-            self._tell_not_read(path, name)
+            self._report_not_read(path, name)
             return
         try:
             imported = read_foreign(name, text, path.name)
         except FileProblem as problem:
             other = recognise(text)
             if other is None or other == name:
-                self._notices.tell("file", "fail", problem.sentence())
+                self._notices.show("file", "fail", problem.sentence())
             elif other not in READ:
-                self._tell_not_read(path, other)
+                self._report_not_read(path, other)
             else:
                 way = self.tr("Import it as {format}").format(format=FORMATS[other].title)
-                self._notices.tell(
+                self._notices.show(
                     "file", "fail", problem.message, NoticeButton(way, lambda: self.import_file(path, other))
                 )
             return
@@ -141,23 +141,23 @@ class ImportExport(QObject):
             lambda: self._begin(imported, ConversionReport(path.name, text, imported.remarks), TITLES[name])
         )
 
-    def _tell_not_read(self, path: Path, name: str) -> None:
+    def _report_not_read(self, path: Path, name: str) -> None:
         """Reports a format that cannot be imported: a topology, or a format for export only."""
         from torchyard_core.interop.format_detection import TITLES
         from torchyard_core.interop.format_registry import FORMATS, READ
 
         text = self.tr("{file} looks like {what}.").format(file=path.name, what=TITLES[name])
         if name == "topology":
-            self._notices.tell("file", "info", text, NoticeButton(self.tr("Open it"), lambda: self._files.open(path)))
+            self._notices.show("file", "info", text, NoticeButton(self.tr("Open it"), lambda: self._files.open(path)))
             return
         readable = ", ".join(FORMATS[one].title for one in READ)
         text += " " + self.tr("That is written only; these are read: {formats}.").format(formats=readable)
-        self._notices.tell("file", "fail", text)
+        self._notices.show("file", "fail", text)
 
-    def _begin(self, imported: Imported, told: ConversionReport, what: str) -> None:
+    def _begin(self, imported: Imported, report: ConversionReport, what: str) -> None:
         self._files.begin(imported.topology)
-        self._problems.show_remarks(told)
-        self._say(self.tr("{file} was read as {what}.").format(file=told.document, what=what))
+        self._problems.show_remarks(report)
+        self._say(self.tr("{file} was read as {what}.").format(file=report.document, what=what))
 
     def _opened(self) -> None:
         """Offers to import a document of another system that was opened as a topology."""
@@ -172,7 +172,7 @@ class ImportExport(QObject):
         if name in READ:
             assert name is not None
             text = self.tr("{file} looks like {what}, not a topology.").format(file=path.name, what=TITLES[name])
-            self._notices.tell("file", "info", text, NoticeButton(self.tr("Import it"), lambda: self.import_file(path)))
+            self._notices.show("file", "info", text, NoticeButton(self.tr("Import it"), lambda: self.import_file(path)))
 
     # Writing
 
@@ -183,7 +183,7 @@ class ImportExport(QObject):
 
         errors = sum(problem.severity == "error" for problem in problems_of_export(self._document.as_file()))
         if errors:
-            self._tell_errors(errors)
+            self._report_errors(errors)
             return
         self._notices.clear("export")
         box = ExportDialog(self._document.value, self._files, self._last_format, self._window)
@@ -191,32 +191,32 @@ class ImportExport(QObject):
         box.finished.connect(box.deleteLater)
         box.open()
 
-    def _tell_errors(self, count: int) -> None:
+    def _report_errors(self, count: int) -> None:
         self._problems.set_open(True)
         if count == 1:
             text, way = self.tr("1 error keeps this from being exported."), self.tr("Show it")
         else:
             text, way = self.tr("{count} errors keep this from being exported."), self.tr("Show the first")
         show = NoticeButton(way, self._problems.next_problem)
-        self._notices.tell("export", "fail", text.format(count=count), show)
+        self._notices.show("export", "fail", text.format(count=count), show)
 
-    def _written(self, told: ConversionReport, name: str) -> None:
+    def _written(self, report: ConversionReport, name: str) -> None:
         self._last_format = name
-        self._problems.show_remarks(told)
-        self._say(self.tr("{file} was written.").format(file=told.document))
+        self._problems.show_remarks(report)
+        self._say(self.tr("{file} was written.").format(file=report.document))
 
     def _follow(self) -> None:
         self.export_action.setEnabled(bool(self._document.value.pools))
 
     # Remarks
 
-    def show_remark(self, told: ConversionReport, remark: Remark) -> None:
+    def show_remark(self, report: ConversionReport, remark: Remark) -> None:
         """Shows a document at the line of a remark."""
         from torchyard_gui.topology.files.conversion_report import DocumentWindow
 
         if self._shown is None:
             self._shown = DocumentWindow(self._window)
-        self._shown.show_remark(told, remark)
+        self._shown.show_remark(report, remark)
 
 
 WIDTH = 420
@@ -246,7 +246,7 @@ class FormatChoice(QDialog):
         buttons = DialogButtons(self, self.tr("Import"))
         self.ok = buttons.agree
         self.ok.setDefault(True)
-        sentence = self.tr("What is in it tells no format. Say which one is meant: you are told what it lacks.")
+        sentence = self.tr("Its format cannot be detected. Choose one to see what it lacks.")
         layout = QVBoxLayout(self)
         layout.setContentsMargins(20, 18, 20, 16)
         layout.setSpacing(10)

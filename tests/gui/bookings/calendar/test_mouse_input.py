@@ -1,4 +1,4 @@
-"""The mouse on the calendar: bookings are drawn, moved, resized and chosen, on a real calendar in SQLite."""
+"""Mouse input of the calendar with a SQLite store: drawing, moving, resizing and selecting bookings."""
 
 from __future__ import annotations
 

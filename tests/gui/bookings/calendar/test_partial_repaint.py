@@ -1,4 +1,4 @@
-"""A change of one booking draws its rows again, and nothing is left as it was that looks different now."""
+"""A change of one booking repaints its rows, and these cover everything that looks different."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def one(number: int, **changes: Any) -> Callable[[Seen], Seen]:
 
 
 class Painted(QObject):
-    """What of a widget has been painted."""
+    """Records the painted regions of a widget."""
 
     def __init__(self) -> None:
         super().__init__()

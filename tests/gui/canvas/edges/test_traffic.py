@@ -1,4 +1,4 @@
-"""Lines between hosts are what the strategy's traffic is between replicas; none lies over a rack."""
+"""Edges between hosts follow the strategy's traffic between replicas and never cover a rack."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""While chips are carried, racks and edges are one picture: it looks the same, and goes where anything changes."""
+"""The snapshot during a drag looks the same as racks and edges, and is discarded on any change."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def seen(view: CanvasView) -> QImage:
 
 
 def carry(hand, scene: TopologyScene) -> None:
-    """Over a slot, long enough for the picture to be taken."""
+    """Drags over a slot long enough for a snapshot."""
     start, end = hand.chip("worker-3"), hand.slot("gpu-c", 1)
     hand.carry(start, end)
     for step in range(6):

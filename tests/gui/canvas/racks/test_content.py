@@ -1,4 +1,4 @@
-"""What racks and chips say."""
+"""Texts of racks and chips."""
 
 from __future__ import annotations
 

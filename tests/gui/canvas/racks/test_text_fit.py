@@ -1,4 +1,4 @@
-"""Nothing on a chip or in a rack's header is cut that there is room to say in fewer words."""
+"""Texts on chips and headers are shortened before they are cut off."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several logs are read as one: in an order that holds, whole lines, found and asked for piece by piece."""
+"""Several logs are merged into whole lines in a stable order, loaded page by page."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_every_line_of_every_log_is_there_once_and_each_log_stays_in_order() -> 
 def test_what_was_there_before_stands_beside_each_other_by_its_position() -> None:
     lines = opened(300, 300).lines(TOP, 600)
     names = [line.name for line in lines]
-    # A trainer's lines go on by turns: no log's past is lumped together.
+    # The lines of trainers alternate: no log's past is grouped together.
     assert max(abs(names[:at].count("worker-0") - names[:at].count("worker-1")) for at in range(600)) <= 2
 
 

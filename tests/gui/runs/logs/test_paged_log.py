@@ -1,4 +1,4 @@
-"""Lines of a log of any length are found from the pieces around them."""
+"""Lines of a log of any length are found from their blocks."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_log_that_grows_goes_on_where_it_was() -> None:
     assert [line.text for line in pieces.lines(0, 9)] == ["one", "tw"]
     pieces.put(6, b"o\nthree\n", 14)
     assert [line.text for line in pieces.lines(0, 9)] == ["one", "two", "three"]
-    pieces.put(1000, b"far away", 1008)  # what lies between is not here: of no use yet
+    pieces.put(1000, b"far away", 1008)  # not adjacent to a loaded block: ignored
     with pytest.raises(MissingPage):
         pieces.lines(14, 1)
 
