@@ -9,7 +9,7 @@ from PySide6.QtWidgets import QApplication
 
 
 @contextmanager
-def undressed() -> Iterator[None]:
+def without_theme() -> Iterator[None]:
     """Applies the style sheet after the widgets were created.
 
     With it, each widget is restyled whenever its parent changes: a page then takes five times as long.

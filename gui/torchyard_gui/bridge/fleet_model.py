@@ -25,7 +25,7 @@ from torchyard_core.home import Home
 from torchyard_core.topology.host_facts import HostFacts
 from torchyard_gui.bridge.host_availability import HostAvailability
 from torchyard_gui.bridge.host_links import HostLinks
-from torchyard_gui.bridge.host_status import UNKNOWN, HostActivity, HostStatus, checked_at, first_status, now
+from torchyard_gui.bridge.host_status import UNKNOWN, HostActivity, HostStatus, checked_at, now
 from torchyard_gui.bridge.jobs import Cancelled, Job, Jobs, explain
 from torchyard_gui.bridge.login_questions import LoginQuestions
 
@@ -372,7 +372,7 @@ class FleetModel(QObject):
         """Keeps what is known of a host unless the file changed it."""
         if before is not None and before.host == host:
             return before
-        return first_status(host, facts, self._known.get(host.name, {}))
+        return HostStatus.from_facts(host, facts, self._known.get(host.name, {}))
 
     def _read_facts(self) -> None:
         signature = signature_of(self.facts_file)

@@ -69,6 +69,12 @@ class HostStatus:
     acts: tuple[Act, ...] = ()
     """The latest audit records, oldest first, once its details were shown."""
 
+    @classmethod
+    def from_facts(cls, host: Host, facts: HostFacts, found: Facts) -> HostStatus:
+        """Returns the status before the first check, with the facts of the last one."""
+        known = found if facts.checked else {}
+        return cls(host, facts, known, since=checked_at(known))
+
     @property
     def name(self) -> str:
         return self.host.name
@@ -158,12 +164,6 @@ class HostStatus:
 def now() -> datetime:
     """This computer's current time."""
     return datetime.now(UTC)
-
-
-def first_status(host: Host, facts: HostFacts, found: Facts) -> HostStatus:
-    """Returns the status before the first check, with the facts of the last one."""
-    known = found if facts.checked else {}
-    return HostStatus(host, facts, known, since=checked_at(known))
 
 
 def checked_at(found: Facts) -> datetime | None:

@@ -12,7 +12,7 @@ from PySide6.QtCore import QPoint, Qt
 from PySide6.QtTest import QTest
 from pytestqt.qtbot import QtBot
 
-from tests.gui.theme_fixture import undressed
+from tests.gui.theme_fixture import without_theme
 from torchyard_core.booking.errors import StoreAway
 from torchyard_core.booking.model import Booking, Draft, Slot
 from torchyard_core.booking.store import BookingStore, default_url, open_store
@@ -65,7 +65,7 @@ class Desk:
         home = Home(self.folder / "home")
         self.fleet = FleetModel(home, self.folder / "fleet.yaml")
         self.model = BookingsModel(home, self.fleet, opener=self._opener, clock=self.clock)
-        with undressed():
+        with without_theme():
             self.page = BookingsPage(self.model)
         self.page.resize(1168, 700)
         self.qtbot.addWidget(self.page)

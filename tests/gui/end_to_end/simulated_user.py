@@ -10,7 +10,7 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QAbstractButton, QApplication, QFileDialog, QPushButton, QWidget
 from pytestqt.qtbot import QtBot
 
-from tests.gui.theme_fixture import undressed
+from tests.gui.theme_fixture import without_theme
 from tests.gui.topology.page_driver import CONTROL, LEFT, PLAIN, Driver
 from torchyard_core.home import Home
 from torchyard_gui import app
@@ -28,13 +28,13 @@ SOON_MS = 60_000
 LAUNCHED_WITHIN_MS = 90_000
 
 
-class Person:
+class SimulatedUser:
     """Opens the window with a user's home. `draw` operates the Topology page."""
 
     def __init__(self, qtbot: QtBot, home: Path, fleet_file: Path | None = None, file: Path | None = None) -> None:
         self.qtbot = qtbot
         place = Home(home)
-        with undressed():
+        with without_theme():
             self.window: MainWindow = app.make_window(place, fleet_file or place.fleet_file, file)
         # Unsaved changes would prevent closing.
         qtbot.addWidget(self.window, before_close_func=lambda _: self.topology.document.start_new())
@@ -82,7 +82,7 @@ class Person:
         self.qtbot.waitUntil(lambda: bool(condition()), timeout=within_ms)
 
     def press(self, button: QAbstractButton) -> None:
-        assert button.isVisible(), f"nobody can see “{button.text()}”"
+        assert button.isVisible(), f"not visible: “{button.text()}”"
         assert button.isEnabled(), f"“{button.text()}” cannot be pressed"
         QTest.mouseClick(button, LEFT)
 

@@ -10,7 +10,7 @@ import pytest
 from tests.end_to_end.running import programs_on, topology, wait_until
 from tests.end_to_end.test_bad_input import ON_ONE, TORCH
 from tests.gui.end_to_end.conftest import OpenWindow
-from tests.gui.end_to_end.simulated_user import LAUNCHED_WITHIN_MS, Person
+from tests.gui.end_to_end.simulated_user import LAUNCHED_WITHIN_MS, SimulatedUser
 from tests.lab import Desktop, HostSpec, Lab
 from tests.lab_fixtures import LabFactory
 from torchyard_core.fleet.host_check import READY
@@ -19,7 +19,7 @@ from torchyard_gui.launch.panel import LaunchPanel
 pytestmark = pytest.mark.lab
 
 
-def red_lines(person: Person, row: str) -> str:
+def red_lines(person: SimulatedUser, row: str) -> str:
     """Launches, waits for the refusal, and returns the texts of the failed row."""
     panel = person.press_launch()
     person.until(panel.again.isVisible, LAUNCHED_WITHIN_MS)
@@ -33,13 +33,13 @@ def red_lines(person: Person, row: str) -> str:
     return text
 
 
-def red_topology(person: Person) -> list[str]:
+def red_topology(person: SimulatedUser) -> list[str]:
     """Returns the checklist's texts about the topology, checking that they are visible."""
     panel = person.window.findChild(LaunchPanel)
     return panel.row("topology").texts if panel is not None and panel.isVisible() else []
 
 
-def card_says(person: Person, name: str) -> str:
+def card_says(person: SimulatedUser, name: str) -> str:
     """Returns the texts of a host's card and details."""
     person.hosts_were_asked()
     person.window.show_page("fleet")

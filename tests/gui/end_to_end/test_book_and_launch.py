@@ -16,7 +16,7 @@ from tests.core.cli.command_runner import torchyard
 from tests.end_to_end.running import programs_on, wait_until
 from tests.end_to_end.test_bookings import HOSTS, topology
 from tests.gui.end_to_end.conftest import OpenWindow
-from tests.gui.end_to_end.simulated_user import LAUNCHED_WITHIN_MS, Person
+from tests.gui.end_to_end.simulated_user import LAUNCHED_WITHIN_MS, SimulatedUser
 from tests.gui.end_to_end.test_close_confirmation import answer, at_step, question
 from tests.lab import Desktop, Lab
 from torchyard_core.booking.model import Booking, Draft, Slot
@@ -46,7 +46,7 @@ def lee(kim: Desktop, tmp_path: Path) -> Iterator[BookingStore]:
     store.close()
 
 
-def bookings_page(person: Person) -> BookingsPage:
+def bookings_page(person: SimulatedUser) -> BookingsPage:
     return cast("BookingsPage", person.window.page("bookings"))
 
 
@@ -56,7 +56,7 @@ def of_kim(store: BookingStore) -> Booking | None:
     return found[0] if found else None
 
 
-def stop(person: Person, store: BookingStore) -> None:
+def stop(person: SimulatedUser, store: BookingStore) -> None:
     """Stops the run and confirms; the window releases its booking by itself."""
     person.stop_the_run()
     person.until(lambda: person.picture.state == "stopped")

@@ -14,7 +14,7 @@ from PySide6.QtTest import QTest
 from tests.core.cli.sample_runs import sleeping
 from tests.end_to_end.running import programs_on, wait_until
 from tests.gui.end_to_end.conftest import OpenWindow
-from tests.gui.end_to_end.simulated_user import LAUNCHED_WITHIN_MS, Person
+from tests.gui.end_to_end.simulated_user import LAUNCHED_WITHIN_MS, SimulatedUser
 from tests.gui.topology.page_driver import CONTROL
 from tests.lab import Desktop, Lab
 from torchyard_core.fleet.daemon_client import Link
@@ -24,12 +24,12 @@ from torchyard_gui.widgets.dialogs import ConfirmationDialog
 pytestmark = pytest.mark.lab
 
 
-def question(person: Person) -> ConfirmationDialog | None:
+def question(person: SimulatedUser) -> ConfirmationDialog | None:
     """The question of a window that is closed during a launch."""
     return next((box for box in person.window.findChildren(ConfirmationDialog) if box.isVisible()), None)
 
 
-def answer(person: Person, words: str) -> None:
+def answer(person: SimulatedUser, words: str) -> None:
     box = question(person)
     assert box is not None
     person.press(person.button(box, words))

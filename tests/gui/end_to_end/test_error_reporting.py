@@ -9,7 +9,7 @@ from PySide6.QtTest import QTest
 
 from tests.end_to_end.running import programs_on, topology, wait_until
 from tests.gui.end_to_end.conftest import OpenWindow
-from tests.gui.end_to_end.simulated_user import LAUNCHED_WITHIN_MS, Person
+from tests.gui.end_to_end.simulated_user import LAUNCHED_WITHIN_MS, SimulatedUser
 from tests.gui.topology.page_driver import LEFT
 from tests.lab import Desktop, Lab
 from torchyard_gui.fleet.host_key_dialog import HostKeyDialog
@@ -40,7 +40,7 @@ def on_three_hosts(folder: Path, script: str) -> Path:
     )
 
 
-def succeeded(person: Person) -> None:
+def succeeded(person: SimulatedUser) -> None:
     """Waits for the run's successful end on its page."""
     person.on_the_runs_page()
     person.until(lambda: person.picture.is_over)
@@ -108,7 +108,7 @@ def test_a_key_that_is_not_trusted_keeps_the_launch_where_it_is(
     wait_until(lambda: not programs_on(lab3))
 
 
-def trust_dialog(person: Person) -> HostKeyDialog:
+def trust_dialog(person: SimulatedUser) -> HostKeyDialog:
     """Returns the dialog once it shows the host's key."""
 
     def there() -> HostKeyDialog | None:

@@ -11,7 +11,7 @@ from PySide6.QtWidgets import QLabel, QScrollArea
 from pytestqt.qtbot import QtBot
 
 from tests.end_to_end.running import DIGITS
-from tests.gui.end_to_end.simulated_user import Person
+from tests.gui.end_to_end.simulated_user import SimulatedUser
 from tests.gui.topology.page_driver import CONTROL, SHIFT
 from torchyard_gui.windows.welcome import OpenExampleButton, example_file
 
@@ -32,15 +32,17 @@ def file(tmp_path: Path) -> Path:
     return folder / "three-hosts.yaml"
 
 
-def rename(person: Person, name: str) -> None:
+def rename(person: SimulatedUser, name: str) -> None:
     person.draw.on_canvas()
     person.keys(Qt.Key.Key_Escape)
     person.draw.fill(person.topology.inspector.design, "name", name)
     person.draw.on_canvas()
 
 
-def test_a_first_start_shows_this_computer_and_the_way_to_the_example(qtbot: QtBot, nobody: None, home: Path) -> None:
-    person = Person(qtbot, home)
+def test_a_first_start_shows_this_computer_and_the_way_to_the_example(
+    qtbot: QtBot, isolated_home: None, home: Path
+) -> None:
+    person = SimulatedUser(qtbot, home)
     page = person.topology
     assert [status.name for status in person.fleet.hosts] == ["this-computer"]
     assert page.palette_.hosts.row_of("this-computer") is not None
@@ -67,10 +69,12 @@ def test_a_first_start_shows_this_computer_and_the_way_to_the_example(qtbot: QtB
     assert not page.notice_bar.isVisible()
 
 
-def test_a_read_only_file_says_so_and_is_saved_elsewhere(qtbot: QtBot, nobody: None, home: Path, file: Path) -> None:
+def test_a_read_only_file_says_so_and_is_saved_elsewhere(
+    qtbot: QtBot, isolated_home: None, home: Path, file: Path
+) -> None:
     file.chmod(0o444)
     before = file.read_bytes()
-    person = Person(qtbot, home, file=file)
+    person = SimulatedUser(qtbot, home, file=file)
     page = person.topology
     assert "is read-only" in page.notice_bar.text
     rename(person, "mine")
@@ -88,9 +92,9 @@ def test_a_read_only_file_says_so_and_is_saved_elsewhere(qtbot: QtBot, nobody: N
 
 
 def test_a_file_changed_by_somebody_else_is_never_written_over_unasked(
-    qtbot: QtBot, nobody: None, home: Path, file: Path
+    qtbot: QtBot, isolated_home: None, home: Path, file: Path
 ) -> None:
-    person = Person(qtbot, home, file=file)
+    person = SimulatedUser(qtbot, home, file=file)
     page = person.topology
     text = file.read_text()
     rename(person, "mine")
@@ -116,10 +120,10 @@ def test_a_file_changed_by_somebody_else_is_never_written_over_unasked(
 
 
 def test_undoing_everything_gives_the_first_bytes_of_the_file(
-    qtbot: QtBot, nobody: None, home: Path, file: Path
+    qtbot: QtBot, isolated_home: None, home: Path, file: Path
 ) -> None:
     first = file.read_bytes()
-    person = Person(qtbot, home, file=file)
+    person = SimulatedUser(qtbot, home, file=file)
     page, draw = person.topology, person.draw
     assert len(page.inspector.findChildren(QScrollArea)) == 2, "the first selection would wait for its fields"
     for name in ("worker", "ps", "evaluator"):

@@ -12,7 +12,7 @@ from PySide6.QtTest import QTest
 
 from tests.end_to_end.running import DIGITS, log_of, programs_on
 from tests.gui.end_to_end.conftest import OpenWindow
-from tests.gui.end_to_end.simulated_user import LAUNCHED_WITHIN_MS, Person
+from tests.gui.end_to_end.simulated_user import LAUNCHED_WITHIN_MS, SimulatedUser
 from tests.lab import Desktop, Lab
 from torchyard_core.topology.file import read_topology
 from torchyard_core.topology.model import Role, StrategyKind
@@ -41,7 +41,7 @@ for step in range(1, 3000):
 """
 
 
-def draw_digits(person: Person) -> None:
+def draw_digits(person: SimulatedUser) -> None:
     """Draws a chief and two workers on three hosts with mouse, keys and inspector."""
     draw, page = person.draw, person.topology
     # Hosts on the canvas: by click, by search, by drop.

@@ -14,7 +14,7 @@ from PySide6.QtWidgets import QApplication, QLineEdit
 from tests.end_to_end.logins import sessions
 from tests.end_to_end.running import wait_until
 from tests.gui.end_to_end.conftest import OpenWindow
-from tests.gui.end_to_end.simulated_user import LAUNCHED_WITHIN_MS, Person
+from tests.gui.end_to_end.simulated_user import LAUNCHED_WITHIN_MS, SimulatedUser
 from tests.lab import Desktop, HostSpec, Lab
 from tests.lab.keys import make_key
 from tests.lab_fixtures import LabFactory
@@ -67,14 +67,14 @@ def desktop_of(hosts: Lab, locked: Path, make_desktop: MakeDesktop) -> Callable[
     return made
 
 
-def shown(person: Person) -> LoginDialog | None:
+def shown(person: SimulatedUser) -> LoginDialog | None:
     """Returns the current question."""
     found = [box for box in person.window.findChildren(LoginDialog) if box.isVisible() and not box.waiting.is_answered]
     assert len(found) <= 1, "two questions at once"
     return found[0] if found else None
 
 
-def asked(person: Person) -> LoginDialog:
+def asked(person: SimulatedUser) -> LoginDialog:
     """Waits for a question with the keyboard focus."""
     person.until(lambda: shown(person) is not None, LAUNCHED_WITHIN_MS)
     dialog = shown(person)
@@ -83,7 +83,7 @@ def asked(person: Person) -> LoginDialog:
     return dialog
 
 
-def answer(person: Person, text: str) -> LoginDialog:
+def answer(person: SimulatedUser, text: str) -> LoginDialog:
     """Answers a question with Enter."""
     dialog = asked(person)
     QTest.keyClicks(dialog.field, text)
@@ -91,7 +91,7 @@ def answer(person: Person, text: str) -> LoginDialog:
     return dialog
 
 
-def host(person: Person, name: str) -> HostStatus:
+def host(person: SimulatedUser, name: str) -> HostStatus:
     status = person.fleet.status(name)
     assert status is not None
     return status

@@ -80,7 +80,7 @@ def test_the_table_has_a_column_for_each_part_that_is_told(qtbot: Any, page: Run
     qtbot.waitUntil(lambda: "Staleness" in shown(page))
     parts = {"Compute", "Exchange", "Waiting", "Staleness", "Dropped", "Version", "Trainers", "Traffic"}
     assert parts <= set(shown(page))
-    assert "Skipped" not in shown(page), "nobody told any"
+    assert "Skipped" not in shown(page), "no replica reported any"
     row = [cell(page, "worker-1", column) for column in (COMPUTE, EXCHANGE, WAIT, STALE, DROPPED)]
     assert row == ["500 ms", "12 ms", "1.50 s", "2.5", "1,204"]
     assert [cell(page, "worker-1", column) for column in (VERSION, CLIENTS, TRAFFIC)] == ["–", "–", "–"]

@@ -10,7 +10,7 @@ import pytest
 from pytestqt.qtbot import QtBot
 
 from tests.core.examples import host
-from tests.gui.theme_fixture import undressed
+from tests.gui.theme_fixture import without_theme
 from tests.gui.topology.page_driver import Driver, FewFiles, FleetOf, Window
 from torchyard_core.topology.host_facts import HostFacts
 from torchyard_gui.topology.page import TopologyPage
@@ -46,7 +46,7 @@ def make_driver(qtbot: QtBot, tmp_path: Path, yard: list[HostFacts]) -> MakeDriv
 
     def make(hosts: list[HostFacts] | None = None, recovery: Path | None = None) -> Driver:
         fleet, recent = FleetOf(yard if hosts is None else hosts), FewFiles()
-        with undressed():
+        with without_theme():
             page = TopologyPage(fleet, recent, recovery_folder=recovery)
             window = Window(page)
         fleet.setParent(window)

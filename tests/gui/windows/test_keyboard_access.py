@@ -15,7 +15,7 @@ from pytestqt.qtbot import QtBot
 from tools.launch_phases import phases
 from tools.sample_yard import FAILED_RUN, let_hosts_answer, write_yard
 
-from tests.gui.theme_fixture import undressed
+from tests.gui.theme_fixture import without_theme
 from torchyard_gui import app
 from torchyard_gui.launch import panel as launch_panel
 from torchyard_gui.widgets import screen_reader
@@ -28,7 +28,7 @@ CONTROL, SHIFT = Qt.KeyboardModifier.ControlModifier, Qt.KeyboardModifier.ShiftM
 @pytest.fixture
 def window(qtbot: QtBot, tmp_path: Path) -> Iterator[MainWindow]:
     """The window with all pages and eight hosts that are never contacted."""
-    with undressed():
+    with without_theme():
         window = app.make_window(*write_yard(tmp_path / "yard", "eight"))
         qtbot.addWidget(window)
         window.painted.disconnect()

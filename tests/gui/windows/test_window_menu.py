@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QApplication, QMenu, QWidget
 from pytestqt.qtbot import QtBot
 from tools.sample_yard import let_hosts_answer, write_yard
 
-from tests.gui.theme_fixture import undressed
+from tests.gui.theme_fixture import without_theme
 from torchyard_gui import app
 from torchyard_gui.windows.connections import Wiring
 from torchyard_gui.windows.main_window import MainWindow
@@ -24,7 +24,7 @@ CONTROL, SHIFT = Qt.KeyboardModifier.ControlModifier, Qt.KeyboardModifier.ShiftM
 @pytest.fixture
 def wiring(qtbot: QtBot, tmp_path: Path) -> Iterator[Wiring]:
     """The active window on its Topology page, with hosts that are never contacted."""
-    with undressed():
+    with without_theme():
         window = app.make_window(*write_yard(tmp_path / "yard", "eight"))
         qtbot.addWidget(window)
         window.painted.disconnect()

@@ -67,7 +67,7 @@ def test_a_rubber_band_selects_what_it_touches_and_tells_once(hand, scene: Topol
     corner = hand.view.mapFromScene(scene.rect_of_rack("gpu-a").topLeft()) - QPoint(10, 5)
     hand.carry(corner, hand.chip("worker-5"))
     assert scene.selection == ["worker-0", "worker-1", "worker-4", "worker-5"]
-    assert heard == [], "nobody is told while it is drawn"
+    assert heard == [], "no signal while it is drawn"
     hand.release(hand.chip("worker-5"))
     assert heard == [["worker-0", "worker-1", "worker-4", "worker-5"]]
 
